@@ -1,0 +1,227 @@
+//! The third pass: every place can be reached, an end can be reached, and forks and joins belong together.
+//!
+//! It walks the workflow the way runs do, carrying the stack of forks that are open: a fork pushes a frame for
+//! each branch, a join takes the top one off. What arrives at a join then says which fork it belongs to and how
+//! many branches can come.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::refs::Links;
+use super::{Location, ProblemCode, Report};
+use crate::definition::PlaceIndex;
+use crate::ids::Name;
+use crate::limits::Limits;
+use crate::spec::{Join, Place, Quorum, Spec};
+
+/// What the walk found out about forks and joins.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    pub(super) join_of_fork: BTreeMap<PlaceIndex, PlaceIndex>,
+    /// How many branches make a join fire.
+    pub(super) quorum: BTreeMap<PlaceIndex, u32>,
+}
+
+/// One open fork: which, and in which of its branches we are.
+type Frame = (PlaceIndex, u32);
+
+/// States walked before the workflow is called too entangled to check.
+const MAX_STATES: usize = 100_000;
+
+struct Walk<'a> {
+    places: Vec<(&'a Name, &'a Place)>,
+    links: &'a Links,
+    edges: Vec<Vec<PlaceIndex>>,
+    max_depth: usize,
+    seen: BTreeSet<(PlaceIndex, Vec<Frame>)>,
+    open: Vec<(PlaceIndex, Vec<Frame>)>,
+    arrivals: BTreeMap<PlaceIndex, BTreeSet<(PlaceIndex, Option<Frame>)>>,
+    self_nested: BTreeSet<PlaceIndex>,
+    too_deep: BTreeSet<PlaceIndex>,
+}
+
+pub(super) fn explore(spec: &Spec, links: &Links, limits: &Limits, report: &mut Report) -> Routes {
+    let places: Vec<_> = spec.places.iter().collect();
+    let mut walk = Walk {
+        edges: edges(places.len(), links),
+        places,
+        links,
+        max_depth: limits.fork_depth as usize,
+        seen: BTreeSet::new(),
+        open: Vec::new(),
+        arrivals: BTreeMap::new(),
+        self_nested: BTreeSet::new(),
+        too_deep: BTreeSet::new(),
+    };
+    let Some(initial) = links.initial else { return Routes::default() };
+    walk.enter(None, initial, Vec::new());
+    walk.run();
+    walk.report_places(report);
+    walk.report_joins(report)
+}
+
+/// Where one can get from each place by a transition or after a failure.
+fn edges(places: usize, links: &Links) -> Vec<Vec<PlaceIndex>> {
+    let mut edges = vec![Vec::new(); places];
+    for (index, &(from, to)) in links.ends.iter().enumerate() {
+        let Some(from) = from else { continue };
+        edges[from].extend(to);
+        edges[from].extend(links.error_place[index]);
+    }
+    for (index, error) in links.wait_error.iter().enumerate() {
+        edges[index].extend(*error);
+    }
+    edges
+}
+
+impl Walk<'_> {
+    fn run(&mut self) {
+        while let Some((place, stack)) = self.open.pop() {
+            if self.seen.len() > MAX_STATES {
+                return;
+            }
+            if let Place::Fork { .. } = self.places[place].1 {
+                for (branch, &first) in self.links.branches[place].iter().enumerate() {
+                    let mut inside = stack.clone();
+                    inside.push((place, branch as u32));
+                    self.enter(Some(place), first, inside);
+                }
+            } else {
+                for next in self.edges[place].clone() {
+                    self.enter(Some(place), next, stack.clone());
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, from: Option<PlaceIndex>, place: PlaceIndex, mut stack: Vec<Frame>) {
+        match self.places[place].1 {
+            Place::Join(_) => {
+                let frame = stack.pop();
+                self.arrivals.entry(place).or_default().insert((from.unwrap_or(place), frame));
+            }
+            Place::Fork { .. } if stack.iter().any(|&(fork, _)| fork == place) => {
+                self.self_nested.insert(place);
+                return;
+            }
+            Place::Fork { .. } if stack.len() >= self.max_depth => {
+                self.too_deep.insert(place);
+                return;
+            }
+            Place::Step {} | Place::Wait(_) | Place::Fork { .. } | Place::End { .. } => {}
+        }
+        if self.seen.insert((place, stack.clone())) {
+            self.open.push((place, stack));
+        }
+    }
+
+    fn at(&self, place: PlaceIndex) -> Location {
+        Location::Place(self.places[place].0.clone())
+    }
+
+    fn name(&self, place: PlaceIndex) -> &Name {
+        self.places[place].0
+    }
+
+    fn report_places(&self, report: &mut Report) {
+        if self.seen.len() > MAX_STATES {
+            let message = "forks and joins are too entangled to be checked: nest them more simply".to_owned();
+            report.add(ProblemCode::TooLarge, Location::Definition, message);
+            return;
+        }
+        let reached: BTreeSet<_> = self.seen.iter().map(|(place, _)| *place).collect();
+        for place in (0..self.places.len()).filter(|place| !reached.contains(place)) {
+            let message = "no run can come here: nothing that is reachable leads to it".to_owned();
+            report.add(ProblemCode::UnreachablePlace, self.at(place), message);
+        }
+        let ends = |place: &PlaceIndex| matches!(self.places[*place].1, Place::End { .. });
+        if !reached.iter().any(ends) {
+            let exists = (0..self.places.len()).any(|place| ends(&place));
+            let message = if exists { "no end place can be reached" } else { "there is no end place" };
+            report.add(ProblemCode::NoEnd, Location::Definition, message.to_owned());
+        }
+        for &fork in &self.self_nested {
+            let message = "this fork can be entered again inside one of its own branches: join them before";
+            report.add(ProblemCode::ForkInsideItself, self.at(fork), message.to_owned());
+        }
+        for &fork in &self.too_deep {
+            let message = format!("more than {} forks would be open at once", self.max_depth);
+            report.add(ProblemCode::TooLarge, self.at(fork), message);
+        }
+    }
+
+    fn report_joins(&self, report: &mut Report) -> Routes {
+        let mut routes = Routes::default();
+        for (&place, arrivals) in &self.arrivals {
+            let Place::Join(join) = self.places[place].1 else { continue };
+            self.report_sources(place, arrivals, report);
+            let Some(fork) = self.fork_of(place, arrivals, report) else { continue };
+            if let Some(other) = routes.join_of_fork.insert(fork, place) {
+                let (fork, other) = (self.name(fork), self.name(other));
+                let message = format!(
+                    "fork `{fork}` is joined here and in `{other}`: nest a fork for each join instead"
+                );
+                report.add(ProblemCode::AmbiguousJoin, self.at(place), message);
+            }
+            let branches: BTreeSet<_> = arrivals.iter().filter_map(|(_, frame)| *frame).collect();
+            let quorum = self.quorum(place, join, branches.len() as u32, report);
+            routes.quorum.insert(place, quorum);
+        }
+        routes
+    }
+
+    /// The places a join names and the places from which branches really come are the same.
+    fn report_sources(
+        &self,
+        place: PlaceIndex,
+        arrivals: &BTreeSet<(PlaceIndex, Option<Frame>)>,
+        report: &mut Report,
+    ) {
+        let named = &self.links.join_of[place];
+        let coming: BTreeSet<_> =
+            arrivals.iter().map(|(from, _)| *from).filter(|from| *from != place).collect();
+        for &from in named.difference(&coming) {
+            let message = format!("it waits for `{}`, from which nothing leads here", self.name(from));
+            report.add(ProblemCode::JoinCannotFire, self.at(place), message);
+        }
+        for &from in coming.difference(named) {
+            let message =
+                format!("branches come here from `{}`, which the join does not name", self.name(from));
+            report.add(ProblemCode::JoinCannotFire, self.at(place), message);
+        }
+    }
+
+    fn fork_of(
+        &self,
+        place: PlaceIndex,
+        arrivals: &BTreeSet<(PlaceIndex, Option<Frame>)>,
+        report: &mut Report,
+    ) -> Option<PlaceIndex> {
+        let forks: BTreeSet<_> = arrivals.iter().map(|(_, frame)| frame.map(|(fork, _)| fork)).collect();
+        let message = match (forks.len(), forks.first().copied().flatten()) {
+            (1, Some(fork)) => return Some(fork),
+            (1, None) => "a run comes here outside any fork, so there are no branches to join".to_owned(),
+            (_, None) => "a run can come here both inside a fork and outside any".to_owned(),
+            (_, Some(_)) => {
+                let names: Vec<_> =
+                    forks.iter().flatten().map(|&fork| format!("`{}`", self.name(fork))).collect();
+                format!("branches of several forks come here ({}): one join joins one fork", names.join(", "))
+            }
+        };
+        report.add(ProblemCode::AmbiguousJoin, self.at(place), message);
+        None
+    }
+
+    fn quorum(&self, place: PlaceIndex, join: &Join, branches: u32, report: &mut Report) -> u32 {
+        match join.quorum {
+            Quorum::All => branches,
+            Quorum::Any => 1,
+            Quorum::N(n) => {
+                if n == 0 || n > branches {
+                    let message = format!("a quorum of {n} cannot be: {branches} branches can come here");
+                    report.add(ProblemCode::BadQuorum, self.at(place), message);
+                }
+                n
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The first pass: names are well formed, and everything that is named exists.
+
+use std::collections::BTreeSet;
+
+use super::{Location, ProblemCode, Report};
+use crate::definition::PlaceIndex;
+use crate::ids::Name;
+use crate::limits::{LimitExceeded, Limits};
+use crate::spec::{Firing, Guard, Place, Spec, Transition, Trigger};
+
+/// The spec's names as indices; what could not be resolved is missing.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    pub(super) initial: Option<PlaceIndex>,
+    /// Per place: branches of a fork, error place of a wait, sources named by a join.
+    pub(super) branches: Vec<Vec<PlaceIndex>>,
+    pub(super) wait_error: Vec<Option<PlaceIndex>>,
+    pub(super) join_of: Vec<BTreeSet<PlaceIndex>>,
+    /// Per transition.
+    pub(super) ends: Vec<(Option<PlaceIndex>, Option<PlaceIndex>)>,
+    pub(super) error_place: Vec<Option<PlaceIndex>>,
+}
+
+pub(super) fn resolve(spec: &Spec, limits: &Limits, report: &mut Report) -> Links {
+    let mut links = Links::default();
+    sizes(spec, limits, report);
+    name(&spec.name, &Location::Definition, limits, report);
+    match &spec.initial {
+        Some(initial) => {
+            links.initial = report.place(initial, "the initial place", &Location::Definition);
+        }
+        None => {
+            let message = "there is no place to begin in: set `initial`".to_owned();
+            report.add(ProblemCode::NoStart, Location::Definition, message);
+        }
+    }
+    for signal in spec.signals.keys() {
+        name(signal, &Location::Signal(signal.clone()), limits, report);
+    }
+    for (place_name, place) in &spec.places {
+        name(place_name, &Location::Place(place_name.clone()), limits, report);
+        resolve_place(spec, place_name, place, &mut links, report);
+    }
+    let mut seen = BTreeSet::new();
+    for transition in &spec.transitions {
+        let at = Location::Transition(transition.id.clone());
+        name(&transition.id, &at, limits, report);
+        if !seen.insert(&transition.id) {
+            let message = "another transition has the same id; ids are unique in a workflow".to_owned();
+            report.add(ProblemCode::DuplicateTransition, at.clone(), message);
+        }
+        resolve_transition(spec, transition, &at, &mut links, report);
+    }
+    links
+}
+
+fn sizes(spec: &Spec, limits: &Limits, report: &mut Report) {
+    let checks = [
+        limits.places("the definition", spec.places.len()),
+        limits.transitions("the definition", spec.transitions.len()),
+    ];
+    for exceeded in checks.into_iter().filter_map(Result::err) {
+        report.add(ProblemCode::TooLarge, Location::Definition, exceeded.to_string());
+    }
+}
+
+/// Names are shown, stored and put into URLs and history actions; `__` begins the engine's own.
+fn name(name: &Name, at: &Location, limits: &Limits, report: &mut Report) {
+    let bad = |reason: &str| format!("`{name}` is not a name: {reason}");
+    let too_long = |exceeded: LimitExceeded| bad(&exceeded.to_string());
+    let message = if name.is_empty() {
+        Some(bad("it is empty"))
+    } else if name.starts_with("__") {
+        Some(bad("names that begin with `__` belong to the engine"))
+    } else if name.trim() != name.as_str() || name.chars().any(char::is_control) {
+        Some(bad("it has control characters or white space around it"))
+    } else {
+        limits.name_chars("the name", name.chars().count()).err().map(too_long)
+    };
+    if let Some(message) = message {
+        report.add(ProblemCode::BadName, at.clone(), message);
+    }
+}
+
+fn resolve_place(spec: &Spec, place_name: &Name, place: &Place, links: &mut Links, report: &mut Report) {
+    let at = Location::Place(place_name.clone());
+    let (mut branches, mut of, mut error) = (Vec::new(), BTreeSet::new(), None);
+    match place {
+        Place::Step {} | Place::End { .. } => {}
+        Place::Wait(wait) => {
+            if let Some(signal) = &wait.signal {
+                report.signal(signal, &at);
+            }
+            error = wait.error_place.as_ref().and_then(|name| report.place(name, "the error place", &at));
+            let timed = spec
+                .transitions
+                .iter()
+                .any(|t| t.from == *place_name && matches!(t.on, Trigger::AfterMs(_) | Trigger::Until(_)));
+            if wait.signal.is_none() && wait.children.is_none() && !timed {
+                let message =
+                    "nobody can resolve this wait: name a signal, wait for children, or add a timer";
+                report.add(ProblemCode::UnresolvableWait, at.clone(), message.to_owned());
+            }
+        }
+        Place::Fork { branches: names } => {
+            if names.is_empty() {
+                let message = "the fork has no branches".to_owned();
+                report.add(ProblemCode::EmptyFork, at.clone(), message);
+            }
+            branches = names.iter().filter_map(|name| report.place(name, "branch", &at)).collect();
+        }
+        Place::Join(join) => {
+            of = join.of.iter().filter_map(|name| report.place(name, "the joined place", &at)).collect();
+        }
+    }
+    if !matches!(place, Place::End { .. } | Place::Fork { .. }) && !left(spec, place_name) {
+        let message = "nothing leaves this place: add a transition, or make it an end".to_owned();
+        report.add(ProblemCode::DeadEnd, at, message);
+    }
+    links.branches.push(branches);
+    links.join_of.push(of);
+    links.wait_error.push(error);
+}
+
+fn left(spec: &Spec, place: &Name) -> bool {
+    spec.transitions.iter().any(|transition| transition.from == *place)
+}
+
+fn resolve_transition(spec: &Spec, t: &Transition, at: &Location, links: &mut Links, report: &mut Report) {
+    let from = report.place(&t.from, "the source", at);
+    let to = report.place(&t.to, "the target", at);
+    links.ends.push((from, to));
+    let error = t.retry.as_ref().and_then(|retry| retry.place.as_ref());
+    links.error_place.push(error.and_then(|name| report.place(name, "the error place", at)));
+    match spec.places.get(&t.from) {
+        Some(Place::Fork { .. }) => {
+            let message =
+                format!("`{}` is a fork: it is left through its branches, not by transitions", t.from);
+            report.add(ProblemCode::BadSource, at.clone(), message);
+        }
+        Some(Place::End { .. }) => {
+            let message = format!("`{}` is an end: nothing leaves it", t.from);
+            report.add(ProblemCode::BadSource, at.clone(), message);
+        }
+        _ => {}
+    }
+    match &t.on {
+        Trigger::Signal(signal) => report.signal(signal, at),
+        Trigger::AfterMs(0) => {
+            let message = "a timer of 0 ms is an automatic transition: leave `on` out".to_owned();
+            report.add(ProblemCode::BadTimer, at.clone(), message);
+        }
+        Trigger::Auto | Trigger::AfterMs(_) | Trigger::Until(_) => {}
+    }
+    if let Some(guard) = &t.guard {
+        guard_places(guard, at, report);
+    }
+    settings(spec, t, at, report);
+}
+
+fn settings(spec: &Spec, t: &Transition, at: &Location, report: &mut Report) {
+    if t.action.is_some() && spec.firing == Firing::All {
+        let message = "with `firing: all` transitions fire together and can have no actions".to_owned();
+        report.add(ProblemCode::ActionWithFiringAll, at.clone(), message);
+    }
+    if t.action.is_none() && (t.retry.is_some() || t.timeout_ms.is_some()) {
+        let message = "`retry` and `timeoutMs` are about an action, and there is none".to_owned();
+        report.add(ProblemCode::NoAction, at.clone(), message);
+    }
+}
+
+fn guard_places(guard: &Guard, at: &Location, report: &mut Report) {
+    match guard {
+        Guard::Completed(name) | Guard::Active(name) => drop(report.place(name, "the guard's place", at)),
+        Guard::And(inner) | Guard::Or(inner) => {
+            inner.iter().for_each(|guard| guard_places(guard, at, report))
+        }
+        Guard::Not(inner) => guard_places(inner, at, report),
+        Guard::Expr(_) | Guard::Named(_) => {}
+    }
+}

@@ -1,0 +1,307 @@
+//! A workflow that has been checked: indexed for dispatch, immutable, and known by the hash of its content.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::check::{self, Problems};
+use crate::expr::{self, Expr};
+use crate::ids::{DefinitionHash, Name};
+use crate::limits::Limits;
+use crate::retry::{self, Retry};
+use crate::schema::Schema;
+use crate::spec::{self, Action, ChildRule, Completion, Firing, LoopStep, Spec, Trigger};
+use crate::template::Template;
+
+/// A checked, immutable workflow. Cloning costs a reference count.
+#[derive(Debug, Clone)]
+pub struct Definition(Arc<Compiled>);
+
+/// What [`check`] makes of a spec without problems.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) spec: Spec,
+    pub(crate) limits: Limits,
+    pub(crate) hash: DefinitionHash,
+    pub(crate) initial: PlaceIndex,
+    pub(crate) places: Vec<PlaceNode>,
+    pub(crate) by_name: BTreeMap<Name, PlaceIndex>,
+    pub(crate) transitions: Vec<TransitionNode>,
+    pub(crate) transition_by_id: BTreeMap<Name, usize>,
+    pub(crate) signals: BTreeMap<Name, Option<Schema>>,
+    pub(crate) context: Option<Schema>,
+    pub(crate) output: Option<Schema>,
+}
+
+pub(crate) type PlaceIndex = usize;
+
+/// A place with everything dispatch asks of it.
+#[derive(Debug)]
+pub(crate) struct PlaceNode {
+    pub(crate) name: Name,
+    pub(crate) kind: PlaceKind,
+    /// Transitions that leave it, in the order in which they are tried.
+    pub(crate) out: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(crate) enum PlaceKind {
+    Step,
+    Wait(WaitNode),
+    Fork { branches: Vec<PlaceIndex>, join: Option<PlaceIndex> },
+    Join { quorum: u32, cancel_rest: bool },
+    End { output: Option<Template> },
+}
+
+#[derive(Debug)]
+pub(crate) struct WaitNode {
+    pub(crate) signal: Option<Name>,
+    pub(crate) children: Option<ChildRule>,
+    pub(crate) error_place: Option<PlaceIndex>,
+}
+
+#[derive(Debug)]
+pub(crate) struct TransitionNode {
+    pub(crate) id: Name,
+    pub(crate) from: PlaceIndex,
+    pub(crate) to: PlaceIndex,
+    pub(crate) on: TriggerNode,
+    pub(crate) guard: Option<GuardNode>,
+    pub(crate) priority: i32,
+    pub(crate) action: Option<ActionNode>,
+    pub(crate) retry: Retry,
+    pub(crate) error_place: Option<PlaceIndex>,
+    pub(crate) timeout_ms: u64,
+    pub(crate) loop_step: Option<LoopStep>,
+}
+
+#[derive(Debug)]
+pub(crate) enum TriggerNode {
+    Auto,
+    Signal(Name),
+    After(u64),
+    Until(Expr),
+}
+
+#[derive(Debug)]
+pub(crate) struct ActionNode {
+    pub(crate) name: Name,
+    pub(crate) input: Template,
+    pub(crate) save_as: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) enum GuardNode {
+    Expr(Expr),
+    Completed(Name),
+    Active(Name),
+    And(Vec<GuardNode>),
+    Or(Vec<GuardNode>),
+    Not(Box<GuardNode>),
+    Named(Name),
+}
+
+impl Spec {
+    /// Checks the workflow and makes it executable, or says everything that is wrong with it.
+    pub fn build(self) -> Result<Definition, Problems> {
+        self.build_within(&Limits::default())
+    }
+
+    /// [`Spec::build`] with limits of one's own.
+    pub fn build_within(self, limits: &Limits) -> Result<Definition, Problems> {
+        check::compile(self, limits).map(|compiled| Definition(Arc::new(compiled)))
+    }
+}
+
+impl Definition {
+    /// The workflow's name.
+    pub fn name(&self) -> &Name {
+        &self.0.spec.name
+    }
+
+    /// The author's number for this edition.
+    pub fn version(&self) -> u32 {
+        self.0.spec.version
+    }
+
+    /// SHA-256 over the canonical form: the same content has the same hash, wherever it was written.
+    pub fn hash(&self) -> DefinitionHash {
+        self.0.hash
+    }
+
+    /// What it was built from.
+    pub fn spec(&self) -> &Spec {
+        &self.0.spec
+    }
+
+    /// The bytes the hash is made of: what a store keeps, and what [`Definition::from_canonical`] reads.
+    pub fn canonical(&self) -> Vec<u8> {
+        canonical(&self.0.spec)
+    }
+
+    /// Reads what [`Definition::canonical`] wrote.
+    pub fn from_canonical(bytes: &[u8]) -> Result<Self, UnreadableDefinition> {
+        let stored: Value =
+            serde_json::from_slice(bytes).map_err(|error| UnreadableDefinition::Json(error.to_string()))?;
+        match stored.get("dialect").and_then(Value::as_u64) {
+            Some(dialect) if dialect == u64::from(expr::DIALECT) => {}
+            other => return Err(UnreadableDefinition::Dialect(other)),
+        }
+        let spec = stored.get("spec").cloned().unwrap_or_default();
+        let spec: Spec =
+            serde_json::from_value(spec).map_err(|error| UnreadableDefinition::Json(error.to_string()))?;
+        Ok(spec.build()?)
+    }
+
+    /// The names of the actions it calls, sorted: what a process must have to serve its runs.
+    pub fn actions(&self) -> Vec<&Name> {
+        let mut names: Vec<_> =
+            self.0.transitions.iter().filter_map(|t| Some(&t.action.as_ref()?.name)).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// The named guards it asks, sorted: what a process must have to serve its runs.
+    pub fn named_guards(&self) -> Vec<&Name> {
+        let mut names = Vec::new();
+        for guard in self.0.transitions.iter().filter_map(|t| t.guard.as_ref()) {
+            guard.named(&mut names);
+        }
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    pub(crate) fn compiled(&self) -> &Compiled {
+        &self.0
+    }
+}
+
+/// Two definitions are equal when their content is.
+impl PartialEq for Definition {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash() == other.hash()
+    }
+}
+
+/// A stored definition that this version cannot read.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum UnreadableDefinition {
+    /// It is not the JSON of a definition.
+    #[error("the stored definition cannot be read: {0}")]
+    Json(String),
+    /// Its expressions are in another dialect.
+    #[error("the stored definition is written in expression dialect {0:?}; this version reads dialect {known}", known = expr::DIALECT)]
+    Dialect(Option<u64>),
+    /// It no longer passes the checks.
+    #[error(transparent)]
+    Problems(#[from] Problems),
+}
+
+impl Compiled {
+    pub(crate) fn place(&self, name: &str) -> Option<&PlaceNode> {
+        self.by_name.get(name).map(|&index| &self.places[index])
+    }
+
+    pub(crate) fn transition(&self, id: &str) -> Option<&TransitionNode> {
+        self.transition_by_id.get(id).map(|&index| &self.transitions[index])
+    }
+
+    pub(crate) fn firing(&self) -> Firing {
+        self.spec.firing
+    }
+
+    pub(crate) fn completion(&self) -> Completion {
+        self.spec.completion
+    }
+}
+
+impl GuardNode {
+    /// Collects the named guards below this one.
+    pub(crate) fn named<'a>(&'a self, into: &mut Vec<&'a Name>) {
+        match self {
+            GuardNode::Named(name) => into.push(name),
+            GuardNode::And(inner) | GuardNode::Or(inner) => inner.iter().for_each(|guard| guard.named(into)),
+            GuardNode::Not(inner) => inner.named(into),
+            GuardNode::Expr(_) | GuardNode::Completed(_) | GuardNode::Active(_) => {}
+        }
+    }
+}
+
+impl TriggerNode {
+    pub(crate) fn signal(&self) -> Option<&Name> {
+        match self {
+            TriggerNode::Signal(name) => Some(name),
+            TriggerNode::Auto | TriggerNode::After(_) | TriggerNode::Until(_) => None,
+        }
+    }
+
+    pub(crate) fn is_timer(&self) -> bool {
+        matches!(self, TriggerNode::After(_) | TriggerNode::Until(_))
+    }
+}
+
+/// The content the hash covers: the spec and the dialect of its expressions, keys sorted, no white space.
+pub(crate) fn canonical(spec: &Spec) -> Vec<u8> {
+    let spec = serde_json::to_value(spec).expect("a spec is plain data with text keys");
+    let mut out = Vec::new();
+    let wrapped = serde_json::json!({ "dialect": expr::DIALECT, "spec": spec });
+    write_sorted(&wrapped, &mut out);
+    out
+}
+
+/// JSON with sorted keys, whatever order the map of this build keeps (a host may enable `preserve_order`).
+fn write_sorted(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Object(fields) => {
+            let sorted: BTreeMap<_, _> = fields.iter().collect();
+            out.push(b'{');
+            for (index, (key, value)) in sorted.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_plain(&Value::String(key.clone()), out);
+                out.push(b':');
+                write_sorted(value, out);
+            }
+            out.push(b'}');
+        }
+        Value::Array(items) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_sorted(item, out);
+            }
+            out.push(b']');
+        }
+        plain => write_plain(plain, out),
+    }
+}
+
+fn write_plain(value: &Value, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, value).expect("writing JSON into memory does not fail");
+}
+
+/// The timeout that holds for a transition as written.
+pub(crate) fn timeout_ms(transition: &spec::Transition) -> u64 {
+    transition.timeout_ms.unwrap_or(retry::DEFAULT_TIMEOUT_MS)
+}
+
+/// The trigger as dispatch wants it; a bad expression was already reported.
+pub(crate) fn trigger(on: &Trigger) -> Result<TriggerNode, expr::ExprError> {
+    Ok(match on {
+        Trigger::Auto => TriggerNode::Auto,
+        Trigger::Signal(name) => TriggerNode::Signal(name.clone()),
+        Trigger::AfterMs(ms) => TriggerNode::After(*ms),
+        Trigger::Until(source) => TriggerNode::Until(Expr::parse(source)?),
+    })
+}
+
+/// The action as dispatch wants it.
+pub(crate) fn action(action: &Action, input: Template) -> ActionNode {
+    ActionNode { name: action.name.clone(), input, save_as: action.save_as.clone() }
+}

@@ -1,0 +1,680 @@
+//! Decide: the only place that knows which transitions are legal.
+//!
+//! Pure. The snapshot goes in, and out comes what happens ([`Decision`]) or why nothing does ([`Rejected`]). A
+//! transition with an action takes two calls: the first says that the action is to run and leaves the snapshot
+//! alone ([`Decision::Act`]); the second, with the action's result as its event, moves the run.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::definition::{Compiled, Definition, PlaceKind, TransitionNode, WaitNode};
+use crate::expr::Budget;
+use crate::guard::{Answers, View, verdict};
+use crate::history::{Entry, cut};
+use crate::ids::{Name, RunId};
+use crate::near::did_you_mean;
+use crate::patch::Patch;
+use crate::refusal::{DecideError, Failure, GuardNo, Refusal, Rejected};
+use crate::snapshot::{Activation, ActivationId, ActivationStatus, ChildEnd, Finished, Snapshot};
+use crate::spec::Firing;
+use crate::time::Timestamp;
+use crate::turn::{Candidate, Candidates, Origin, Turn, check_context};
+
+/// Something that happens to a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A signal came.
+    Signalled {
+        /// Its name.
+        signal: Name,
+        /// What it brought.
+        payload: Value,
+    },
+    /// The run may go on by itself.
+    Advanced {
+        /// Only this activation; without it, the first that can.
+        activation: Option<ActivationId>,
+    },
+    /// A timer is due.
+    TimerFired {
+        /// The activation it runs for.
+        activation: ActivationId,
+    },
+    /// Somebody resolves a wait directly.
+    WaitResolved {
+        /// The activation that waits.
+        activation: ActivationId,
+        /// What it is resolved with.
+        payload: Value,
+    },
+    /// An action has done its work.
+    ActionDone {
+        /// The call, as it was given out.
+        call: ActionCall,
+        /// What came of it.
+        outcome: Outcome,
+    },
+    /// An action has failed.
+    ActionFailed {
+        /// The call, as it was given out.
+        call: ActionCall,
+        /// What went wrong.
+        failure: Failure,
+        /// Retries already made.
+        retries: u32,
+    },
+    /// A child has ended.
+    ChildDone {
+        /// The activation that waits for it.
+        activation: ActivationId,
+        /// The child's number among those it waits for.
+        child: u32,
+        /// How it ended.
+        end: ChildEnd,
+    },
+    /// An operator changes the context.
+    Patched {
+        /// The change.
+        patch: Patch,
+    },
+    /// The run is to end now.
+    Cancelled,
+}
+
+static NOTHING: Value = Value::Null;
+
+impl Event {
+    /// A signal with its payload.
+    pub fn signal(name: impl Into<Name>, payload: Value) -> Self {
+        Event::Signalled { signal: name.into(), payload }
+    }
+
+    /// The run may go on by itself.
+    pub fn advance() -> Self {
+        Event::Advanced { activation: None }
+    }
+
+    /// What the event brings along.
+    pub fn payload(&self) -> &Value {
+        match self {
+            Event::Signalled { payload, .. } | Event::WaitResolved { payload, .. } => payload,
+            Event::ActionDone { call, .. } | Event::ActionFailed { call, .. } => &call.payload,
+            Event::Advanced { .. }
+            | Event::TimerFired { .. }
+            | Event::ChildDone { .. }
+            | Event::Patched { .. }
+            | Event::Cancelled => &NOTHING,
+        }
+    }
+}
+
+/// What is to happen.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// The run changes: a new version.
+    Change(Box<Change>),
+    /// An action is to run; nothing has changed yet.
+    Act(ActionCall),
+    /// The failed action is to be tried again later; the snapshot stays.
+    Retry {
+        /// Which retry it is, counted from 1.
+        retry: u32,
+        /// Not before then.
+        at: Timestamp,
+    },
+    /// The run stays where it is, with this error.
+    Stop(Failure),
+}
+
+/// A change of a run: the next snapshot, its history entry, and what follows from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The next state.
+    pub snapshot: Snapshot,
+    /// What happened.
+    pub entry: Entry,
+    /// Activations that were ended from outside: whatever runs for them is fenced off.
+    pub ended: Vec<ActivationId>,
+    /// The run cannot go on: it stops with this error.
+    pub stopped: Option<Failure>,
+}
+
+/// An action to run, and what to hand back with its result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ActionCall {
+    /// The activation it runs for.
+    pub activation: ActivationId,
+    /// The transition that is completed by it.
+    pub transition: Name,
+    /// The action's name.
+    pub action: Name,
+    /// Its input; secrets are still names in it.
+    pub input: Value,
+    /// What the trigger brought.
+    pub payload: Value,
+    /// What triggered the transition.
+    pub cause: Cause,
+    /// How long it may take; 0 = as long as it likes.
+    pub timeout_ms: u64,
+}
+
+/// What triggered a transition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cause {
+    /// Nothing outside: it is automatic.
+    Auto,
+    /// A signal of this name.
+    Signal(Name),
+    /// A timer.
+    Timer,
+}
+
+/// What came of an action.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outcome {
+    /// What it changed in the context.
+    pub context: Patch,
+    /// What it changed in the session slots.
+    pub session: Patch,
+    /// Locals for the activation in the next place.
+    pub locals: Map<String, Value>,
+    /// What it gave back; goes where the transition's `saveAs` says, and into the history.
+    pub output: Value,
+    /// How many children it started.
+    pub children: u32,
+    /// How long it took.
+    pub duration_us: u64,
+}
+
+/// Begins a run: the snapshot at version 0, in its initial place.
+pub fn start(
+    definition: &Definition,
+    run: RunId,
+    context: Value,
+    now: Timestamp,
+) -> Result<Change, DecideError> {
+    let compiled = definition.compiled();
+    let context = if context.is_null() { Value::Object(Map::new()) } else { context };
+    check_context(compiled, &context)?;
+    let snapshot = Snapshot {
+        instance_id: run,
+        workflow: definition.name().clone(),
+        definition_version: definition.version(),
+        definition_hash: definition.hash(),
+        version: 0,
+        activations: Vec::new(),
+        passings: Vec::new(),
+        completed: Default::default(),
+        context: Arc::new(context),
+        session: Map::new(),
+        is_terminal: false,
+        finished: None,
+        last_end: None,
+        next_id: 1,
+        created_at: now,
+        updated_at: now,
+    };
+    let context = snapshot.context.clone();
+    let mut turn = Turn::new(compiled, snapshot, now);
+    turn.enter(compiled.initial, Origin::default(), &context)?;
+    Ok(turn.conclude("__start".to_owned(), &context, true))
+}
+
+/// Decides what an event does to a run. `answers` holds what the named guards said, see
+/// [`questions`](crate::questions).
+pub fn dispatch(
+    definition: &Definition,
+    snapshot: &Snapshot,
+    event: &Event,
+    answers: &Answers,
+    now: Timestamp,
+) -> Result<Decision, Rejected> {
+    if snapshot.definition_hash != definition.hash() {
+        let named = |name: &Name, hash: String| format!("{name} {hash}");
+        let expected = named(definition.name(), definition.hash().short());
+        let found = named(&snapshot.workflow, snapshot.definition_hash.short());
+        return Err(DecideError::OtherDefinition { expected, found }.into());
+    }
+    if snapshot.is_terminal {
+        return Err(Refusal::Terminal.into());
+    }
+    let desk = Desk { compiled: definition.compiled(), snapshot, answers, now };
+    match event {
+        Event::Signalled { signal, payload } => desk.signalled(event, signal, payload),
+        Event::Advanced { .. } => desk.advanced(event),
+        Event::TimerFired { activation } => desk.timer_fired(event, *activation),
+        Event::WaitResolved { activation, payload } => desk.wait_resolved(*activation, payload),
+        Event::ActionDone { call, outcome } => desk.action_done(call, outcome),
+        Event::ActionFailed { call, failure, retries } => desk.action_failed(call, failure, *retries),
+        Event::ChildDone { activation, child, end } => desk.child_done(*activation, *child, end),
+        Event::Patched { patch } => desk.patched(patch),
+        Event::Cancelled => Ok(desk.cancelled()),
+    }
+}
+
+/// What a signal would do now, without doing it.
+pub fn can_execute(
+    definition: &Definition,
+    snapshot: &Snapshot,
+    signal: impl Into<Name>,
+    payload: Value,
+    answers: &Answers,
+    now: Timestamp,
+) -> Result<Decision, Rejected> {
+    dispatch(definition, snapshot, &Event::signal(signal, payload), answers, now)
+}
+
+/// A transition that leaves a place the run is in.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Available {
+    /// The activation it would move.
+    pub activation: ActivationId,
+    /// The transition.
+    pub transition: Name,
+    /// The place it is in.
+    pub from: Name,
+    /// The place it leads to.
+    pub to: Name,
+    /// The signal it needs, if it needs one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<Name>,
+    /// Why it cannot fire now: a wait to be resolved, a timer not due, or the guard that says no.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_back_by: Option<String>,
+}
+
+/// Every transition out of the places the run is in, and what holds it back.
+pub fn available(
+    definition: &Definition,
+    snapshot: &Snapshot,
+    answers: &Answers,
+    now: Timestamp,
+) -> Result<Vec<Available>, DecideError> {
+    let compiled = definition.compiled();
+    let desk = Desk { compiled, snapshot, answers, now };
+    let mut found = Vec::new();
+    for activation in &snapshot.activations {
+        let Some(place) = compiled.place(&activation.place) else { continue };
+        for &index in &place.out {
+            let transition = &compiled.transitions[index];
+            found.push(Available {
+                activation: activation.id,
+                transition: transition.id.clone(),
+                from: activation.place.clone(),
+                to: compiled.places[transition.to].name.clone(),
+                signal: transition.on.signal().cloned(),
+                held_back_by: desk.held_back_by(Candidate { transition, activation })?,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// Everything a decision looks at.
+struct Desk<'a> {
+    compiled: &'a Compiled,
+    snapshot: &'a Snapshot,
+    answers: &'a Answers,
+    now: Timestamp,
+}
+
+impl<'a> Desk<'a> {
+    fn signalled(&self, event: &Event, signal: &Name, payload: &Value) -> Result<Decision, Rejected> {
+        self.check_payload(signal, payload)?;
+        let waits: Vec<_> = self.waits_for(signal).collect();
+        let candidates = Candidates::of(self.compiled, self.snapshot, event);
+        if waits.is_empty() && candidates.is_empty() {
+            return Err(self.no_source(signal).into());
+        }
+        let cause = Cause::Signal(signal.clone());
+        if self.compiled.firing() == Firing::First {
+            return match waits.first() {
+                Some(wait) => Ok(self.resolve(&[*wait], payload)),
+                None => self.fire_first(candidates, &cause, payload),
+            };
+        }
+        let passing = match self.passing(candidates, payload) {
+            Err(Rejected::Refused(Refusal::GuardSaidNo { .. })) if !waits.is_empty() => Vec::new(),
+            other => other?,
+        };
+        if passing.is_empty() {
+            return Ok(self.resolve(&waits, payload));
+        }
+        let mut turn = self.turn();
+        waits.iter().for_each(|wait| turn.resolve(wait.id, payload.clone()));
+        self.fire(turn, &passing, &cause, payload)
+    }
+
+    fn check_payload(&self, signal: &Name, payload: &Value) -> Result<(), Rejected> {
+        let Some(schema) = self.compiled.signals.get(signal) else {
+            let hint = did_you_mean(signal, self.compiled.signals.keys().map(Name::as_str));
+            let workflow = self.snapshot.workflow.clone();
+            return Err(Refusal::UnknownSignal { workflow, signal: signal.to_string(), hint }.into());
+        };
+        let bytes = payload.to_string().len();
+        self.compiled.limits.payload_bytes("the payload", bytes).map_err(DecideError::from)?;
+        let misfits = schema.as_ref().map(|schema| schema.check(payload)).unwrap_or_default();
+        if misfits.is_empty() {
+            return Ok(());
+        }
+        Err(Refusal::PayloadUnfit { signal: signal.clone(), misfits }.into())
+    }
+
+    fn waits_for<'s>(&'s self, signal: &'s Name) -> impl Iterator<Item = &'a Activation> + 's {
+        self.snapshot.activations.iter().filter(move |activation| {
+            self.waiting_in(activation).is_some_and(|wait| wait.signal.as_ref() == Some(signal))
+        })
+    }
+
+    /// The wait place an activation waits in.
+    fn waiting_in(&self, activation: &Activation) -> Option<&'a WaitNode> {
+        if activation.status != ActivationStatus::Waiting {
+            return None;
+        }
+        match &self.compiled.place(&activation.place)?.kind {
+            PlaceKind::Wait(wait) => Some(wait),
+            _ => None,
+        }
+    }
+
+    fn no_source(&self, signal: &Name) -> Refusal {
+        let by_transition = self.compiled.transitions.iter().filter(|t| t.on.signal() == Some(signal));
+        let mut taken_in: Vec<_> = by_transition.map(|t| self.compiled.places[t.from].name.clone()).collect();
+        for place in &self.compiled.places {
+            if matches!(&place.kind, PlaceKind::Wait(wait) if wait.signal.as_ref() == Some(signal)) {
+                taken_in.push(place.name.clone());
+            }
+        }
+        taken_in.sort();
+        taken_in.dedup();
+        Refusal::NoActiveSource { what: signal.to_string(), taken_in, active: self.snapshot.current_places() }
+    }
+
+    fn advanced(&self, event: &Event) -> Result<Decision, Rejected> {
+        let candidates = Candidates::of(self.compiled, self.snapshot, event);
+        if candidates.is_empty() {
+            return Err(Refusal::AtRest.into());
+        }
+        self.fire_by_mode(candidates, &Cause::Auto, &NOTHING)
+    }
+
+    fn timer_fired(&self, event: &Event, id: ActivationId) -> Result<Decision, Rejected> {
+        let Some(activation) =
+            self.snapshot.activation(id).filter(|activation| !activation.timers.is_empty())
+        else {
+            let active = self.snapshot.current_places();
+            let what = format!("timer of activation {id}");
+            return Err(Refusal::NoActiveSource { what, taken_in: Vec::new(), active }.into());
+        };
+        let due = |transition: &TransitionNode| {
+            activation.timers.iter().find(|timer| timer.transition == transition.id).map(|timer| timer.at)
+        };
+        let mut candidates = Candidates::of(self.compiled, self.snapshot, event);
+        candidates.retain(|candidate| due(candidate.transition).is_some_and(|at| at <= self.now));
+        candidates.sort_by_key(|candidate| due(candidate.transition));
+        if candidates.is_empty() {
+            let due = activation.due().unwrap_or(Timestamp::MAX);
+            return Err(Refusal::NotDue { due, now: self.now }.into());
+        }
+        self.fire_by_mode(candidates, &Cause::Timer, &NOTHING)
+    }
+
+    fn fire_by_mode(
+        &self,
+        candidates: Vec<Candidate<'a>>,
+        cause: &Cause,
+        payload: &Value,
+    ) -> Result<Decision, Rejected> {
+        match self.compiled.firing() {
+            Firing::First => self.fire_first(candidates, cause, payload),
+            Firing::All => {
+                let passing = self.passing(candidates, payload)?;
+                self.fire(self.turn(), &passing, cause, payload)
+            }
+        }
+    }
+
+    /// Fires the first candidate whose guard says yes, or gives out its action.
+    fn fire_first(
+        &self,
+        candidates: Vec<Candidate<'a>>,
+        cause: &Cause,
+        payload: &Value,
+    ) -> Result<Decision, Rejected> {
+        let mut verdicts = Vec::new();
+        for candidate in candidates {
+            match self.guard(candidate, payload)? {
+                Some(no) => verdicts.push(no),
+                None if candidate.transition.action.is_some() => {
+                    return Ok(Decision::Act(self.call(candidate, cause, payload)?));
+                }
+                None => return self.fire(self.turn(), &[candidate], cause, payload),
+            }
+        }
+        Err(Refusal::GuardSaidNo { verdicts }.into())
+    }
+
+    /// The candidates whose guards say yes; none is a refusal.
+    fn passing(
+        &self,
+        candidates: Vec<Candidate<'a>>,
+        payload: &Value,
+    ) -> Result<Vec<Candidate<'a>>, Rejected> {
+        let (mut passing, mut verdicts) = (Vec::new(), Vec::new());
+        for candidate in candidates {
+            match self.guard(candidate, payload)? {
+                Some(no) => verdicts.push(no),
+                None => passing.push(candidate),
+            }
+        }
+        if passing.is_empty() {
+            return Err(Refusal::GuardSaidNo { verdicts }.into());
+        }
+        Ok(passing)
+    }
+
+    fn guard(&self, candidate: Candidate<'_>, payload: &Value) -> Result<Option<GuardNo>, DecideError> {
+        let Candidate { transition, activation } = candidate;
+        let Some(guard) = &transition.guard else { return Ok(None) };
+        let event = at_hand(activation, payload);
+        let no = verdict(guard, &transition.id, self.snapshot, activation, event, self.answers)?;
+        Ok(no.map(|guard| GuardNo { transition: transition.id.clone(), guard }))
+    }
+
+    fn call(
+        &self,
+        candidate: Candidate<'_>,
+        cause: &Cause,
+        payload: &Value,
+    ) -> Result<ActionCall, DecideError> {
+        let Candidate { transition, activation } = candidate;
+        let action = transition.action.as_ref().expect("only asked for a transition with an action");
+        let event = at_hand(activation, payload);
+        let view = View::new(self.snapshot, &activation.locals, event);
+        let input = action.input.render(&view, &mut Budget::default()).map_err(|error| {
+            DecideError::Template { at: format!("input of transition `{}`", transition.id), error }
+        })?;
+        Ok(ActionCall {
+            activation: activation.id,
+            transition: transition.id.clone(),
+            action: action.name.clone(),
+            input,
+            payload: event.clone(),
+            cause: cause.clone(),
+            timeout_ms: transition.timeout_ms,
+        })
+    }
+
+    /// Fires transitions without actions, together, in one version.
+    fn fire(
+        &self,
+        mut turn: Turn<'a>,
+        chosen: &[Candidate<'a>],
+        cause: &Cause,
+        payload: &Value,
+    ) -> Result<Decision, Rejected> {
+        let mut left: Vec<ActivationId> = Vec::new();
+        for Candidate { transition, activation } in chosen {
+            if !left.contains(&activation.id) {
+                turn.leave(activation.id);
+                left.push(activation.id);
+            }
+            let mut origin = Origin::of(activation);
+            origin.step_loop(transition.loop_step);
+            turn.transitions.push(transition.id.clone());
+            turn.enter(transition.to, origin, at_hand(activation, payload))?;
+        }
+        let action = chosen.first().map(|first| named(cause, first.transition, first.activation));
+        Ok(change(turn.conclude(action.unwrap_or_default(), payload, false)))
+    }
+
+    fn resolve(&self, waits: &[&Activation], payload: &Value) -> Decision {
+        let mut turn = self.turn();
+        waits.iter().for_each(|wait| turn.resolve(wait.id, payload.clone()));
+        let place = waits.first().map(|wait| wait.place.as_str()).unwrap_or_default();
+        change(turn.conclude(format!("__resolve_wait:{place}"), payload, false))
+    }
+
+    fn wait_resolved(&self, id: ActivationId, payload: &Value) -> Result<Decision, Rejected> {
+        match self.snapshot.activation(id).filter(|activation| self.waiting_in(activation).is_some()) {
+            Some(wait) => Ok(self.resolve(&[wait], payload)),
+            None => {
+                let active = self.snapshot.current_places();
+                let what = format!("wait of activation {id}");
+                Err(Refusal::NoActiveSource { what, taken_in: Vec::new(), active }.into())
+            }
+        }
+    }
+
+    /// The activation and transition a result is about, if the run is still there.
+    fn still_there(&self, call: &ActionCall) -> Result<Candidate<'a>, Refusal> {
+        let gone = || Refusal::Superseded { activation: call.activation, what: call.transition.clone() };
+        let activation = self.snapshot.activation(call.activation).ok_or_else(gone)?;
+        let transition = self.compiled.transition(&call.transition).ok_or_else(gone)?;
+        if self.compiled.places[transition.from].name != activation.place || transition.action.is_none() {
+            return Err(gone());
+        }
+        Ok(Candidate { transition, activation })
+    }
+
+    fn action_done(&self, call: &ActionCall, outcome: &Outcome) -> Result<Decision, Rejected> {
+        let Candidate { transition, activation } = self.still_there(call)?;
+        let limits = &self.compiled.limits;
+        limits.children("the action", outcome.children as usize).map_err(DecideError::from)?;
+        let mut turn = self.turn();
+        turn.change_context(&outcome.context)?;
+        turn.change_session(&outcome.session)?;
+        if let Some(field) = transition.action.as_ref().and_then(|action| action.save_as.as_ref()) {
+            turn.change_context(&Patch::set(field, outcome.output.clone()))?;
+        }
+        turn.leave(activation.id);
+        let mut origin = Origin::of(activation);
+        origin.step_loop(transition.loop_step);
+        origin.locals.extend(outcome.locals.clone());
+        origin.children = outcome.children;
+        turn.transitions.push(transition.id.clone());
+        turn.enter(transition.to, origin, &call.payload)?;
+        let mut done = turn.conclude(named(&call.cause, transition, activation), &call.payload, false);
+        done.entry.input = cut(&call.input, limits);
+        done.entry.output = cut(&outcome.output, limits);
+        done.entry.duration_us = Some(outcome.duration_us);
+        Ok(change(done))
+    }
+
+    fn action_failed(
+        &self,
+        call: &ActionCall,
+        failure: &Failure,
+        retries: u32,
+    ) -> Result<Decision, Rejected> {
+        let Candidate { transition, activation } = self.still_there(call)?;
+        let retry = &transition.retry;
+        if retry.covers(&failure.code, failure.is_final) {
+            let number = retries.saturating_add(1);
+            if let Some(ms) = retry.delay_before(number) {
+                return Ok(Decision::Retry { retry: number, at: self.now.plus_ms(ms) });
+            }
+        }
+        let Some(place) = transition.error_place else {
+            return Ok(Decision::Stop(failure.clone()));
+        };
+        let mut turn = self.turn();
+        turn.leave(activation.id);
+        turn.fail_to(place, activation, failure)?;
+        let mut failed = turn.conclude(format!("__error:{}", transition.id), &call.payload, false);
+        failed.entry.input = cut(&call.input, &self.compiled.limits);
+        Ok(change(failed))
+    }
+
+    fn child_done(&self, id: ActivationId, child: u32, end: &ChildEnd) -> Result<Decision, Rejected> {
+        let waits = self.snapshot.activation(id).and_then(|activation| {
+            let wait = self.waiting_in(activation)?;
+            let children = activation.children.as_ref()?;
+            (child < children.total && !children.ended.contains_key(&child)).then_some((activation, wait))
+        });
+        let Some((activation, wait)) = waits else {
+            let what =
+                self.snapshot.activation(id).map_or_else(|| Name::from("a child"), |a| a.place.clone());
+            return Err(Refusal::Superseded { activation: id, what }.into());
+        };
+        let mut turn = self.turn();
+        turn.child_ended(id, wait, child, end.clone())?;
+        let resolved = turn.next.activation(id).is_some_and(|now| now.status == ActivationStatus::Active);
+        let word = if resolved { "__resolve_wait" } else { "__child" };
+        Ok(change(turn.conclude(format!("{word}:{}", activation.place), &NOTHING, false)))
+    }
+
+    fn patched(&self, patch: &Patch) -> Result<Decision, Rejected> {
+        let mut turn = self.turn();
+        turn.change_context(patch)?;
+        Ok(change(turn.conclude("__operator:patch".to_owned(), &NOTHING, false)))
+    }
+
+    fn cancelled(&self) -> Decision {
+        let mut turn = self.turn();
+        turn.finish(Finished::Cancelled);
+        change(turn.conclude("__operator:cancel".to_owned(), &NOTHING, false))
+    }
+
+    fn turn(&self) -> Turn<'a> {
+        Turn::new(self.compiled, self.snapshot.clone(), self.now)
+    }
+
+    fn held_back_by(&self, candidate: Candidate<'_>) -> Result<Option<String>, DecideError> {
+        let Candidate { transition, activation } = candidate;
+        if transition.on.is_timer() {
+            let timer = activation.timers.iter().find(|timer| timer.transition == transition.id);
+            match timer {
+                None => return Ok(Some("its wait was resolved before the timer".to_owned())),
+                Some(timer) if timer.at > self.now => return Ok(Some(format!("timer, due {}", timer.at))),
+                Some(_) => {}
+            }
+        } else if activation.status == ActivationStatus::Waiting {
+            return Ok(Some(format!("`{}` is waiting", activation.place)));
+        }
+        Ok(self.guard(candidate, &NOTHING)?.map(|no| format!("guard {}", no.guard)))
+    }
+}
+
+/// The payload of the event, or else what the activation's wait was resolved with.
+fn at_hand<'v>(activation: &'v Activation, payload: &'v Value) -> &'v Value {
+    if payload.is_null() { activation.received.as_ref().unwrap_or(payload) } else { payload }
+}
+
+/// What the history calls it.
+fn named(cause: &Cause, transition: &TransitionNode, activation: &Activation) -> String {
+    match cause {
+        Cause::Auto => format!("__auto:{}", transition.id),
+        Cause::Signal(name) => name.to_string(),
+        Cause::Timer => format!("__timer:{}", activation.place),
+    }
+}
+
+fn change(change: Change) -> Decision {
+    Decision::Change(Box::new(change))
+}

@@ -1,0 +1,216 @@
+//! Cuts an expression into tokens, one at a time.
+//!
+//! One at a time, because the parser has to stop at a construct that is not part of the dialect before its inside,
+//! which may be no tokens at all (a regular expression), is looked at.
+
+use std::ops::Range;
+
+use super::{ExprError, ExprErrorKind};
+
+/// Longest first where one begins another. Those that are not part of the dialect are here too, so that the parser can
+/// refuse them by name.
+const SYMBOLS: [&str; 38] = [
+    "**", "..", ":=", "!=", ">=", "<=", "~>", "??", "?:", "==", "&&", "||", ".", "[", "]", "{", "}", "(",
+    ")", ",", "@", "#", ";", ":", "?", "+", "-", "*", "/", "%", "|", "=", "<", ">", "^", "&", "!", "~",
+];
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Token {
+    Null,
+    True,
+    False,
+    /// At most 2^63, whose negative is the smallest integer.
+    Integer(u64),
+    Decimal(f64),
+    Text(String),
+    Name(String),
+    /// A name in back-quotes.
+    QuotedName(String),
+    /// `$name`, without the `$`.
+    Variable(String),
+    Symbol(&'static str),
+    End,
+}
+
+pub(super) struct Lexer<'s> {
+    source: &'s str,
+    at: usize,
+}
+
+impl<'s> Lexer<'s> {
+    pub(super) fn new(source: &'s str) -> Self {
+        Lexer { source, at: 0 }
+    }
+
+    /// The next token and where it is; `End` for ever after the last.
+    pub(super) fn next(&mut self) -> Result<(Token, Range<usize>), ExprError> {
+        self.skip_blank()?;
+        let start = self.at;
+        let token = match self.rest().chars().next() {
+            None => Token::End,
+            Some(quote @ ('"' | '\'')) => self.text(quote)?,
+            Some('`') => self.quoted_name()?,
+            Some('0'..='9') => self.number()?,
+            Some('$') => {
+                self.at += 1;
+                Token::Variable(self.word())
+            }
+            Some(c) if c.is_alphabetic() || c == '_' => match self.word().as_str() {
+                "null" => Token::Null,
+                "true" => Token::True,
+                "false" => Token::False,
+                name => Token::Name(name.to_owned()),
+            },
+            Some(c) => self.symbol(c)?,
+        };
+        Ok((token, start..self.at))
+    }
+
+    fn rest(&self) -> &'s str {
+        &self.source[self.at..]
+    }
+
+    fn skip_blank(&mut self) -> Result<(), ExprError> {
+        loop {
+            self.at = self.source.len() - self.rest().trim_start_matches([' ', '\t', '\n', '\r']).len();
+            let Some(comment) = self.rest().strip_prefix("/*") else {
+                return Ok(());
+            };
+            match comment.find("*/") {
+                Some(length) => self.at += "/*".len() + length + "*/".len(),
+                None => {
+                    return Err(
+                        self.error("the comment is not closed: `*/` is missing", self.at..self.at + 2)
+                    );
+                }
+            }
+        }
+    }
+
+    fn word(&mut self) -> String {
+        let rest = self.rest();
+        let length = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        self.at += length;
+        rest[..length].to_owned()
+    }
+
+    fn symbol(&mut self, first: char) -> Result<Token, ExprError> {
+        let rest = self.rest();
+        let Some(symbol) = SYMBOLS.into_iter().find(|symbol| rest.starts_with(symbol)) else {
+            let message =
+                format!("`{}` has no meaning here; a name with it goes in back-quotes", first.escape_debug());
+            return Err(self.error(message, self.at..self.at + first.len_utf8()));
+        };
+        self.at += symbol.len();
+        Ok(Token::Symbol(symbol))
+    }
+
+    fn quoted_name(&mut self) -> Result<Token, ExprError> {
+        let inside = &self.rest()[1..];
+        let Some(length) = inside.find('`') else {
+            return Err(self.error("the name in back-quotes is not closed", self.at..self.source.len()));
+        };
+        self.at += length + 2;
+        Ok(Token::QuotedName(inside[..length].to_owned()))
+    }
+
+    /// JSON's numbers: no leading zero, digits on both sides of the point.
+    fn number(&mut self) -> Result<Token, ExprError> {
+        let rest = self.rest();
+        let length = number_length(rest);
+        let text = &rest[..length];
+        let span = self.at..self.at + length;
+        self.at += length;
+        if text.starts_with('0') && text[1..].starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(self.error("a number cannot begin with a zero", span));
+        }
+        if text.bytes().all(|b| b.is_ascii_digit()) {
+            let fits = text.parse().ok().filter(|n| *n <= i64::MIN.unsigned_abs());
+            return fits
+                .map(Token::Integer)
+                .ok_or_else(|| self.error("the integer does not fit in 64 bits", span));
+        }
+        match text.parse::<f64>() {
+            Ok(number) if number.is_finite() => Ok(Token::Decimal(number)),
+            _ => Err(self.error("the number is too large", span)),
+        }
+    }
+
+    /// A string, with JSON's escapes in either kind of quotes.
+    fn text(&mut self, quote: char) -> Result<Token, ExprError> {
+        let start = self.at;
+        let mut text = String::new();
+        self.at += 1;
+        loop {
+            let here = self.at;
+            let Some(c) = self.rest().chars().next() else {
+                return Err(self.error("the string is not closed", start..self.source.len()));
+            };
+            self.at += c.len_utf8();
+            match c {
+                '\\' => text.push(self.escape(here)?),
+                c if c == quote => return Ok(Token::Text(text)),
+                c => text.push(c),
+            }
+        }
+    }
+
+    /// What follows the backslash at `start`.
+    fn escape(&mut self, start: usize) -> Result<char, ExprError> {
+        let next = self.rest().chars().next();
+        self.at += next.map_or(0, char::len_utf8);
+        Ok(match next {
+            Some(c @ ('"' | '\\' | '/')) => c,
+            Some('b') => '\u{8}',
+            Some('f') => '\u{c}',
+            Some('n') => '\n',
+            Some('r') => '\r',
+            Some('t') => '\t',
+            Some('u') => return self.code_point(start),
+            _ => return Err(self.error("this escape is not one of JSON's", start..self.at)),
+        })
+    }
+
+    /// `\uXXXX`, or two of them for a character outside the basic plane.
+    fn code_point(&mut self, start: usize) -> Result<char, ExprError> {
+        let mut units = vec![self.code_unit(start)?];
+        if (0xD800..0xDC00).contains(&units[0]) && self.rest().starts_with("\\u") {
+            self.at += 2;
+            units.push(self.code_unit(start)?);
+        }
+        match char::decode_utf16(units).next() {
+            Some(Ok(c)) => Ok(c),
+            _ => Err(self.error("this escape is half of a surrogate pair", start..self.at)),
+        }
+    }
+
+    fn code_unit(&mut self, start: usize) -> Result<u16, ExprError> {
+        let digits = self.rest().get(..4).filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+        let unit = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        let unit = unit.ok_or_else(|| self.error("`\\u` needs four hexadecimal digits", start..self.at))?;
+        self.at += 4;
+        Ok(unit)
+    }
+
+    fn error(&self, message: impl Into<String>, span: Range<usize>) -> ExprError {
+        ExprError::new(ExprErrorKind::Syntax, message, span, self.source)
+    }
+}
+
+/// How much of `text`, which begins with a digit, is one number.
+fn number_length(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let digits =
+        |from: usize| bytes[from.min(bytes.len())..].iter().take_while(|b| b.is_ascii_digit()).count();
+    let mut length = digits(0);
+    if bytes.get(length) == Some(&b'.') && digits(length + 1) > 0 {
+        length += 1 + digits(length + 1);
+    }
+    if matches!(bytes.get(length), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(bytes.get(length + 1), Some(b'+' | b'-')));
+        if digits(length + 1 + sign) > 0 {
+            length += 1 + sign + digits(length + 1 + sign);
+        }
+    }
+    length
+}

@@ -1,0 +1,282 @@
+//! The workflow as a picture, JSON or Mermaid, with what is going on in it laid over; and the list of open waits.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::definition::{Definition, PlaceKind, TransitionNode, TriggerNode};
+use crate::guard::text;
+use crate::ids::Name;
+use crate::snapshot::{Activation, ActivationId, ActivationStatus, PlaceStatus, Snapshot};
+use crate::spec::{Place, Trigger};
+use crate::time::Timestamp;
+
+/// Places and the ways between them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Graph {
+    /// The workflow's name.
+    pub workflow: Name,
+    /// The places.
+    pub nodes: Vec<Node>,
+    /// The ways between them.
+    pub edges: Vec<Edge>,
+}
+
+/// A place.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Node {
+    /// Its name.
+    pub id: Name,
+    /// `step`, `wait`, `fork`, `join` or `end`.
+    pub kind: &'static str,
+    /// A run begins here.
+    pub initial: bool,
+    /// What is going on there; only with a snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<PlaceStatus>,
+    /// How many activations are there; only with a snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activations: Option<usize>,
+}
+
+/// A way from one place to another.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Edge {
+    /// The transition; `None` for a fork's branch or the way after a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transition: Option<Name>,
+    /// From here.
+    pub from: Name,
+    /// To there.
+    pub to: Name,
+    /// `auto`, `signal`, `timer`, `branch` or `error`.
+    pub kind: &'static str,
+    /// What a person reads on it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub label: String,
+}
+
+impl Graph {
+    /// The workflow itself.
+    pub fn of(definition: &Definition) -> Graph {
+        Graph::draw(definition, None)
+    }
+
+    /// The workflow with the state of a run laid over.
+    pub fn with_status(definition: &Definition, snapshot: &Snapshot) -> Graph {
+        Graph::draw(definition, Some(snapshot))
+    }
+
+    fn draw(definition: &Definition, snapshot: Option<&Snapshot>) -> Graph {
+        let compiled = definition.compiled();
+        let name = |index: usize| compiled.places[index].name.clone();
+        let mut graph = Graph { workflow: definition.name().clone(), nodes: Vec::new(), edges: Vec::new() };
+        for (index, place) in compiled.places.iter().enumerate() {
+            let here = |snapshot: &Snapshot| {
+                snapshot.activations.iter().filter(|activation| activation.place == place.name).count()
+            };
+            graph.nodes.push(Node {
+                id: place.name.clone(),
+                kind: kind(&place.kind),
+                initial: index == compiled.initial,
+                status: snapshot.map(|snapshot| snapshot.status_of(&place.name)),
+                activations: snapshot.map(here),
+            });
+            let plain = |to: usize, kind: &'static str| Edge {
+                transition: None,
+                from: place.name.clone(),
+                to: name(to),
+                kind,
+                label: String::new(),
+            };
+            match &place.kind {
+                PlaceKind::Fork { branches, .. } => {
+                    graph.edges.extend(branches.iter().map(|&to| plain(to, "branch")));
+                }
+                PlaceKind::Wait(wait) => {
+                    graph.edges.extend(wait.error_place.map(|to| plain(to, "error")));
+                }
+                PlaceKind::Step | PlaceKind::Join { .. } | PlaceKind::End { .. } => {}
+            }
+        }
+        for transition in &compiled.transitions {
+            let edge = |to: usize, kind: &'static str, label: String| Edge {
+                transition: Some(transition.id.clone()),
+                from: name(transition.from),
+                to: name(to),
+                kind,
+                label,
+            };
+            graph.edges.push(edge(transition.to, trigger_kind(&transition.on), label(transition)));
+            graph.edges.extend(transition.error_place.map(|to| edge(to, "error", "on error".to_owned())));
+        }
+        graph
+    }
+
+    /// The picture as Mermaid text.
+    pub fn to_mermaid(&self) -> String {
+        let mut out = String::from("flowchart TD\n");
+        let id = |name: &Name| {
+            let at = self.nodes.iter().position(|node| node.id == *name).unwrap_or(self.nodes.len());
+            format!("p{at}")
+        };
+        for node in &self.nodes {
+            let (open, close) = match node.kind {
+                "wait" => ("([", "])"),
+                "fork" | "join" => ("{{", "}}"),
+                "end" => ("(((", ")))"),
+                _ => ("[", "]"),
+            };
+            let _ = write!(out, "    {}{open}\"{}\"{close}", id(&node.id), quoted(&node.id));
+            if let Some(status) = node.status {
+                let _ = write!(out, ":::{}", class(status));
+            }
+            out.push('\n');
+            if node.initial {
+                let _ = writeln!(out, "    start(( )) --> {}", id(&node.id));
+            }
+        }
+        for edge in &self.edges {
+            let arrow = if edge.kind == "error" { "-.->" } else { "-->" };
+            let (from, to) = (id(&edge.from), id(&edge.to));
+            let _ = match edge.label.as_str() {
+                "" => writeln!(out, "    {from} {arrow} {to}"),
+                label => writeln!(out, "    {from} {arrow}|\"{}\"| {to}", quoted(label)),
+            };
+        }
+        if self.nodes.iter().any(|node| node.status.is_some()) {
+            out.push_str(CLASSES);
+        }
+        out
+    }
+}
+
+const CLASSES: &str = "    classDef idle fill:#f4f4f5,stroke:#a1a1aa,color:#3f3f46
+    classDef active fill:#dbeafe,stroke:#1d4ed8,color:#1e3a8a
+    classDef waiting fill:#fef3c7,stroke:#b45309,color:#78350f
+    classDef completed fill:#dcfce7,stroke:#15803d,color:#14532d
+";
+
+fn class(status: PlaceStatus) -> &'static str {
+    match status {
+        PlaceStatus::Idle => "idle",
+        PlaceStatus::Active => "active",
+        PlaceStatus::Waiting => "waiting",
+        PlaceStatus::Completed => "completed",
+    }
+}
+
+/// Mermaid reads quotes, brackets and `#` in a label unless they are written as entities.
+fn quoted(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, char| {
+        match char {
+            '"' | '#' | '<' | '>' | '`' | '&' => drop(write!(out, "#{};", u32::from(char))),
+            plain => out.push(plain),
+        }
+        out
+    })
+}
+
+fn kind(kind: &PlaceKind) -> &'static str {
+    match kind {
+        PlaceKind::Step => "step",
+        PlaceKind::Wait(_) => "wait",
+        PlaceKind::Fork { .. } => "fork",
+        PlaceKind::Join { .. } => "join",
+        PlaceKind::End { .. } => "end",
+    }
+}
+
+fn trigger_kind(on: &TriggerNode) -> &'static str {
+    match on {
+        TriggerNode::Auto => "auto",
+        TriggerNode::Signal(_) => "signal",
+        TriggerNode::After(_) | TriggerNode::Until(_) => "timer",
+    }
+}
+
+fn label(transition: &TransitionNode) -> String {
+    let mut label = match &transition.on {
+        TriggerNode::Auto => String::new(),
+        TriggerNode::Signal(name) => name.to_string(),
+        TriggerNode::After(ms) => format!("after {ms} ms"),
+        TriggerNode::Until(expr) => format!("until {}", expr.source()),
+    };
+    if let Some(guard) = &transition.guard {
+        let _ = write!(label, " [{}]", text(guard));
+    }
+    if let Some(action) = &transition.action {
+        let _ = write!(label, " / {}", action.name);
+    }
+    label.trim_start().to_owned()
+}
+
+/// Something a run waits for from outside.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OpenWait {
+    /// The activation that waits.
+    pub activation: ActivationId,
+    /// Where.
+    pub place: Name,
+    /// The signals that are taken there.
+    pub signals: Vec<Name>,
+    /// How many children it still waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub children: Option<u32>,
+    /// Since when.
+    pub since: Timestamp,
+    /// Until when: its earliest timer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// The form for whoever answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub form: Option<Value>,
+    /// Who may answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub answerers: Vec<String>,
+}
+
+/// What a run waits for from outside: its wait places, and other places in which a signal is taken.
+pub fn open_waits(definition: &Definition, snapshot: &Snapshot) -> Vec<OpenWait> {
+    snapshot.activations.iter().filter_map(|activation| open_wait(definition, activation)).collect()
+}
+
+fn open_wait(definition: &Definition, activation: &Activation) -> Option<OpenWait> {
+    let spec = definition.spec();
+    let mut open = OpenWait {
+        activation: activation.id,
+        place: activation.place.clone(),
+        signals: Vec::new(),
+        children: None,
+        since: activation.since,
+        until: activation.due(),
+        form: None,
+        answerers: Vec::new(),
+    };
+    match spec.places.get(&activation.place)? {
+        Place::Wait(wait) if activation.status == ActivationStatus::Waiting => {
+            open.signals.extend(wait.signal.clone());
+            open.children = activation.children.as_ref().map(|all| all.total - all.ended.len() as u32);
+            open.form.clone_from(&wait.form);
+            open.answerers.clone_from(&wait.answerers);
+        }
+        _ if activation.status == ActivationStatus::Waiting => return None,
+        _ => {
+            let leaving = spec.transitions.iter().filter(|transition| transition.from == activation.place);
+            open.signals.extend(leaving.filter_map(|transition| match &transition.on {
+                Trigger::Signal(name) => Some(name.clone()),
+                Trigger::Auto | Trigger::AfterMs(_) | Trigger::Until(_) => None,
+            }));
+            open.signals.sort();
+            open.signals.dedup();
+            if open.signals.is_empty() {
+                return None;
+            }
+        }
+    }
+    Some(open)
+}

@@ -1,0 +1,209 @@
+//! The three ways in which something does not happen: a refusal (the workflow said no), a decision that cannot be
+//! made (a mistake in the definition or its data), and a failure (recorded data about work that went wrong).
+
+use serde::{Deserialize, Serialize};
+
+use crate::expr::ExprError;
+use crate::ids::Name;
+use crate::limits::LimitExceeded;
+use crate::schema::Misfit;
+use crate::snapshot::ActivationId;
+use crate::template::TemplateError;
+use crate::time::Timestamp;
+
+/// Why `dispatch` gave no decision.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Rejected {
+    /// The workflow said no; an ordinary answer.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The question could not be answered.
+    #[error(transparent)]
+    Undecidable(#[from] DecideError),
+}
+
+impl Rejected {
+    /// The refusal, if it is one.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Rejected::Refused(refusal) => Some(refusal),
+            Rejected::Undecidable(_) => None,
+        }
+    }
+}
+
+/// The workflow said no. Checked in the order of the variants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "reason")]
+pub enum Refusal {
+    /// The run has ended.
+    #[error("the run has ended; nothing more can happen to it")]
+    Terminal,
+    /// The definition does not know this signal.
+    #[error("workflow `{workflow}` knows no signal `{signal}`{hint}")]
+    UnknownSignal {
+        /// The workflow.
+        workflow: Name,
+        /// The signal nobody declared.
+        signal: String,
+        /// ` (did you mean …?)`, or nothing.
+        hint: String,
+    },
+    /// The payload does not fit the signal's schema.
+    #[error("the payload of `{signal}` does not fit: {}", list(misfits))]
+    PayloadUnfit {
+        /// The signal.
+        signal: Name,
+        /// What does not fit, each with its place in the payload.
+        misfits: Vec<Misfit>,
+    },
+    /// Nothing that could take it is active now.
+    #[error(
+        "nothing takes `{what}` now: it is taken in {}, and the run is in {}",
+        names(taken_in),
+        names(active)
+    )]
+    NoActiveSource {
+        /// The signal, wait or timer.
+        what: String,
+        /// The places in which it would be taken.
+        taken_in: Vec<Name>,
+        /// The places the run is in.
+        active: Vec<Name>,
+    },
+    /// Every transition that could fire has a guard that says no.
+    #[error("{}", list(verdicts))]
+    GuardSaidNo {
+        /// Each transition with the guard that refused it.
+        verdicts: Vec<GuardNo>,
+    },
+    /// The timer is not due.
+    #[error("the timer is due at {due}, not yet at {now}")]
+    NotDue {
+        /// When it is due.
+        due: Timestamp,
+        /// When it was asked for.
+        now: Timestamp,
+    },
+    /// The activation this is about is gone or elsewhere: its branch ended, or it has moved on.
+    #[error("activation {activation} is no longer there for `{what}`; the result is discarded")]
+    Superseded {
+        /// The activation.
+        activation: ActivationId,
+        /// The transition or wait it was about.
+        what: Name,
+    },
+    /// No automatic transition can fire: the run is at rest.
+    #[error("no automatic transition can fire now")]
+    AtRest,
+}
+
+/// A guard that said no, and to what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("transition `{transition}` is held back by its guard {guard}")]
+pub struct GuardNo {
+    /// The transition.
+    pub transition: Name,
+    /// The part of the guard that refused, as text.
+    pub guard: String,
+}
+
+/// A decision that cannot be made. The snapshot is unchanged; somebody has to mend something.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DecideError {
+    /// A named guard has no answer.
+    #[error(
+        "transition `{transition}` asks the guard `{guard}`, and nobody has registered it: inject it first"
+    )]
+    UnresolvedGuard {
+        /// The guard.
+        guard: Name,
+        /// The transition that asks it.
+        transition: Name,
+    },
+    /// An expression failed.
+    #[error("{at}: {error}")]
+    Expression {
+        /// Where it is written.
+        at: String,
+        /// What went wrong.
+        error: ExprError,
+    },
+    /// An input or output could not be made.
+    #[error("{at}: {error}")]
+    Template {
+        /// Where it is written.
+        at: String,
+        /// What went wrong.
+        error: TemplateError,
+    },
+    /// A timer's expression gave no instant.
+    #[error("transition `{transition}`: `until` gave {found}, not an RFC 3339 instant")]
+    NotAnInstant {
+        /// The transition.
+        transition: Name,
+        /// What it gave.
+        found: String,
+    },
+    /// The context would no longer fit its schema.
+    #[error("the context would not fit its schema: {}", list(.0))]
+    ContextUnfit(Vec<Misfit>),
+    /// The result does not fit the output schema.
+    #[error("the result of `{place}` does not fit the output schema: {}", list(misfits))]
+    OutputUnfit {
+        /// The end place.
+        place: Name,
+        /// What does not fit.
+        misfits: Vec<Misfit>,
+    },
+    /// The snapshot belongs to another definition.
+    #[error("the snapshot belongs to `{found}`, not to `{expected}`: restore it with its own definition")]
+    OtherDefinition {
+        /// Name and hash of this definition.
+        expected: String,
+        /// Name and hash the snapshot names.
+        found: String,
+    },
+    /// Something would be larger than allowed.
+    #[error(transparent)]
+    Limit(#[from] LimitExceeded),
+}
+
+/// Work that went wrong, as it is recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "camelCase")]
+#[error("{code}: {message}")]
+pub struct Failure {
+    /// A stable word for the kind of failure, for `retryOn` and for programs.
+    pub code: String,
+    /// What happened, for a person.
+    pub message: String,
+    /// Trying again is of no use.
+    #[serde(default, rename = "final")]
+    pub is_final: bool,
+}
+
+impl Failure {
+    /// A failure that may be tried again.
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Failure { code: code.into(), message: message.into(), is_final: false }
+    }
+
+    /// The same, not to be tried again.
+    #[must_use]
+    pub fn finally(mut self) -> Self {
+        self.is_final = true;
+        self
+    }
+}
+
+fn list<T: std::fmt::Display>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn names(names: &[Name]) -> String {
+    if names.is_empty() {
+        return "no place".to_owned();
+    }
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}

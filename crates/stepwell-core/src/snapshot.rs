@@ -1,0 +1,513 @@
+//! The complete state of one run: what rests between two turns, in a row, behind a handle or in a token.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::definition::{Compiled, Definition, PlaceKind};
+use crate::ids::{DefinitionHash, Name, RunId};
+use crate::limits::{LimitExceeded, Limits};
+use crate::refusal::Failure;
+use crate::schema::Misfit;
+use crate::time::Timestamp;
+
+/// One being-in-a-place has this number; it is never used again in the same run.
+pub type ActivationId = u64;
+/// One passing of a fork has this number.
+pub type PassingId = u64;
+
+/// The complete state of one run. Only [`dispatch`](crate::dispatch()) makes a newer one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Snapshot {
+    pub(crate) instance_id: RunId,
+    pub(crate) workflow: Name,
+    pub(crate) definition_version: u32,
+    pub(crate) definition_hash: DefinitionHash,
+    pub(crate) version: u64,
+    pub(crate) activations: Vec<Activation>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) passings: Vec<Passing>,
+    pub(crate) completed: BTreeSet<Name>,
+    pub(crate) context: Arc<Value>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub(crate) session: Map<String, Value>,
+    pub(crate) is_terminal: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) finished: Option<Finished>,
+    /// The end place a branch came to last, while others are still going.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_end: Option<Finished>,
+    /// The number the next activation or passing gets.
+    pub(crate) next_id: u64,
+    pub(crate) created_at: Timestamp,
+    pub(crate) updated_at: Timestamp,
+}
+
+/// One being-in-a-place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Activation {
+    /// Its number.
+    pub id: ActivationId,
+    /// Where it is.
+    pub place: Name,
+    /// Active, or waiting to be resolved or joined.
+    pub status: ActivationStatus,
+    /// Since when.
+    pub since: Timestamp,
+    /// The passing of a fork it came from, and in which branch it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<Branch>,
+    /// Iteration numbers of the loops it is in, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub position: Vec<u32>,
+    /// What only this activation can see: loop items, and `error` after a failure.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub locals: Map<String, Value>,
+    /// The timers that run while it is here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timers: Vec<Timer>,
+    /// What its wait was resolved with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<Value>,
+    /// The children it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<Children>,
+}
+
+impl Activation {
+    /// When its earliest timer is due.
+    pub fn due(&self) -> Option<Timestamp> {
+        self.timers.iter().map(|timer| timer.at).min()
+    }
+}
+
+/// Whether an activation can be left by transitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ActivationStatus {
+    /// It can.
+    Active,
+    /// Not before its wait is resolved or its join fires.
+    Waiting,
+}
+
+/// Which branch of which passing of a fork.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Branch {
+    /// The passing.
+    pub passing: PassingId,
+    /// The branch, counted from 0 in the order in which the fork names them.
+    pub index: u32,
+}
+
+/// A timer and the transition it fires.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Timer {
+    /// The transition.
+    pub transition: Name,
+    /// When it is due.
+    pub at: Timestamp,
+}
+
+/// The children one activation waits for, and how those that have ended did so.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Children {
+    /// How many were started.
+    pub total: u32,
+    /// The end of each child that has ended, by its number.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ended: BTreeMap<u32, ChildEnd>,
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "camelCase")]
+pub enum ChildEnd {
+    /// With a result.
+    Completed {
+        /// The result.
+        output: Value,
+    },
+    /// With an error.
+    Failed {
+        /// The error.
+        error: Failure,
+    },
+    /// By command.
+    Cancelled,
+}
+
+/// One passing of a fork whose branches have not all ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Passing {
+    /// Its number.
+    pub id: PassingId,
+    /// The fork.
+    pub fork: Name,
+    /// How many branches it opened.
+    pub branches: u32,
+    /// Its join has fired; branches that come later are absorbed.
+    pub fired: bool,
+    /// The branch of an outer passing in which the fork was entered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer: Option<Branch>,
+    /// The loop position in which the fork was entered: the join goes on there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub position: Vec<u32>,
+    /// The locals with which the fork was entered: the join goes on with them.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub locals: Map<String, Value>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "camelCase")]
+pub enum Finished {
+    /// It came to an end place.
+    Completed {
+        /// The end place.
+        place: Name,
+        /// The result, if the end place gives one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<Value>,
+    },
+    /// By command.
+    Cancelled,
+}
+
+/// What is going on in a place, read off the activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PlaceStatus {
+    /// Nothing, and nothing has.
+    Idle,
+    /// A run is there and can leave.
+    Active,
+    /// A run waits there.
+    Waiting,
+    /// A run has been there and left.
+    Completed,
+}
+
+/// The snapshot does not go with the definition.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RestoreError {
+    /// It is not the JSON of a snapshot.
+    #[error("this is not a snapshot: {0}")]
+    Unreadable(String),
+    /// It belongs to another workflow.
+    #[error("the snapshot belongs to workflow `{found}`, not to `{expected}`")]
+    OtherWorkflow {
+        /// This definition's name.
+        expected: Name,
+        /// The name in the snapshot.
+        found: Name,
+    },
+    /// It was made by another edition of the workflow.
+    #[error(
+        "the snapshot was made by `{workflow}` version {found_version} ({found}), not by version {expected_version} \
+         ({expected}): use that definition, or migrate the run"
+    )]
+    OtherDefinition {
+        /// The workflow.
+        workflow: Name,
+        /// This definition's version.
+        expected_version: u32,
+        /// This definition's hash, shortened.
+        expected: String,
+        /// The version in the snapshot.
+        found_version: u32,
+        /// The hash in the snapshot, shortened.
+        found: String,
+    },
+    /// It is in a place that the definition does not have.
+    #[error("the snapshot names place `{0}`, which the definition does not have")]
+    UnknownPlace(Name),
+    /// Its context does not fit the schema.
+    #[error("the snapshot's context does not fit the schema: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    ContextUnfit(Vec<Misfit>),
+    /// It contradicts itself.
+    #[error("the snapshot contradicts itself: {}", .0.join("; "))]
+    Contradiction(Vec<String>),
+}
+
+impl Snapshot {
+    /// The run.
+    pub fn instance_id(&self) -> RunId {
+        self.instance_id
+    }
+
+    /// The workflow's name.
+    pub fn workflow(&self) -> &Name {
+        &self.workflow
+    }
+
+    /// The author's number of the definition it is pinned to.
+    pub fn definition_version(&self) -> u32 {
+        self.definition_version
+    }
+
+    /// The hash of the definition it is pinned to.
+    pub fn definition_hash(&self) -> DefinitionHash {
+        self.definition_hash
+    }
+
+    /// How many changes it has seen; 0 as created.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Where the run is, oldest first.
+    pub fn activations(&self) -> &[Activation] {
+        &self.activations
+    }
+
+    /// The activation of this number.
+    pub fn activation(&self, id: ActivationId) -> Option<&Activation> {
+        self.activations
+            .binary_search_by_key(&id, |activation| activation.id)
+            .ok()
+            .map(|at| &self.activations[at])
+    }
+
+    /// The passings of forks that are open.
+    pub fn passings(&self) -> &[Passing] {
+        &self.passings
+    }
+
+    /// The places completed so far.
+    pub fn completed(&self) -> &BTreeSet<Name> {
+        &self.completed
+    }
+
+    /// The data of the run.
+    pub fn context(&self) -> &Value {
+        &self.context
+    }
+
+    /// The session slots.
+    pub fn session(&self) -> &Map<String, Value> {
+        &self.session
+    }
+
+    /// The run has ended.
+    pub fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// How it ended.
+    pub fn finished(&self) -> Option<&Finished> {
+        self.finished.as_ref()
+    }
+
+    /// When version 0 was made.
+    pub fn created_at(&self) -> Timestamp {
+        self.created_at
+    }
+
+    /// When this version was made.
+    pub fn updated_at(&self) -> Timestamp {
+        self.updated_at
+    }
+
+    /// The places the run is in, each once, sorted.
+    pub fn current_places(&self) -> Vec<Name> {
+        let places: BTreeSet<_> = self.activations.iter().map(|activation| &activation.place).collect();
+        places.into_iter().cloned().collect()
+    }
+
+    /// What is going on in a place.
+    pub fn status_of(&self, place: &str) -> PlaceStatus {
+        let mut here = self.activations.iter().filter(|activation| activation.place == *place).peekable();
+        if here.peek().is_none() {
+            return if self.completed.contains(place) { PlaceStatus::Completed } else { PlaceStatus::Idle };
+        }
+        if here.any(|activation| activation.status == ActivationStatus::Active) {
+            return PlaceStatus::Active;
+        }
+        PlaceStatus::Waiting
+    }
+
+    /// When the next timer is due, counting only those after `now`.
+    pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let timers = self.activations.iter().flat_map(|activation| &activation.timers);
+        timers.map(|timer| timer.at).filter(|at| *at > now).min()
+    }
+
+    /// The snapshot as JSON bytes, if it is not larger than allowed.
+    pub fn encode(&self, limits: &Limits) -> Result<Vec<u8>, LimitExceeded> {
+        let bytes = serde_json::to_vec(self).expect("a snapshot is plain data with text keys");
+        limits.snapshot_bytes("the snapshot", bytes.len())?;
+        Ok(bytes)
+    }
+
+    /// Reads a snapshot and checks that it goes with the definition.
+    pub fn restore(definition: &Definition, bytes: &[u8]) -> Result<Snapshot, RestoreError> {
+        let snapshot: Snapshot =
+            serde_json::from_slice(bytes).map_err(|error| RestoreError::Unreadable(error.to_string()))?;
+        snapshot.verify(definition)?;
+        Ok(snapshot)
+    }
+
+    /// Checks that the snapshot goes with the definition and does not contradict itself.
+    pub fn verify(&self, definition: &Definition) -> Result<(), RestoreError> {
+        if self.workflow != *definition.name() {
+            let (expected, found) = (definition.name().clone(), self.workflow.clone());
+            return Err(RestoreError::OtherWorkflow { expected, found });
+        }
+        if self.definition_hash != definition.hash() {
+            return Err(RestoreError::OtherDefinition {
+                workflow: self.workflow.clone(),
+                expected_version: definition.version(),
+                expected: definition.hash().short(),
+                found_version: self.definition_version,
+                found: self.definition_hash.short(),
+            });
+        }
+        let compiled = definition.compiled();
+        let named = self.activations.iter().map(|activation| &activation.place);
+        let named = named.chain(&self.completed).chain(self.passings.iter().map(|passing| &passing.fork));
+        for place in named {
+            if compiled.place(place).is_none() {
+                return Err(RestoreError::UnknownPlace(place.clone()));
+            }
+        }
+        if let Some(schema) = &compiled.context {
+            let misfits = schema.check(&self.context);
+            if !misfits.is_empty() {
+                return Err(RestoreError::ContextUnfit(misfits));
+            }
+        }
+        let contradictions = self.contradictions(definition);
+        if contradictions.is_empty() { Ok(()) } else { Err(RestoreError::Contradiction(contradictions)) }
+    }
+
+    /// Every way in which the snapshot contradicts itself or its definition; none in a sound one.
+    pub fn contradictions(&self, definition: &Definition) -> Vec<String> {
+        let compiled = definition.compiled();
+        let mut found = Vec::new();
+        self.check_end(&mut found);
+        self.check_ids(&mut found);
+        for activation in &self.activations {
+            self.check_activation(compiled, activation, &mut found);
+        }
+        for passing in &self.passings {
+            self.check_passing(compiled, passing, &mut found);
+        }
+        found
+    }
+
+    fn check_end(&self, found: &mut Vec<String>) {
+        if self.is_terminal != self.finished.is_some() {
+            found.push("`isTerminal` and `finished` disagree".into());
+        }
+        if self.is_terminal && !(self.activations.is_empty() && self.passings.is_empty()) {
+            found.push("the run has ended, and something in it has not".into());
+        }
+        if !self.is_terminal && self.activations.is_empty() && self.passings.is_empty() {
+            found.push("the run has not ended and is nowhere".into());
+        }
+        if self.updated_at < self.created_at {
+            found.push("it was updated before it was created".into());
+        }
+    }
+
+    fn check_ids(&self, found: &mut Vec<String>) {
+        let ids = || self.activations.iter().map(|a| a.id).chain(self.passings.iter().map(|p| p.id));
+        if !self.activations.is_sorted_by(|a, b| a.id < b.id)
+            || !self.passings.is_sorted_by(|a, b| a.id < b.id)
+        {
+            found.push("activations or passings are not in the order of their numbers".into());
+        }
+        if ids().collect::<BTreeSet<_>>().len() != ids().count() || ids().any(|id| id >= self.next_id) {
+            found.push("a number is used twice or has not been given yet".into());
+        }
+    }
+
+    fn check_activation(&self, compiled: &Compiled, activation: &Activation, found: &mut Vec<String>) {
+        let (id, place) = (activation.id, &activation.place);
+        let Some(node) = compiled.place(place) else { return };
+        let waiting = activation.status == ActivationStatus::Waiting;
+        match node.kind {
+            PlaceKind::Fork { .. } | PlaceKind::End { .. } => {
+                found.push(format!("activation {id} rests in `{place}`, where nothing can rest"));
+            }
+            PlaceKind::Step if waiting => found.push(format!("activation {id} waits in the step `{place}`")),
+            PlaceKind::Join { .. } if waiting && activation.branch.is_none() => {
+                found.push(format!("activation {id} waits in the join `{place}` outside any fork"));
+            }
+            PlaceKind::Step | PlaceKind::Wait(_) | PlaceKind::Join { .. } => {}
+        }
+        self.check_branch(activation.branch, &format!("activation {id}"), found);
+        for timer in &activation.timers {
+            let known = compiled.transition(&timer.transition);
+            if !known.is_some_and(|t| compiled.places[t.from].name == *place && t.on.is_timer()) {
+                found
+                    .push(format!("activation {id} has a timer for `{}`, not its place's", timer.transition));
+            }
+        }
+    }
+
+    fn check_branch(&self, branch: Option<Branch>, whose: &str, found: &mut Vec<String>) {
+        let Some(branch) = branch else { return };
+        match self.passing(branch.passing) {
+            None => found.push(format!("{whose} belongs to passing {}, which is not open", branch.passing)),
+            Some(passing) if branch.index >= passing.branches => {
+                found.push(format!("{whose} is in branch {} of {}", branch.index, passing.branches));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn check_passing(&self, compiled: &Compiled, passing: &Passing, found: &mut Vec<String>) {
+        let id = passing.id;
+        self.check_branch(passing.outer, &format!("passing {id}"), found);
+        if passing.outer.is_some_and(|outer| outer.passing >= id) {
+            found.push(format!("passing {id} is inside a later one"));
+        }
+        let Some(PlaceKind::Fork { join, .. }) = compiled.place(&passing.fork).map(|node| &node.kind) else {
+            found.push(format!("passing {id} is of `{}`, which is not a fork", passing.fork));
+            return;
+        };
+        let alive = self.activations.iter().any(|a| a.branch.is_some_and(|b| b.passing == id))
+            || self.passings.iter().any(|inner| inner.outer.is_some_and(|b| b.passing == id));
+        if !alive && (passing.fired || join.is_none()) {
+            found.push(format!("passing {id} is open, and none of its branches is"));
+        }
+        let Some(join) = join.map(|join| &compiled.places[join]) else { return };
+        let PlaceKind::Join { quorum, .. } = join.kind else { return };
+        let arrived = self.arrived(id, &join.name).count();
+        if passing.fired && arrived > 0 {
+            found
+                .push(format!("the join of passing {id} has fired, and {arrived} branches still wait in it"));
+        }
+        if !passing.fired && arrived >= quorum as usize {
+            found
+                .push(format!("{arrived} branches of passing {id} have arrived, and the join has not fired"));
+        }
+    }
+
+    pub(crate) fn passing(&self, id: PassingId) -> Option<&Passing> {
+        self.passings.binary_search_by_key(&id, |passing| passing.id).ok().map(|at| &self.passings[at])
+    }
+
+    /// The activations of a passing's branches that wait in its join.
+    pub(crate) fn arrived<'a>(
+        &'a self,
+        passing: PassingId,
+        join: &'a Name,
+    ) -> impl Iterator<Item = &'a Activation> {
+        self.activations.iter().filter(move |activation| {
+            activation.status == ActivationStatus::Waiting
+                && activation.place == *join
+                && activation.branch.is_some_and(|branch| branch.passing == passing)
+        })
+    }
+}

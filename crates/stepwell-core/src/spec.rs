@@ -1,0 +1,266 @@
+//! What an author writes: a workflow as plain data, before anybody has checked it.
+//!
+//! A [`Spec`] is made with the [builder](crate::builder) or read from JSON; [`Spec::build`] checks it and gives a
+//! [`Definition`](crate::Definition). Expressions and schemas are kept here as written, so that a mistake in one of
+//! them is reported together with all the others.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ids::Name;
+use crate::retry::Retry;
+
+/// A workflow as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Spec {
+    /// The workflow's name.
+    pub name: Name,
+    /// The author's number for this edition; runs are pinned to the content hash, not to this.
+    #[serde(default = "one")]
+    pub version: u32,
+    /// The place a run begins in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial: Option<Name>,
+    /// The places by name.
+    #[serde(default)]
+    pub places: BTreeMap<Name, Place>,
+    /// The signals the workflow knows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub signals: BTreeMap<Name, Signal>,
+    /// The transitions, in the order that breaks ties of priority.
+    #[serde(default)]
+    pub transitions: Vec<Transition>,
+    /// JSON Schema of the context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<Value>,
+    /// JSON Schema of the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Which of several passing transitions fire.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub firing: Firing,
+    /// When the run is complete.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub completion: Completion,
+}
+
+/// Which of several passing transitions fire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Firing {
+    /// The first by priority, then by order.
+    #[default]
+    First,
+    /// All of them, together, in one version; such transitions have no actions.
+    All,
+}
+
+/// When a run is complete.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Completion {
+    /// When an end place is entered; what else is active then ends with it.
+    #[default]
+    FirstEnd,
+    /// When every branch has come to an end place.
+    AllBranches,
+}
+
+/// Somewhere a run can be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Place {
+    /// Active until a transition leaves it.
+    Step {},
+    /// Waiting until it is resolved, then active.
+    Wait(Wait),
+    /// Fans out into one branch per place named.
+    Fork {
+        /// The first place of each branch.
+        branches: Vec<Name>,
+    },
+    /// Brings branches of a fork together again.
+    Join(Join),
+    /// The run, or with [`Completion::AllBranches`] the branch, ends here.
+    End {
+        /// The run's result, with `{"$expr": …}` in it where it depends on the context.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<Value>,
+    },
+}
+
+/// What a wait place waits for, and who is asked.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Wait {
+    /// The signal that resolves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<Name>,
+    /// Resolved by the children that the transition into this place started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<ChildRule>,
+    /// JSON Schema of the form that is shown to whoever answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Value>,
+    /// Who may answer: names the host gives a meaning to (users, roles, groups).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answerers: Vec<String>,
+    /// Where the run goes when the children can no longer do what the rule asks; without it the run stops.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_place: Option<Name>,
+}
+
+/// When a wait for children is resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ChildRule {
+    /// All have completed; the first that fails or is cancelled makes it impossible.
+    All,
+    /// All have ended, however.
+    AllSettled,
+    /// One has completed.
+    Any,
+    /// So many have completed.
+    N(u32),
+}
+
+/// How branches come together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Join {
+    /// The places from which branches arrive.
+    pub of: Vec<Name>,
+    /// How many branches are enough.
+    #[serde(default)]
+    pub quorum: Quorum,
+    /// End the branches that are still going when it fires, instead of absorbing them when they come.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cancel_rest: bool,
+}
+
+/// How many branches make a join fire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Quorum {
+    /// Every branch that can come.
+    #[default]
+    All,
+    /// One.
+    Any,
+    /// So many.
+    N(u32),
+}
+
+/// A signal the workflow knows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Signal {
+    /// JSON Schema of the payload; it belongs to the name, not to a transition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Value>,
+}
+
+/// A way from one place to another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Transition {
+    /// The transition's name.
+    pub id: Name,
+    /// The place it leaves.
+    pub from: Name,
+    /// The place it enters.
+    pub to: Name,
+    /// What makes it fire.
+    #[serde(default)]
+    pub on: Trigger,
+    /// Must say yes for it to fire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<Guard>,
+    /// Higher goes first; ties go by order.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub priority: i32,
+    /// The code that runs before the transition is committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<Action>,
+    /// What happens when the action fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// How long the action may take; 0 = as long as it likes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// What it does to the loop position of the activation it moves.
+    #[serde(default, rename = "loop", skip_serializing_if = "Option::is_none")]
+    pub loop_step: Option<LoopStep>,
+}
+
+/// What makes a transition fire.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Trigger {
+    /// By itself, as soon as its guard says yes.
+    #[default]
+    Auto,
+    /// A signal of this name.
+    Signal(Name),
+    /// So many milliseconds after its place was entered.
+    AfterMs(u64),
+    /// At the instant (RFC 3339) this expression gave when its place was entered.
+    Until(String),
+}
+
+/// Code found by name in the action registry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Action {
+    /// The action's name.
+    pub name: Name,
+    /// Its input, with `{"$expr": …}` in it where it depends on the state.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub input: Value,
+    /// The context field its output is put into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_as: Option<String>,
+}
+
+/// A condition on a transition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Guard {
+    /// An expression that must be true.
+    Expr(String),
+    /// The place has been completed before.
+    Completed(Name),
+    /// The place is active or waiting now.
+    Active(Name),
+    /// All of these.
+    And(Vec<Guard>),
+    /// At least one of these.
+    Or(Vec<Guard>),
+    /// Not this.
+    Not(Box<Guard>),
+    /// A function of the host's, found by name.
+    Named(Name),
+}
+
+/// What a transition does to the loop position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LoopStep {
+    /// A loop begins: iteration 0 of a new, inner one.
+    Enter,
+    /// The next iteration of the innermost loop.
+    Next,
+    /// The innermost loop is left.
+    Leave,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -1,0 +1,94 @@
+//! An instant as everybody in Stepwell passes it around: microseconds since 1970, RFC 3339 in JSON.
+//!
+//! Microseconds are what PostgreSQL keeps, so an instant survives every resting place unchanged. There is no
+//! `now()` here: the engine owns the one clock.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// An instant in microseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+/// The years 0000 to 9999, the range RFC 3339 can write.
+const MIN_MICROS: i64 = -62_167_219_200_000_000;
+const MAX_MICROS: i64 = 253_402_300_799_999_999;
+
+impl Timestamp {
+    /// The earliest instant that can be written down.
+    pub const MIN: Timestamp = Timestamp(MIN_MICROS);
+    /// The latest instant that can be written down.
+    pub const MAX: Timestamp = Timestamp(MAX_MICROS);
+
+    /// From microseconds since the epoch, held to what RFC 3339 can write.
+    pub const fn from_micros(micros: i64) -> Self {
+        if micros < MIN_MICROS {
+            return Self::MIN;
+        }
+        if micros > MAX_MICROS {
+            return Self::MAX;
+        }
+        Timestamp(micros)
+    }
+
+    /// From milliseconds since the epoch, held to what RFC 3339 can write.
+    pub const fn from_millis(millis: i64) -> Self {
+        Self::from_micros(millis.saturating_mul(1000))
+    }
+
+    /// Microseconds since the epoch.
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+
+    /// This instant and `ms` milliseconds, never past [`Timestamp::MAX`].
+    #[must_use]
+    pub const fn plus_ms(self, ms: u64) -> Self {
+        let micros = if ms > (i64::MAX as u64) / 1000 { i64::MAX } else { ms as i64 * 1000 };
+        Self::from_micros(self.0.saturating_add(micros))
+    }
+
+    /// Milliseconds from `earlier` to this instant; zero if it is not earlier.
+    pub const fn ms_since(self, earlier: Timestamp) -> u64 {
+        let micros = self.0 - earlier.0;
+        if micros < 0 { 0 } else { (micros / 1000) as u64 }
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(at) => write!(f, "{at}"),
+            Err(_) => write!(f, "{}us", self.0),
+        }
+    }
+}
+
+/// The text was not an RFC 3339 instant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an RFC 3339 instant such as 2026-01-31T09:30:00Z")]
+pub struct NotAnInstant(String);
+
+impl FromStr for Timestamp {
+    type Err = NotAnInstant;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let at: jiff::Timestamp = text.parse().map_err(|_| NotAnInstant(text.to_owned()))?;
+        Ok(Self::from_micros(at.as_microsecond()))
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,602 @@
+//! The moves a decision is made of: leaving and entering places, forks that open, joins that fire, the end.
+//!
+//! A [`Turn`] works on a copy of the snapshot and keeps account of what it did; dispatch decides which moves to make.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::definition::{Compiled, PlaceIndex, PlaceKind, TransitionNode, TriggerNode, WaitNode};
+use crate::dispatch::{Change, Event};
+use crate::expr::Budget;
+use crate::guard::View;
+use crate::history::{Entry, cut};
+use crate::ids::Name;
+use crate::patch::Patch;
+use crate::refusal::{DecideError, Failure};
+use crate::schema::Misfit;
+use crate::snapshot::{
+    Activation, ActivationId, ActivationStatus, Branch, ChildEnd, Children, Finished, Passing, PassingId,
+    Snapshot, Timer,
+};
+use crate::spec::{ChildRule, Completion, LoopStep};
+use crate::template::Template;
+use crate::time::Timestamp;
+
+/// A transition that could fire from an activation, its guard not yet asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) transition: &'a TransitionNode,
+    pub(crate) activation: &'a Activation,
+}
+
+/// The transitions that an event could fire, in the order in which they are tried.
+pub(crate) struct Candidates;
+
+impl Candidates {
+    pub(crate) fn of<'a>(
+        compiled: &'a Compiled,
+        snapshot: &'a Snapshot,
+        event: &Event,
+    ) -> Vec<Candidate<'a>> {
+        let mut found = Vec::new();
+        for activation in &snapshot.activations {
+            let Some(place) = compiled.place(&activation.place) else { continue };
+            for &index in &place.out {
+                let transition = &compiled.transitions[index];
+                if takes(transition, activation, event) {
+                    found.push((std::cmp::Reverse(transition.priority), index, activation));
+                }
+            }
+        }
+        found.sort_by_key(|(priority, index, activation)| (*priority, *index, activation.id));
+        let transition = |index| &compiled.transitions[index];
+        let candidate = |(_, index, activation)| Candidate { transition: transition(index), activation };
+        found.into_iter().map(candidate).collect()
+    }
+}
+
+fn takes(transition: &TransitionNode, activation: &Activation, event: &Event) -> bool {
+    let active = activation.status == ActivationStatus::Active;
+    match (&transition.on, event) {
+        (TriggerNode::Signal(name), Event::Signalled { signal, .. }) => active && name == signal,
+        (TriggerNode::Auto, Event::Advanced { activation: only }) => {
+            active && only.is_none_or(|only| only == activation.id)
+        }
+        (TriggerNode::After(_) | TriggerNode::Until(_), Event::TimerFired { activation: which }) => {
+            *which == activation.id
+        }
+        _ => false,
+    }
+}
+
+/// Where an activation comes from: what it takes along into the next place.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Origin {
+    pub(crate) branch: Option<Branch>,
+    pub(crate) position: Vec<u32>,
+    pub(crate) locals: Map<String, Value>,
+    /// Children started by the transition that leads here.
+    pub(crate) children: u32,
+}
+
+impl Origin {
+    pub(crate) fn of(activation: &Activation) -> Self {
+        Origin {
+            branch: activation.branch,
+            position: activation.position.clone(),
+            locals: activation.locals.clone(),
+            children: 0,
+        }
+    }
+
+    pub(crate) fn step_loop(&mut self, step: Option<LoopStep>) {
+        match step {
+            None => {}
+            Some(LoopStep::Enter) => self.position.push(0),
+            Some(LoopStep::Leave) => drop(self.position.pop()),
+            Some(LoopStep::Next) => {
+                if let Some(iteration) = self.position.last_mut() {
+                    *iteration = iteration.saturating_add(1);
+                }
+            }
+        }
+    }
+}
+
+/// The moves of one decision, on a copy of the snapshot.
+pub(crate) struct Turn<'a> {
+    pub(crate) compiled: &'a Compiled,
+    pub(crate) next: Snapshot,
+    now: Timestamp,
+    entered: Vec<Name>,
+    exited: Vec<Name>,
+    pub(crate) transitions: Vec<Name>,
+    ended: Vec<ActivationId>,
+    stopped: Option<Failure>,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(compiled: &'a Compiled, next: Snapshot, now: Timestamp) -> Self {
+        Turn {
+            compiled,
+            next,
+            now,
+            entered: Vec::new(),
+            exited: Vec::new(),
+            transitions: Vec::new(),
+            ended: Vec::new(),
+            stopped: None,
+        }
+    }
+
+    /// Takes an activation out of its place, which is thereby completed.
+    pub(crate) fn leave(&mut self, id: ActivationId) -> Option<Activation> {
+        let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
+        let activation = self.next.activations.remove(at);
+        self.next.completed.insert(activation.place.clone());
+        self.exited.push(activation.place.clone());
+        Some(activation)
+    }
+
+    /// Enters a place, whatever its kind.
+    pub(crate) fn enter(
+        &mut self,
+        place: PlaceIndex,
+        origin: Origin,
+        event: &Value,
+    ) -> Result<(), DecideError> {
+        if self.next.is_terminal {
+            return Ok(());
+        }
+        let compiled = self.compiled;
+        let node = &compiled.places[place];
+        match &node.kind {
+            PlaceKind::Step => self.stay(place, ActivationStatus::Active, origin, event).map(drop),
+            PlaceKind::Wait(wait) => self.enter_wait(place, wait, origin, event),
+            PlaceKind::Fork { branches, .. } => self.open(&node.name, branches, &origin, event),
+            PlaceKind::Join { quorum, cancel_rest } => {
+                self.arrive(place, *quorum, *cancel_rest, origin, event)
+            }
+            PlaceKind::End { output } => self.come_to_end(&node.name, output.as_ref(), &origin, event),
+        }
+    }
+
+    /// A new activation in a place where one can rest.
+    fn stay(
+        &mut self,
+        place: PlaceIndex,
+        status: ActivationStatus,
+        origin: Origin,
+        event: &Value,
+    ) -> Result<ActivationId, DecideError> {
+        let node = &self.compiled.places[place];
+        self.compiled.limits.activations("the run", self.next.activations.len() + 1)?;
+        let timers = self.timers(place, &origin.locals, event)?;
+        self.entered.push(node.name.clone());
+        let id = self.number();
+        self.next.activations.push(Activation {
+            id,
+            place: node.name.clone(),
+            status,
+            since: self.now,
+            branch: origin.branch,
+            position: origin.position,
+            locals: origin.locals,
+            timers,
+            received: None,
+            children: None,
+        });
+        Ok(id)
+    }
+
+    fn number(&mut self) -> u64 {
+        let id = self.next.next_id;
+        self.next.next_id += 1;
+        id
+    }
+
+    fn timers(
+        &self,
+        place: PlaceIndex,
+        locals: &Map<String, Value>,
+        event: &Value,
+    ) -> Result<Vec<Timer>, DecideError> {
+        let mut timers = Vec::new();
+        for &index in &self.compiled.places[place].out {
+            let transition = &self.compiled.transitions[index];
+            let at = match &transition.on {
+                TriggerNode::After(ms) => self.now.plus_ms(*ms),
+                TriggerNode::Until(expr) => {
+                    let view = View::new(&self.next, locals, event);
+                    let at = format!("`until` of transition `{}`", transition.id);
+                    let value = expr
+                        .eval(&view, &mut Budget::default())
+                        .map_err(|error| DecideError::Expression { at, error })?;
+                    instant(value.as_ref()).ok_or_else(|| DecideError::NotAnInstant {
+                        transition: transition.id.clone(),
+                        found: value.map_or_else(|| "nothing".to_owned(), |value| value.to_string()),
+                    })?
+                }
+                TriggerNode::Auto | TriggerNode::Signal(_) => continue,
+            };
+            timers.push(Timer { transition: transition.id.clone(), at });
+        }
+        Ok(timers)
+    }
+
+    fn enter_wait(
+        &mut self,
+        place: PlaceIndex,
+        wait: &WaitNode,
+        origin: Origin,
+        event: &Value,
+    ) -> Result<(), DecideError> {
+        let children = origin.children;
+        let id = self.stay(place, ActivationStatus::Waiting, origin, event)?;
+        if wait.children.is_none() {
+            return Ok(());
+        }
+        if let Some(activation) = self.activation_mut(id) {
+            activation.children = Some(Children { total: children, ended: Default::default() });
+        }
+        self.weigh_children(id, wait)
+    }
+
+    /// Counts a child's end.
+    pub(crate) fn child_ended(
+        &mut self,
+        id: ActivationId,
+        wait: &WaitNode,
+        child: u32,
+        end: ChildEnd,
+    ) -> Result<(), DecideError> {
+        if let Some(children) = self.activation_mut(id).and_then(|activation| activation.children.as_mut()) {
+            children.ended.insert(child, end);
+        }
+        self.weigh_children(id, wait)
+    }
+
+    /// Resolves a wait for children when its rule is fulfilled; goes to the error place when it no longer can be.
+    fn weigh_children(&mut self, id: ActivationId, wait: &WaitNode) -> Result<(), DecideError> {
+        let Some(rule) = wait.children else { return Ok(()) };
+        let Some(children) = self.next.activation(id).and_then(|activation| activation.children.as_ref())
+        else {
+            return Ok(());
+        };
+        match weigh(rule, children) {
+            Verdict::Open => Ok(()),
+            Verdict::Fulfilled => {
+                let ends: Vec<_> =
+                    children.ended.iter().map(|(child, end)| json!({"child": child, "end": end})).collect();
+                self.resolve(id, json!({ "children": ends }));
+                Ok(())
+            }
+            Verdict::Impossible => self.give_up_children(id, wait, rule),
+        }
+    }
+
+    fn give_up_children(
+        &mut self,
+        id: ActivationId,
+        wait: &WaitNode,
+        rule: ChildRule,
+    ) -> Result<(), DecideError> {
+        let Some(activation) = self.next.activation(id) else { return Ok(()) };
+        let place = &activation.place;
+        let message = format!("the children that `{place}` waits for can no longer fulfil {rule:?}");
+        let failure = Failure::new("childrenFailed", message).finally();
+        let Some(error_place) = wait.error_place else {
+            self.stopped = Some(failure);
+            return Ok(());
+        };
+        let Some(left) = self.leave(id) else { return Ok(()) };
+        self.fail_to(error_place, &left, &failure)
+    }
+
+    /// Enters the place for failures, with the failure as the local `error`.
+    pub(crate) fn fail_to(
+        &mut self,
+        place: PlaceIndex,
+        left: &Activation,
+        failure: &Failure,
+    ) -> Result<(), DecideError> {
+        let mut origin = Origin::of(left);
+        let error = serde_json::to_value(failure).expect("a failure is plain data");
+        origin.locals.insert("error".to_owned(), error.clone());
+        self.enter(place, origin, &error)
+    }
+
+    /// A waiting activation becomes active, with what it was given; its time limits are over.
+    pub(crate) fn resolve(&mut self, id: ActivationId, received: Value) {
+        if let Some(activation) = self.activation_mut(id) {
+            activation.status = ActivationStatus::Active;
+            activation.received = (!received.is_null()).then_some(received);
+            activation.timers.clear();
+        }
+    }
+
+    fn activation_mut(&mut self, id: ActivationId) -> Option<&mut Activation> {
+        let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
+        self.next.activations.get_mut(at)
+    }
+
+    /// A fork is entered: a new passing, and an activation in each branch.
+    fn open(
+        &mut self,
+        fork: &Name,
+        branches: &[PlaceIndex],
+        origin: &Origin,
+        event: &Value,
+    ) -> Result<(), DecideError> {
+        let id = self.number();
+        self.next.passings.push(Passing {
+            id,
+            fork: fork.clone(),
+            branches: branches.len() as u32,
+            fired: false,
+            outer: origin.branch,
+            position: origin.position.clone(),
+            locals: origin.locals.clone(),
+        });
+        self.pass_through(fork);
+        for (index, &first) in branches.iter().enumerate() {
+            let branch = Some(Branch { passing: id, index: index as u32 });
+            self.enter(first, Origin { branch, children: 0, ..origin.clone() }, event)?;
+        }
+        Ok(())
+    }
+
+    /// Entered, left and completed in one move.
+    fn pass_through(&mut self, place: &Name) {
+        self.entered.push(place.clone());
+        self.exited.push(place.clone());
+        self.next.completed.insert(place.clone());
+    }
+
+    /// A branch comes to its join: it is counted, makes the join fire, or is absorbed.
+    fn arrive(
+        &mut self,
+        place: PlaceIndex,
+        quorum: u32,
+        cancel_rest: bool,
+        origin: Origin,
+        event: &Value,
+    ) -> Result<(), DecideError> {
+        let join = self.compiled.places[place].name.clone();
+        let Some(branch) = origin.branch else { return Ok(()) };
+        let Some(passing) = self.next.passing(branch.passing) else { return Ok(()) };
+        let known = self.next.arrived(branch.passing, &join).any(|waiting| waiting.branch == Some(branch));
+        if passing.fired || known {
+            return Ok(());
+        }
+        let after = Origin {
+            branch: passing.outer,
+            position: passing.position.clone(),
+            locals: passing.locals.clone(),
+            children: 0,
+        };
+        let arrived: Vec<_> = self.next.arrived(branch.passing, &join).map(|waiting| waiting.id).collect();
+        if (arrived.len() as u32) + 1 < quorum {
+            let id = self.stay(place, ActivationStatus::Waiting, origin, event)?;
+            if let Some(activation) = self.activation_mut(id) {
+                activation.timers.clear();
+            }
+            return Ok(());
+        }
+        self.next.activations.retain(|activation| !arrived.contains(&activation.id));
+        if cancel_rest {
+            self.end_branches(branch.passing);
+        }
+        if let Some(passing) = self.next.passings.iter_mut().find(|passing| passing.id == branch.passing) {
+            passing.fired = true;
+        }
+        self.stay(place, ActivationStatus::Active, after, event).map(drop)
+    }
+
+    /// Ends everything that goes on inside a passing, also in the passings inside it.
+    fn end_branches(&mut self, passing: PassingId) {
+        let mut inside = BTreeSet::from([passing]);
+        for inner in &self.next.passings {
+            if inner.outer.is_some_and(|outer| inside.contains(&outer.passing)) {
+                inside.insert(inner.id);
+            }
+        }
+        let gone = |branch: Option<Branch>| branch.is_some_and(|branch| inside.contains(&branch.passing));
+        self.ended.extend(self.next.activations.iter().filter(|a| gone(a.branch)).map(|a| a.id));
+        self.next.activations.retain(|activation| !gone(activation.branch));
+        inside.remove(&passing);
+        self.next.passings.retain(|open| !inside.contains(&open.id));
+    }
+
+    fn come_to_end(
+        &mut self,
+        place: &Name,
+        output: Option<&Template>,
+        origin: &Origin,
+        event: &Value,
+    ) -> Result<(), DecideError> {
+        let output = output.map(|template| self.render_output(place, template, origin, event)).transpose()?;
+        self.entered.push(place.clone());
+        self.next.completed.insert(place.clone());
+        let end = Finished::Completed { place: place.clone(), output };
+        match self.compiled.completion() {
+            Completion::FirstEnd => self.finish(end),
+            Completion::AllBranches => self.next.last_end = Some(end),
+        }
+        Ok(())
+    }
+
+    fn render_output(
+        &self,
+        place: &Name,
+        template: &Template,
+        origin: &Origin,
+        event: &Value,
+    ) -> Result<Value, DecideError> {
+        let view = View::new(&self.next, &origin.locals, event);
+        let output = template
+            .render(&view, &mut Budget::default())
+            .map_err(|error| DecideError::Template { at: format!("output of place `{place}`"), error })?;
+        let misfits = self.compiled.output.as_ref().map(|schema| schema.check(&output)).unwrap_or_default();
+        if misfits.is_empty() {
+            return Ok(output);
+        }
+        Err(DecideError::OutputUnfit { place: place.clone(), misfits })
+    }
+
+    /// The run is over; whatever else is going on ends with it.
+    pub(crate) fn finish(&mut self, how: Finished) {
+        self.ended.extend(self.next.activations.iter().map(|activation| activation.id));
+        if how == Finished::Cancelled {
+            self.exited.extend(self.next.current_places());
+        }
+        self.next.activations.clear();
+        self.next.passings.clear();
+        self.next.last_end = None;
+        self.next.finished = Some(how);
+        self.next.is_terminal = true;
+    }
+
+    /// Changes the context; what would not fit its schema is refused.
+    pub(crate) fn change_context(&mut self, patch: &Patch) -> Result<(), DecideError> {
+        if patch.is_empty() {
+            return Ok(());
+        }
+        patch.apply(Arc::make_mut(&mut self.next.context));
+        check_context(self.compiled, &self.next.context)
+    }
+
+    /// Changes the session slots, within their limits.
+    pub(crate) fn change_session(&mut self, patch: &Patch) -> Result<(), DecideError> {
+        if patch.is_empty() {
+            return Ok(());
+        }
+        let mut session = Value::Object(std::mem::take(&mut self.next.session));
+        patch.apply(&mut session);
+        let limits = &self.compiled.limits;
+        limits.session_bytes("the session", session.to_string().len())?;
+        if let Value::Object(slots) = session {
+            limits.session_keys("the session", slots.len())?;
+            self.next.session = slots;
+        }
+        Ok(())
+    }
+
+    /// Closes what has come to an end by itself and makes the change: one version, one history entry.
+    pub(crate) fn conclude(mut self, action: String, payload: &Value, fresh: bool) -> Change {
+        self.settle();
+        if !fresh {
+            self.next.version += 1;
+        }
+        self.next.updated_at = self.next.updated_at.max(self.now);
+        let entry = Entry {
+            version: self.next.version,
+            action,
+            at: self.now,
+            entered: self.entered,
+            exited: self.exited,
+            transitions: self.transitions,
+            payload: cut(payload, &self.compiled.limits),
+            input: None,
+            output: None,
+            duration_us: None,
+        };
+        Change { snapshot: self.next, entry, ended: self.ended, stopped: self.stopped }
+    }
+
+    /// Closes passings whose branches have all ended, and sees whether that was the end or a dead end.
+    fn settle(&mut self) {
+        let mut index = self.next.passings.len();
+        while index > 0 {
+            index -= 1;
+            let passing = &self.next.passings[index];
+            let id = passing.id;
+            let here = |branch: Option<Branch>| branch.is_some_and(|branch| branch.passing == id);
+            let nested = self.next.passings.iter().any(|inner| here(inner.outer));
+            let join = self.join_of(passing);
+            let waits_to_join = |a: &Activation| {
+                a.status == ActivationStatus::Waiting && join.is_some_and(|join| a.place == *join)
+            };
+            let going = self.next.activations.iter().any(|a| here(a.branch) && !waits_to_join(a));
+            if going || nested {
+                continue;
+            }
+            match join {
+                Some(join) if !passing.fired => {
+                    let arrived = self.next.arrived(id, join).count();
+                    self.stopped = Some(self.unreached(join, arrived));
+                }
+                _ => drop(self.next.passings.remove(index)),
+            }
+        }
+        if self.next.activations.is_empty() && self.next.passings.is_empty() && !self.next.is_terminal {
+            if let Some(end) = self.next.last_end.take() {
+                self.finish(end);
+            }
+        }
+    }
+
+    fn join_of(&self, passing: &Passing) -> Option<&'a Name> {
+        match &self.compiled.place(&passing.fork)?.kind {
+            PlaceKind::Fork { join, .. } => join.map(|join| &self.compiled.places[join].name),
+            _ => None,
+        }
+    }
+
+    fn unreached(&self, join: &Name, arrived: usize) -> Failure {
+        let quorum = match self.compiled.place(join).map(|node| &node.kind) {
+            Some(PlaceKind::Join { quorum, .. }) => *quorum,
+            _ => 0,
+        };
+        let message =
+            format!("join `{join}` needs {quorum} branches; {arrived} came, and no other is still going");
+        Failure::new("joinUnreached", message).finally()
+    }
+}
+
+/// The context is an object that fits its schema.
+pub(crate) fn check_context(compiled: &Compiled, context: &Value) -> Result<(), DecideError> {
+    let misfits = match &compiled.context {
+        Some(schema) => schema.check(context),
+        None if context.is_object() => Vec::new(),
+        None => {
+            let message = "a context is an object: wrap the value in one".to_owned();
+            vec![Misfit { pointer: String::new(), keyword: "type".to_owned(), message }]
+        }
+    };
+    if misfits.is_empty() { Ok(()) } else { Err(DecideError::ContextUnfit(misfits)) }
+}
+
+enum Verdict {
+    Open,
+    Fulfilled,
+    Impossible,
+}
+
+fn weigh(rule: ChildRule, children: &Children) -> Verdict {
+    let total = children.total;
+    let ended = children.ended.len() as u32;
+    let completed =
+        children.ended.values().filter(|end| matches!(end, ChildEnd::Completed { .. })).count() as u32;
+    let needed = match rule {
+        ChildRule::AllSettled => {
+            return if ended == total { Verdict::Fulfilled } else { Verdict::Open };
+        }
+        ChildRule::All => total,
+        ChildRule::Any => 1,
+        ChildRule::N(n) => n,
+    };
+    if completed >= needed {
+        Verdict::Fulfilled
+    } else if completed + (total - ended) < needed {
+        Verdict::Impossible
+    } else {
+        Verdict::Open
+    }
+}
+
+fn instant(value: Option<&Value>) -> Option<Timestamp> {
+    value?.as_str()?.parse().ok()
+}

@@ -1,0 +1,485 @@
+//! The only write: everything a decision changes, as one value that a store applies whole or not at all.
+//!
+//! A store takes a [`Commit`] apart without `..`, so that a field added here does not compile until every backend
+//! writes it. What is checked, and in which order, is part of the contract: size, keys, the run, its inbox, new runs,
+//! cells, fills, messages. The first thing that cannot be done refuses the whole commit.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use stepwell_core::{DefinitionHash, LimitExceeded, Limits, Name, RunId, Timestamp};
+use uuid::Uuid;
+
+use crate::cell::{CellError, CellKey, CellWrite, OpResult};
+use crate::run::{Head, OpenWait, Parent, ProcessId, Status};
+use crate::store::StoreError;
+
+/// A commit's own id, kept with what it wrote: a lost answer is looked up by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CommitId(pub Uuid);
+
+/// How long the record of a commit that left no checkpoint and no key is kept for [`Store::outcome`](crate::Store::outcome).
+pub const RECORD_KEPT_MS: u64 = 24 * 60 * 60 * 1_000;
+/// The operation under which such records are kept.
+pub const RECORD_OPERATION: &str = "commit";
+
+/// Everything a decision changes. A run is optional in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Commit {
+    /// Its id.
+    pub id: CommitId,
+    /// The engine's time.
+    pub at: Timestamp,
+    /// The run it moves.
+    pub step: Option<Step>,
+    /// New runs: a start, or children.
+    pub create: Vec<NewRun>,
+    /// Messages into inboxes.
+    pub send: Vec<Send>,
+    /// Operations on cells, in order.
+    pub cells: Vec<CellWrite>,
+    /// Results of those operations that belong into the next state.
+    pub fills: Vec<Fill>,
+    /// Keys that make it happen once.
+    pub keys: Vec<KeyWrite>,
+    /// Definitions that its runs are pinned to; known ones stay as they are.
+    pub definitions: Vec<StoredDefinition>,
+    /// The audit trail's rows.
+    pub audit: Vec<AuditRow>,
+}
+
+/// What happens to a run that exists.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// What it was decided on; if the run has moved since, the commit is refused.
+    pub head: Head,
+    /// The fence under which its action ran; `None` for a decision that anyone may make.
+    pub fence: Option<u64>,
+    /// The next snapshot; `None` when only the row changes (an attempt, a suspension).
+    pub next: Option<NextState>,
+    /// How the run is doing now.
+    pub status: Status,
+    /// When it is to be looked at next. A message it does not know of yet makes that now.
+    pub wake: Option<Timestamp>,
+    /// Who works on it from here on.
+    pub owner: Ownership,
+    /// Tries, last errors and the time of the next try.
+    pub attempt: Option<Bytes>,
+    /// Messages it takes out of its inbox.
+    pub take: Vec<u64>,
+    /// Waits that open.
+    pub open: Vec<OpenWait>,
+    /// Waits that close, by activation.
+    pub close: Vec<u64>,
+}
+
+/// A snapshot and its history entry: a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextState {
+    /// The snapshot's bytes (JSON).
+    pub state: Bytes,
+    /// The history entry (JSON).
+    pub entry: Bytes,
+    /// The places the run is in.
+    pub places: Vec<Name>,
+}
+
+/// Who works on a run after a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ownership {
+    /// Whoever does now.
+    Keep,
+    /// This process; the fence is raised if it was not the owner already.
+    Take(ProcessId),
+    /// Nobody.
+    Release,
+}
+
+/// A run that begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewRun {
+    /// Its id.
+    pub run: RunId,
+    /// The workflow's name.
+    pub workflow: Name,
+    /// The definition it is pinned to.
+    pub definition: DefinitionHash,
+    /// The version it begins with: 0, or the one it had where it rested before.
+    pub version: u64,
+    /// The first checkpoint.
+    pub first: NextState,
+    /// How it is doing.
+    pub status: Status,
+    /// When it is to be looked at.
+    pub wake: Option<Timestamp>,
+    /// The process that works on it at once.
+    pub owner: Option<ProcessId>,
+    /// Its parent.
+    pub parent: Option<Parent>,
+    /// The root of its tree.
+    pub root: RunId,
+    /// Tries, as in [`Step::attempt`].
+    pub attempt: Option<Bytes>,
+    /// Waits that are open from the beginning.
+    pub open: Vec<OpenWait>,
+}
+
+/// A message for a run of the same tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Send {
+    /// To whom.
+    pub to: RunId,
+    /// What.
+    pub message: NewMessage,
+    /// What to do when there is no such run, or it has ended.
+    pub missing: Missing,
+}
+
+/// When a message finds nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// The whole commit is refused.
+    Refuse,
+    /// The message is dropped.
+    Drop,
+}
+
+/// A message that is put into an inbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewMessage {
+    /// What it is about.
+    pub topic: String,
+    /// The rest.
+    pub body: Bytes,
+    /// When it is no longer wanted.
+    pub expires_at: Option<Timestamp>,
+    /// It counts against the inbox's limit; the engine's own messages do not.
+    pub counts: bool,
+}
+
+/// Puts a result of an operation into the next state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fill {
+    /// Which operation, by its place in [`Commit::cells`].
+    pub operation: usize,
+    /// Which part of its result.
+    pub part: FillPart,
+    /// JSON pointer into the next state; the parent must be an object that is there.
+    pub pointer: String,
+}
+
+/// A part of an operation's result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FillPart {
+    /// The number an increment gave, or the item a removal took.
+    Value,
+    /// The new revision.
+    Revision,
+    /// Whether the key was absent before.
+    Created,
+}
+
+/// A key that makes a commit happen once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyWrite {
+    /// What the key is for; keys of different operations do not meet.
+    pub operation: String,
+    /// The key.
+    pub key: String,
+    /// A hash of what was asked: the same key with another request is an error.
+    pub request: [u8; 32],
+    /// What the same request is answered with later.
+    pub answer: Bytes,
+    /// How long the key holds.
+    pub lives: Lives,
+}
+
+/// How long a key holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lives {
+    /// Until then.
+    Until(Timestamp),
+    /// As long as this run.
+    WithRun(RunId),
+}
+
+/// A definition as stored: immutable, by content hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredDefinition {
+    /// Its hash.
+    pub hash: DefinitionHash,
+    /// The workflow's name.
+    pub workflow: Name,
+    /// The author's number.
+    pub version: u32,
+    /// The canonical bytes.
+    pub body: Bytes,
+}
+
+/// A row of the audit trail. Never changed once written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditRow {
+    /// What was done.
+    pub operation: String,
+    /// To what.
+    pub subject: String,
+    /// By whom.
+    pub actor: Option<String>,
+    /// In which run.
+    pub run: Option<RunId>,
+    /// The rest (JSON).
+    pub detail: Bytes,
+}
+
+/// Where the trace of a commit is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitRef {
+    /// The commit.
+    pub id: CommitId,
+    /// Where to look.
+    pub at: Whereabouts,
+}
+
+/// Where the trace of a commit is found: no commit writes a row just to be found again if it leaves another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// In this checkpoint.
+    Checkpoint {
+        /// The run.
+        run: RunId,
+        /// The version.
+        version: u64,
+    },
+    /// In this key's record.
+    Key {
+        /// The operation.
+        operation: String,
+        /// The key.
+        key: String,
+    },
+}
+
+/// What a commit that was applied gives back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Committed {
+    /// Where the run stands now.
+    pub head: Option<Head>,
+    /// Where the new runs stand, in the commit's order.
+    pub created: Vec<Head>,
+    /// The results of the operations, in the commit's order.
+    pub results: Vec<OpResult>,
+    /// What became of the messages, in the commit's order.
+    pub sent: Vec<Delivery>,
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is in the inbox, at this place in the order of arrival.
+    Kept(u64),
+    /// There was nobody to keep it for.
+    Dropped,
+}
+
+/// Why a commit was not applied. Nothing of it was written.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Refused {
+    /// It is larger than a commit may be.
+    #[error(transparent)]
+    TooLarge(#[from] LimitExceeded),
+    /// The same request was committed before under this key; this was the answer.
+    #[error("`{operation}` with key `{key}` has been done before")]
+    Done {
+        /// The operation.
+        operation: String,
+        /// The key.
+        key: String,
+        /// The recorded answer.
+        answer: Bytes,
+    },
+    /// The key was used for another request.
+    #[error("key `{key}` was used for another `{operation}`: use a new key for a new request")]
+    KeyReused {
+        /// The operation.
+        operation: String,
+        /// The key.
+        key: String,
+    },
+    /// The run has moved since the decision; decide again.
+    #[error("run {run} has moved: decided on revision {expected}, it is at {actual}")]
+    Moved {
+        /// The run.
+        run: RunId,
+        /// The revision the commit was decided on.
+        expected: u64,
+        /// The revision the run is at.
+        actual: u64,
+    },
+    /// The run has another owner now: the action's result is void.
+    #[error("run {run} has another owner: fence {expected} is over, it is {actual}")]
+    Fenced {
+        /// The run.
+        run: RunId,
+        /// The fence the action ran under.
+        expected: u64,
+        /// The fence now.
+        actual: u64,
+    },
+    /// There is no such run.
+    #[error("there is no run {run}")]
+    NoRun {
+        /// The run.
+        run: RunId,
+    },
+    /// A new run's id is taken.
+    #[error("run {run} exists already")]
+    RunExists {
+        /// The run.
+        run: RunId,
+    },
+    /// A message to be taken is not in the inbox.
+    #[error("message {seq} is not in the inbox of run {run}")]
+    NoMessage {
+        /// The run.
+        run: RunId,
+        /// The message.
+        seq: u64,
+    },
+    /// A message's run does not exist or has ended.
+    #[error("run {run} does not exist or has ended; it takes no messages")]
+    NoTarget {
+        /// The run.
+        run: RunId,
+    },
+    /// The run's inbox is full.
+    #[error("the inbox of run {run} is full ({max} messages)")]
+    InboxFull {
+        /// The run.
+        run: RunId,
+        /// The limit.
+        max: u64,
+    },
+    /// An operation on a cell cannot be done.
+    #[error("operation {operation} on {key}: {error}")]
+    Cell {
+        /// Which operation, by its place in the commit.
+        operation: usize,
+        /// The cell.
+        key: CellKey,
+        /// Why not.
+        error: CellError,
+    },
+    /// A result has no place in the next state.
+    #[error("the result of operation {operation} cannot be put at `{pointer}`: {reason}")]
+    Fill {
+        /// Which operation.
+        operation: usize,
+        /// Where it was to go.
+        pointer: String,
+        /// Why it cannot.
+        reason: String,
+    },
+}
+
+/// Why a commit gave no result.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CommitError {
+    /// It was not applied, for a reason that is an ordinary answer.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// It may or may not have been applied: look it up with [`Store::outcome`](crate::Store::outcome), never guess.
+    #[error("it is not known whether the commit was applied ({why}); look it up")]
+    Unknown {
+        /// Where to look.
+        reference: CommitRef,
+        /// What happened.
+        why: String,
+    },
+    /// It was not applied: the store could not.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Commit {
+    /// A commit that changes nothing yet.
+    pub fn new(id: CommitId, at: Timestamp) -> Self {
+        Commit {
+            id,
+            at,
+            step: None,
+            create: Vec::new(),
+            send: Vec::new(),
+            cells: Vec::new(),
+            fills: Vec::new(),
+            keys: Vec::new(),
+            definitions: Vec::new(),
+            audit: Vec::new(),
+        }
+    }
+
+    /// Where the trace of this commit will be found.
+    pub fn reference(&self) -> CommitRef {
+        let by_step = self.step.as_ref().filter(|step| step.next.is_some());
+        let at = if let Some(step) = by_step {
+            Whereabouts::Checkpoint { run: step.head.run, version: step.head.version + 1 }
+        } else if let Some(new) = self.create.first() {
+            Whereabouts::Checkpoint { run: new.run, version: new.version }
+        } else if let Some(key) = self.keys.first() {
+            Whereabouts::Key { operation: key.operation.clone(), key: key.key.clone() }
+        } else {
+            Whereabouts::Key { operation: RECORD_OPERATION.to_owned(), key: self.id.0.to_string() }
+        };
+        CommitRef { id: self.id, at }
+    }
+
+    /// The key under which a store records a commit that leaves no other trace.
+    pub fn record(&self) -> Option<KeyWrite> {
+        let leaves_trace = self.step.as_ref().is_some_and(|step| step.next.is_some())
+            || !self.create.is_empty()
+            || !self.keys.is_empty();
+        (!leaves_trace).then(|| KeyWrite {
+            operation: RECORD_OPERATION.to_owned(),
+            key: self.id.0.to_string(),
+            request: [0; 32],
+            answer: Bytes::new(),
+            lives: Lives::Until(self.at.plus_ms(RECORD_KEPT_MS)),
+        })
+    }
+
+    /// Nothing in it can fail once the run's compare-and-set has succeeded, so a backend needs no savepoint for it.
+    pub fn is_plain(&self) -> bool {
+        self.step.as_ref().is_none_or(|step| step.take.is_empty())
+            && (self.step.is_none() || self.create.is_empty())
+            && self.create.len() <= 1
+            && self.send.is_empty()
+            && self.cells.is_empty()
+            && self.fills.is_empty()
+            && self.keys.is_empty()
+            && self.record().is_none()
+    }
+
+    /// Refuses what is larger than a commit may be; no backend is asked for that.
+    pub fn check_size(&self, limits: &Limits) -> Result<(), Refused> {
+        let steps = self.step.iter().map(|step| {
+            let rows = 2 + step.take.len() + step.open.len() + step.close.len();
+            let bytes = step.next.as_ref().map_or(0, |next| next.state.len() + next.entry.len());
+            (rows, bytes)
+        });
+        let created = self.create.iter().map(|new| (2 + new.open.len(), new.first.state.len()));
+        let sent = self.send.iter().map(|send| (2, send.message.body.len()));
+        let cells = self.cells.iter().map(|write| (1, write.op.size_hint()));
+        let keys = self.keys.iter().map(|key| (1, key.answer.len()));
+        let definitions = self.definitions.iter().map(|definition| (1, definition.body.len()));
+        let audit = self.audit.iter().map(|row| (1, row.detail.len()));
+        let all = steps.chain(created).chain(sent).chain(cells).chain(keys).chain(definitions).chain(audit);
+        let (rows, bytes) = all.fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
+        limits.commit_rows("the commit", rows)?;
+        limits.commit_bytes("the commit", bytes)?;
+        let state = |bytes: usize| limits.snapshot_bytes("the snapshot", bytes);
+        self.create.iter().try_for_each(|new| state(new.first.state.len()))?;
+        if let Some(next) = self.step.as_ref().and_then(|step| step.next.as_ref()) {
+            state(next.state.len())?;
+        }
+        Ok(())
+    }
+}

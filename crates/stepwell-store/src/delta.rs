@@ -1,0 +1,150 @@
+//! How a checkpoint's state is stored: whole, or as what has changed since the checkpoint before.
+//!
+//! A delta is the state compressed with the one before it as the dictionary. It survives scattered changes and costs
+//! about a microsecond per kilobyte. A whole state is written when the deltas since the last one have grown to a few
+//! times its size, so that neither loading a run nor its disk grows with the length of its history.
+
+use bytes::Bytes;
+use lz4_flex::block;
+
+use crate::run::Chain;
+
+/// Deltas since the last whole state may add up to this many times its size.
+const GROWTH: u64 = 3;
+/// No more deltas than this are read to load a run.
+const MAX_DELTAS: u64 = 64;
+
+const WHOLE: u8 = 0;
+const WHOLE_PACKED: u8 = 1;
+const DELTA: u8 = 2;
+
+/// A state as stored, and the chain of checkpoints it is the newest of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The bytes to keep.
+    pub body: Bytes,
+    /// The chain it belongs to.
+    pub chain: Chain,
+}
+
+/// A stored state that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a stored state cannot be read: {0}")]
+pub struct Unreadable(String);
+
+/// The first state of a run.
+pub fn whole(state: &[u8], version: u64) -> Stored {
+    Stored { body: pack(state), chain: Chain { base: version, bytes: 0 } }
+}
+
+/// The state at `version`, whose predecessor is `before` and ends `chain`.
+pub fn next(before: &[u8], chain: Chain, state: &[u8], version: u64) -> Stored {
+    if version.saturating_sub(chain.base) >= MAX_DELTAS {
+        return whole(state, version);
+    }
+    let body = tagged(DELTA, state.len(), &block::compress_with_dict(state, before));
+    let bytes = chain.bytes + body.len() as u64;
+    let worth_it = body.len() * 2 <= state.len() + 64;
+    if worth_it && bytes <= GROWTH * (state.len() as u64).max(256) {
+        return Stored { body: body.into(), chain: Chain { base: chain.base, bytes } };
+    }
+    whole(state, version)
+}
+
+/// Reads a chain of stored states, the whole one first; gives the last.
+pub fn read<'a>(bodies: impl IntoIterator<Item = &'a [u8]>) -> Result<Bytes, Unreadable> {
+    let mut state: Option<Bytes> = None;
+    for body in bodies {
+        state = Some(read_one(state.as_deref(), body)?);
+    }
+    state.ok_or_else(|| Unreadable("there is no checkpoint".to_owned()))
+}
+
+/// Reads one stored state, given the one before it.
+pub fn read_one(before: Option<&[u8]>, body: &[u8]) -> Result<Bytes, Unreadable> {
+    let broken = |error: block::DecompressError| Unreadable(error.to_string());
+    let (&tag, rest) = body.split_first().ok_or_else(|| Unreadable("it is empty".to_owned()))?;
+    if tag == WHOLE {
+        return Ok(Bytes::copy_from_slice(rest));
+    }
+    let (length, packed) = rest.split_at_checked(4).ok_or_else(|| Unreadable("it is cut off".to_owned()))?;
+    let length = u32::from_le_bytes(length.try_into().expect("split at four bytes")) as usize;
+    let state = match (tag, before) {
+        (WHOLE_PACKED, _) => block::decompress(packed, length).map_err(broken)?,
+        (DELTA, Some(before)) => block::decompress_with_dict(packed, length, before).map_err(broken)?,
+        (DELTA, None) => return Err(Unreadable("the state it builds on is missing".to_owned())),
+        (other, _) => return Err(Unreadable(format!("format {other} is not known to this version"))),
+    };
+    if state.len() != length {
+        return Err(Unreadable(format!("{length} bytes were stored, {} came out", state.len())));
+    }
+    Ok(state.into())
+}
+
+/// A whole state, packed when that saves something.
+fn pack(state: &[u8]) -> Bytes {
+    if state.len() >= 512 {
+        let packed = block::compress(state);
+        if packed.len() * 8 <= state.len() * 7 {
+            return tagged(WHOLE_PACKED, state.len(), &packed).into();
+        }
+    }
+    let mut body = Vec::with_capacity(state.len() + 1);
+    body.push(WHOLE);
+    body.extend_from_slice(state);
+    body.into()
+}
+
+fn tagged(tag: u8, length: usize, packed: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(packed.len() + 5);
+    body.push(tag);
+    let length = u32::try_from(length).expect("a snapshot's limit is far below 4 GiB");
+    body.extend_from_slice(&length.to_le_bytes());
+    body.extend_from_slice(packed);
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
+
+    use super::{Chain, GROWTH, MAX_DELTAS, next, read, read_one, whole};
+
+    fn states() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let piece = prop_oneof![
+            Just(b"{\"amount\":12,\"by\":\"ann\"}".to_vec()),
+            proptest::collection::vec(any::<u8>(), 0..400)
+        ];
+        let state = proptest::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat());
+        proptest::collection::vec(state, 1..100)
+    }
+
+    proptest! {
+        #[test]
+        fn any_chain_of_states_reads_back(states in states()) {
+            let mut stored = vec![whole(&states[0], 0)];
+            for (version, pair) in states.windows(2).enumerate() {
+                let chain = stored[version].chain;
+                stored.push(next(&pair[0], chain, &pair[1], version as u64 + 1));
+            }
+            for (version, state) in states.iter().enumerate() {
+                let Chain { base, bytes } = stored[version].chain;
+                assert!(version as u64 - base <= MAX_DELTAS);
+                assert!(bytes <= GROWTH * (state.len() as u64).max(256));
+                let chain = stored[base as usize..=version].iter().map(|stored| &stored.body[..]);
+                assert_eq!(&read(chain).unwrap()[..], &state[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_broken_body_is_an_error_and_not_a_wrong_state() {
+        let first = whole(&[b'x'; 2000], 0);
+        assert!(read_one(None, &[]).is_err());
+        assert!(read_one(None, &[9, 1, 0, 0, 0, 1]).is_err());
+        assert!(read_one(None, &first.body[..4]).is_err());
+        let second = next(&[b'x'; 2000], first.chain, &[b'y'; 2000], 1);
+        assert_eq!(second.body[0], super::DELTA);
+        assert!(read_one(None, &second.body).is_err());
+    }
+}

@@ -1,0 +1,37 @@
+//! The seam between Stepwell and a database.
+//!
+//! A durable write is a value, [`Commit`]: everything a decision changes, applied whole or not at all. A backend
+//! implements [`Store`] and knows nothing about workflows. [`MemoryStore`] is the reference model, [`Faulty`] and
+//! [`Traced`] are stores around stores, and [`suite`] is the behaviour every backend shows.
+
+pub mod cell;
+pub mod commit;
+pub mod delta;
+pub mod faulty;
+pub mod hints;
+pub mod memory;
+pub mod plan;
+pub mod run;
+pub mod scope;
+pub mod store;
+#[cfg(feature = "suite")]
+pub mod suite {}
+pub mod traced;
+
+pub use cell::{
+    Cell, CellError, CellKey, CellOp, CellWrite, Expect, Initial, OpResult, Space, Ttl, ValueType,
+};
+pub use commit::{
+    AuditRow, Commit, CommitError, CommitId, CommitRef, Committed, Delivery, Fill, FillPart, KeyWrite, Lives,
+    Missing, NewMessage, NewRun, NextState, Ownership, Refused, Send, Step, StoredDefinition, Whereabouts,
+};
+pub use faulty::{Fault, Faulty};
+pub use hints::{Hint, HintSender, Hints};
+pub use memory::MemoryStore;
+pub use run::{Chain, Head, Loaded, Message, OpenWait, Parent, ProcessId, RunRow, RunSummary, Status};
+pub use scope::{TenantId, TenantScope};
+pub use store::{
+    Beat, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded,
+    RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, WaitQuery, WaitRow,
+};
+pub use traced::Traced;

@@ -1,0 +1,371 @@
+//! The reference model: a store in memory, as plain as the promises allow. What it answers is what the others must.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use stepwell_core::{DefinitionHash, Limits, RunId, Timestamp};
+
+use crate::cell::{Cell, CellKey, Space};
+use crate::commit::{
+    AuditRow, Commit, CommitError, CommitId, CommitRef, Committed, Lives, StoredDefinition, Whereabouts,
+};
+use crate::delta;
+use crate::hints::{HintSender, Hints};
+use crate::plan::{CheckpointRow, KeyRow, MessageRow, Plan, Rows, decode_results, plan};
+use crate::run::{Loaded, Message, OpenWait, ProcessId, RunRow, RunSummary};
+use crate::scope::{TenantId, TenantScope};
+use crate::store::{
+    Beat, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded,
+    RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, WaitQuery, WaitRow, bad_cursor,
+    page_rows, read_cursor,
+};
+
+/// A store in memory. Forgets everything when it is dropped.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+    limits: Limits,
+    hints: HintSender,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tenants: BTreeMap<TenantId, Tables>,
+    processes: BTreeMap<ProcessId, Timestamp>,
+}
+
+/// One tenant's rows.
+#[derive(Debug, Default)]
+struct Tables {
+    runs: BTreeMap<RunId, RunRow>,
+    checkpoints: BTreeMap<(RunId, u64), (CheckpointRow, CommitId, Timestamp)>,
+    inbox: BTreeMap<(RunId, u64), MessageRow>,
+    waits: BTreeMap<(RunId, u64), OpenWait>,
+    cells: BTreeMap<CellKey, Cell>,
+    keys: BTreeMap<(String, String), KeyRow>,
+    definitions: BTreeMap<DefinitionHash, StoredDefinition>,
+    audit: BTreeMap<(CommitId, u64), (Timestamp, AuditRow)>,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        MemoryStore::default()
+    }
+
+    /// An empty store with limits of one's own.
+    pub fn with_limits(limits: Limits) -> Self {
+        MemoryStore { limits, ..MemoryStore::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic in a caller's thread leaves the tables as they were: a plan is written without interruption.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read<T>(&self, scope: TenantScope, read: impl FnOnce(&Tables) -> T) -> T {
+        let state = self.state();
+        match state.tenants.get(&scope.tenant()) {
+            Some(tables) => read(tables),
+            None => read(&Tables::default()),
+        }
+    }
+}
+
+impl Rows for Tables {
+    type Error = Infallible;
+
+    fn run(&mut self, run: RunId) -> Result<Option<RunRow>, Infallible> {
+        Ok(self.runs.get(&run).cloned())
+    }
+    fn message(&mut self, run: RunId, seq: u64) -> Result<Option<bool>, Infallible> {
+        Ok(self.inbox.get(&(run, seq)).map(|row| row.counts))
+    }
+    fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, Infallible> {
+        Ok(self.keys.get(&(operation.to_owned(), key.to_owned())).cloned())
+    }
+    fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, Infallible> {
+        Ok(self.cells.get(key).cloned())
+    }
+}
+
+impl Tables {
+    fn write(&mut self, plan: Plan) -> Committed {
+        let Plan {
+            commit,
+            at,
+            insert,
+            update,
+            checkpoints,
+            put,
+            take,
+            open,
+            close,
+            cells,
+            keys,
+            definitions,
+            audit,
+            committed,
+        } = plan;
+        self.runs.extend(insert.into_iter().chain(update).map(|row| (row.run, row)));
+        let dated = |row: CheckpointRow| ((row.run, row.version), (row, commit, at));
+        self.checkpoints.extend(checkpoints.into_iter().map(dated));
+        take.iter().for_each(|message| drop(self.inbox.remove(message)));
+        self.inbox.extend(put.into_iter().map(|row| ((row.run, row.message.seq), row)));
+        close.iter().for_each(|wait| drop(self.waits.remove(wait)));
+        self.waits.extend(open.into_iter().map(|(run, wait)| ((run, wait.activation), wait)));
+        self.cells.extend(cells.into_iter().map(|cell| (cell.key.clone(), cell)));
+        self.keys.extend(keys.into_iter().map(|row| ((row.operation.clone(), row.key.clone()), row)));
+        for definition in definitions {
+            self.definitions.entry(definition.hash).or_insert(definition);
+        }
+        let numbered = audit.into_iter().enumerate();
+        self.audit.extend(numbered.map(|(ordinal, row)| ((commit, ordinal as u64), (at, row))));
+        committed
+    }
+
+    fn state_at(&self, run: RunId, version: u64) -> Result<Bytes, StoreError> {
+        let missing = || StoreError::Corrupt(format!("run {run} has no checkpoint {version}"));
+        let (row, ..) = self.checkpoints.get(&(run, version)).ok_or_else(missing)?;
+        let chain = self.checkpoints.range((run, row.stored.chain.base)..=(run, version));
+        Ok(delta::read(chain.map(|(_, (row, ..))| &row.stored.body[..]))?)
+    }
+
+    fn loaded(&self, row: RunRow) -> Result<Loaded, StoreError> {
+        let state = self.state_at(row.run, row.version)?;
+        let inbox = self.inbox.range((row.run, 0)..=(row.run, u64::MAX));
+        let inbox: Vec<Message> = inbox.map(|(_, row)| row.message.clone()).collect();
+        Ok(row.loaded(state, inbox))
+    }
+
+    /// The runs a process may take, dead processes' first, then by the time they are due.
+    fn claimable(&self, claim: &Claim) -> Vec<RunId> {
+        let served =
+            |row: &&RunRow| claim.definitions.as_ref().is_none_or(|known| known.contains(&row.definition));
+        let orphaned = |row: &&RunRow| row.owner.is_some_and(|owner| claim.dead.contains(&owner));
+        let due = |row: &&RunRow| row.owner.is_none() && row.wake.is_some_and(|wake| wake <= claim.now);
+        let mut found: Vec<RunId> =
+            self.runs.values().filter(served).filter(orphaned).map(|row| row.run).collect();
+        let mut waiting: Vec<_> = self.runs.values().filter(served).filter(due).collect();
+        waiting.sort_by_key(|row| (row.wake, row.run));
+        found.extend(waiting.into_iter().map(|row| row.run));
+        found.truncate(claim.limit as usize);
+        found
+    }
+
+    fn purge(&mut self, run: RunId) {
+        self.runs.remove(&run);
+        self.checkpoints.retain(|(of, _), _| *of != run);
+        self.inbox.retain(|(of, _), _| *of != run);
+        self.waits.retain(|(of, _), _| *of != run);
+        self.keys.retain(|_, row| row.lives != Lives::WithRun(run));
+        let owner = run.to_string();
+        self.cells.retain(|key, _| key.space != Space::Execution || key.owner != owner);
+    }
+
+    fn sweep(&mut self, sweep: Sweep) -> u64 {
+        let limit = sweep.limit as usize;
+        match sweep.what {
+            SweepWhat::Cells => {
+                let expired = |cell: &&mut Cell| cell.value.is_some() && cell.live(sweep.now).is_none();
+                let cells = self.cells.values_mut().filter(expired).take(limit);
+                cells.map(|cell| (cell.value, cell.expires_at) = (None, None)).count() as u64
+            }
+            SweepWhat::Keys => {
+                let gone = self.keys.iter().filter(|(_, row)| !row.holds(sweep.now)).take(limit);
+                let gone: Vec<_> = gone.map(|(key, _)| key.clone()).collect();
+                gone.iter().for_each(|key| drop(self.keys.remove(key)));
+                gone.len() as u64
+            }
+            SweepWhat::Runs { ended_before } => {
+                let ended =
+                    self.runs.values().filter(|row| row.status.is_final() && row.updated_at < ended_before);
+                let ended: Vec<_> = ended.take(limit).map(|row| row.run).collect();
+                ended.iter().for_each(|run| self.purge(*run));
+                ended.len() as u64
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
+        let mut state = self.state();
+        let tables = state.tenants.entry(scope.tenant()).or_default();
+        let Ok(decided) = plan(commit, tables, &self.limits);
+        let plan = decided?;
+        let hints = plan.hints(scope.tenant());
+        let committed = tables.write(plan);
+        drop(state);
+        hints.into_iter().for_each(|hint| self.hints.send(hint));
+        Ok(committed)
+    }
+
+    async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {
+        self.read(scope, |tables| {
+            let (results, answer) = match commit.at {
+                Whereabouts::Checkpoint { run, version } => match tables.checkpoints.get(&(run, version)) {
+                    Some((row, id, _)) if *id == commit.id => (row.results.clone(), None),
+                    _ => return Ok(None),
+                },
+                Whereabouts::Key { operation, key } => match tables.keys.get(&(operation, key)) {
+                    Some(row) if row.commit == commit.id => (row.results.clone(), Some(row.answer.clone())),
+                    _ => return Ok(None),
+                },
+            };
+            Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer }))
+        })
+    }
+
+    async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
+        self.read(scope, |tables| tables.runs.get(&run).cloned().map(|row| tables.loaded(row)).transpose())
+    }
+
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+        let mut state = self.state();
+        let tables = state.tenants.entry(scope.tenant()).or_default();
+        let mut taken = Vec::new();
+        for run in tables.claimable(&claim) {
+            let Some(row) = tables.runs.get_mut(&run) else { continue };
+            row.owner = Some(claim.by);
+            row.fence += 1;
+            row.revision += 1;
+            let row = row.clone();
+            taken.push(tables.loaded(row)?);
+        }
+        Ok(taken)
+    }
+
+    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
+        let state = self.state();
+        let at = |row: &RunRow| match row.owner {
+            None => row.wake,
+            Some(owner) => dead.contains(&owner).then_some(Timestamp::MIN),
+        };
+        let earliest = |tables: &Tables| tables.runs.values().filter_map(at).min();
+        let due = state.tenants.iter().filter_map(|(tenant, tables)| Some((*tenant, earliest(tables)?)));
+        Ok(due.map(|(tenant, at)| Due { tenant, at }).collect())
+    }
+
+    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+        let mut state = self.state();
+        let State { tenants, processes } = &mut *state;
+        processes.insert(beat.process, beat.now.plus_ms(beat.lease_ms));
+        let owners: BTreeSet<_> =
+            tenants.values().flat_map(|tables| tables.runs.values()).filter_map(|row| row.owner).collect();
+        // A dead process is remembered as long as it owns something: somebody still has to take that over.
+        processes.retain(|process, until| *until > beat.now || owners.contains(process));
+        let dead = processes.iter().filter(|(_, until)| **until <= beat.now);
+        Ok(dead.map(|(process, _)| *process).collect())
+    }
+
+    fn hints(&self) -> Hints {
+        self.hints.listen()
+    }
+
+    async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
+        let CellQuery { space, owner, filter, now, with_dead, limit, cursor } = query;
+        let wanted = |cell: &&Cell| {
+            let key = &cell.key;
+            let named = match &filter {
+                CellFilter::Key(name) => key.key == *name,
+                CellFilter::Prefix(prefix) => key.key.starts_with(prefix),
+            };
+            let after = cursor.as_ref().is_none_or(|cursor| key.key > *cursor);
+            key.space == space
+                && key.owner == owner
+                && named
+                && after
+                && (with_dead || cell.live(now).is_some())
+        };
+        let items = self.read(scope, |tables| {
+            tables.cells.values().filter(wanted).take(page_rows(limit) + 1).cloned().collect()
+        });
+        Ok(Page::cut(items, limit, |cell: &Cell| cell.key.key.clone()))
+    }
+
+    async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
+        let RunQuery { workflow, status, parent, limit, cursor } = query;
+        let before = cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(&cursor))).transpose()?;
+        let wanted = |row: &&RunRow| {
+            workflow.as_ref().is_none_or(|name| row.workflow == *name)
+                && status.is_none_or(|status| row.status == status)
+                && parent.is_none_or(|run| row.parent.as_ref().is_some_and(|parent| parent.run == run))
+                && before.is_none_or(|before: RunId| row.run < before)
+        };
+        let items = self.read(scope, |tables| {
+            let rows = tables.runs.values().rev().filter(wanted).take(page_rows(limit) + 1);
+            rows.cloned().map(RunRow::summary).collect()
+        });
+        Ok(Page::cut(items, limit, |row: &RunSummary| row.run.to_string()))
+    }
+
+    async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
+        let WaitQuery { run, limit, cursor } = query;
+        let after = read_cursor(cursor.as_deref())?.map(|(run, activation)| (RunId::new(run), activation));
+        let items = self.read(scope, |tables| {
+            let open = tables.waits.iter().filter(|((of, activation), _)| {
+                run.is_none_or(|run| *of == run) && after.is_none_or(|after| (*of, *activation) > after)
+            });
+            let row =
+                |((run, _), wait): (&(RunId, u64), &OpenWait)| WaitRow { run: *run, wait: wait.clone() };
+            open.take(page_rows(limit) + 1).map(row).collect()
+        });
+        Ok(Page::cut(items, limit, |row: &WaitRow| format!("{}:{}", row.run, row.wait.activation)))
+    }
+
+    async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError> {
+        let HistoryQuery { run, from, with_state, limit } = query;
+        self.read(scope, |tables| {
+            let mut items = Vec::new();
+            let rows = tables.checkpoints.range((run, from)..=(run, u64::MAX)).take(page_rows(limit) + 1);
+            for ((_, version), (row, commit, at)) in rows {
+                let state = with_state.then(|| tables.state_at(run, *version)).transpose()?;
+                let (entry, commit) = (row.entry.clone(), *commit);
+                items.push(HistoryRow { version: *version, at: *at, commit, entry, state });
+            }
+            Ok(Page::cut(items, limit, |row| (row.version + 1).to_string()))
+        })
+    }
+
+    async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
+        self.read(scope, |tables| match query {
+            RecordQuery::Definition(hash) => {
+                let items = tables.definitions.get(&hash).cloned().map(Record::Definition);
+                Ok(Page { items: items.into_iter().collect(), next: None })
+            }
+            RecordQuery::Key { operation, key, now } => {
+                let row = tables.keys.get(&(operation, key)).filter(|row| row.holds(now));
+                let item = row.map(|row| {
+                    let results = decode_results(row.results.as_deref())?;
+                    Ok::<_, StoreError>(Record::Key(Recorded { results, answer: Some(row.answer.clone()) }))
+                });
+                Ok(Page { items: item.transpose()?.into_iter().collect(), next: None })
+            }
+            RecordQuery::Audit { limit, cursor } => {
+                let after = read_cursor(cursor.as_deref())?.map(|(id, ordinal)| (CommitId(id), ordinal));
+                let rows = tables.audit.iter().filter(|(id, _)| after.is_none_or(|after| **id > after));
+                let rows = rows.take(page_rows(limit) + 1);
+                let items: Vec<_> = rows.map(|(id, (at, row))| (*id, *at, row.clone())).collect();
+                let Page { items, next } =
+                    Page::cut(items, limit, |((commit, ordinal), ..)| format!("{}:{ordinal}", commit.0));
+                let record = |((commit, _), at, row)| Record::Audit { commit, at, row };
+                Ok(Page { items: items.into_iter().map(record).collect(), next })
+            }
+        })
+    }
+
+    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
+        let mut state = self.state();
+        let count = state.tenants.entry(scope.tenant()).or_default().sweep(sweep);
+        Ok(Swept { count, more: count >= u64::from(sweep.limit) })
+    }
+
+    async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
+        Ok(SchemaVersion(1))
+    }
+}

@@ -1,0 +1,536 @@
+//! What a commit comes to, decided on the rows it names: the rows to write, or why none are.
+//!
+//! Every backend uses this one function for commits that can be refused after their compare-and-set: it reads the rows
+//! (under their locks), asks for the [`Plan`], and writes it down. So the backends agree by construction, nothing
+//! has to be undone, and no engine code runs inside a transaction.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde_json::Value;
+use stepwell_core::{Limits, RunId, Timestamp};
+
+use crate::cell::{Cell, CellKey, CellWrite, OpResult};
+use crate::commit::{
+    AuditRow, Commit, CommitId, Committed, Delivery, Fill, FillPart, KeyWrite, Lives, Missing, NewRun,
+    NextState, Ownership, Refused, Send, Step, StoredDefinition,
+};
+use crate::delta::{self, Stored};
+use crate::hints::Hint;
+use crate::run::{Head, Message, OpenWait, RunRow};
+use crate::scope::TenantId;
+
+/// The rows a commit names, as they are. A backend reads them under its locks.
+pub trait Rows {
+    /// What reading can fail with.
+    type Error;
+    /// A run's row.
+    fn run(&mut self, run: RunId) -> Result<Option<RunRow>, Self::Error>;
+    /// Whether a message is in a run's inbox, and whether it counts against the limit.
+    fn message(&mut self, run: RunId, seq: u64) -> Result<Option<bool>, Self::Error>;
+    /// A key's record.
+    fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, Self::Error>;
+    /// A cell, tombstones too.
+    fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, Self::Error>;
+}
+
+/// A key's record as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeyRow {
+    /// The operation.
+    pub operation: String,
+    /// The key.
+    pub key: String,
+    /// The hash of what was asked.
+    pub request: [u8; 32],
+    /// What it is answered with.
+    pub answer: Bytes,
+    /// The results of the commit's operations (JSON), if it had any.
+    pub results: Option<Bytes>,
+    /// How long it holds.
+    pub lives: Lives,
+    /// The commit that wrote it.
+    pub commit: CommitId,
+}
+
+impl KeyRow {
+    /// It still holds. One that lives with a run goes when the run does, so while it is there it holds.
+    pub fn holds(&self, at: Timestamp) -> bool {
+        match self.lives {
+            Lives::Until(until) => until > at,
+            Lives::WithRun(_) => true,
+        }
+    }
+}
+
+/// A checkpoint's row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointRow {
+    /// The run.
+    pub run: RunId,
+    /// The version.
+    pub version: u64,
+    /// The state as stored.
+    pub stored: Stored,
+    /// The history entry.
+    pub entry: Bytes,
+    /// The results of the commit's operations (JSON), if it had any.
+    pub results: Option<Bytes>,
+}
+
+/// A message's row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageRow {
+    /// Whose inbox.
+    pub run: RunId,
+    /// The message.
+    pub message: Message,
+    /// It counts against the limit.
+    pub counts: bool,
+}
+
+/// Everything to write for one commit.
+#[derive(Debug)]
+pub struct Plan {
+    /// The commit.
+    pub commit: CommitId,
+    /// Its time.
+    pub at: Timestamp,
+    /// Runs to insert.
+    pub insert: Vec<RunRow>,
+    /// Runs to update.
+    pub update: Vec<RunRow>,
+    /// Checkpoints to insert.
+    pub checkpoints: Vec<CheckpointRow>,
+    /// Messages to insert.
+    pub put: Vec<MessageRow>,
+    /// Messages to delete.
+    pub take: Vec<(RunId, u64)>,
+    /// Waits to insert.
+    pub open: Vec<(RunId, OpenWait)>,
+    /// Waits to delete.
+    pub close: Vec<(RunId, u64)>,
+    /// Cells to write.
+    pub cells: Vec<Cell>,
+    /// Keys to write.
+    pub keys: Vec<KeyRow>,
+    /// Definitions to insert unless known.
+    pub definitions: Vec<StoredDefinition>,
+    /// Audit rows to insert.
+    pub audit: Vec<AuditRow>,
+    /// The answer.
+    pub committed: Committed,
+}
+
+impl Plan {
+    /// What others may want to look at because of it.
+    pub fn hints(&self, tenant: TenantId) -> Vec<Hint> {
+        let woken =
+            self.insert.iter().chain(&self.update).filter(|row| row.wake.is_some_and(|wake| wake <= self.at));
+        let runs = woken.map(|row| Hint::Run(tenant, row.run));
+        runs.chain(self.cells.iter().map(|cell| Hint::Cell(tenant, cell.key.clone()))).collect()
+    }
+}
+
+/// Decides a commit on the rows it names: `Ok(Err(…))` is a refusal, `Err(…)` a failure to read.
+pub fn plan<R: Rows>(
+    commit: Commit,
+    rows: &mut R,
+    limits: &Limits,
+) -> Result<Result<Plan, Refused>, R::Error> {
+    match Planner::new(rows, limits, commit.at).run(commit) {
+        Ok(plan) => Ok(Ok(plan)),
+        Err(Failed::Refused(refused)) => Ok(Err(refused)),
+        Err(Failed::Rows(error)) => Err(error),
+    }
+}
+
+/// Why a step cannot be committed on the row as it is.
+pub fn refuse_step(row: Option<&RunRow>, step: &Step) -> Option<Refused> {
+    let run = step.head.run;
+    let Some(row) = row else { return Some(Refused::NoRun { run }) };
+    if let Some(expected) = step.fence.filter(|fence| *fence != row.fence) {
+        return Some(Refused::Fenced { run, expected, actual: row.fence });
+    }
+    let (expected, actual) = (step.head.revision, row.revision);
+    (expected != actual).then_some(Refused::Moved { run, expected, actual })
+}
+
+/// Owner and fence after a step.
+pub fn ownership(step: &Step) -> (Option<crate::run::ProcessId>, u64) {
+    let Head { owner, fence, .. } = step.head;
+    match step.owner {
+        Ownership::Keep => (owner, fence),
+        Ownership::Take(process) if owner == Some(process) => (owner, fence),
+        Ownership::Take(process) => (Some(process), fence + 1),
+        Ownership::Release => (None, fence),
+    }
+}
+
+/// Where a run stands after a step without fills, and its checkpoint as stored.
+pub fn advance(step: &Step, next: Option<&NextState>) -> (Head, Option<Stored>) {
+    let head = &step.head;
+    let (owner, fence) = ownership(step);
+    let stored = next.map(|next| delta::next(&head.state, head.chain, &next.state, head.version + 1));
+    let moved = Head {
+        run: head.run,
+        revision: head.revision + 1,
+        version: head.version + u64::from(next.is_some()),
+        fence,
+        owner,
+        status: step.status,
+        wake: step.wake,
+        inbox_seen: head.inbox_seen,
+        state: next.map_or_else(|| head.state.clone(), |next| next.state.clone()),
+        chain: stored.as_ref().map_or(head.chain, |stored| stored.chain),
+    };
+    (moved, stored)
+}
+
+/// The row of a run that begins.
+pub fn new_row(new: &NewRun, at: Timestamp) -> (RunRow, Stored) {
+    let stored = delta::whole(&new.first.state, new.version);
+    let row = RunRow {
+        run: new.run,
+        workflow: new.workflow.clone(),
+        definition: new.definition,
+        revision: 1,
+        version: new.version,
+        fence: u64::from(new.owner.is_some()),
+        owner: new.owner,
+        status: new.status,
+        places: new.first.places.clone(),
+        wake: new.wake,
+        inbox_seq: 0,
+        inbox_len: 0,
+        chain: stored.chain,
+        attempt: new.attempt.clone(),
+        parent: new.parent.clone(),
+        root: new.root,
+        created_at: at,
+        updated_at: at,
+    };
+    (row, stored)
+}
+
+/// When a run is looked at next: what the step says, but now if a message came that it does not know of.
+pub fn wake_after(wake: Option<Timestamp>, unseen: bool, at: Timestamp) -> Option<Timestamp> {
+    if unseen { Some(wake.map_or(at, |wake| wake.min(at))) } else { wake }
+}
+
+enum Failed<E> {
+    Refused(Refused),
+    Rows(E),
+}
+
+impl<E> From<Refused> for Failed<E> {
+    fn from(refused: Refused) -> Self {
+        Failed::Refused(refused)
+    }
+}
+
+struct Planner<'a, R: Rows> {
+    rows: &'a mut R,
+    limits: &'a Limits,
+    at: Timestamp,
+    /// Rows looked at so far; the flag says that the commit inserts it.
+    runs: BTreeMap<RunId, (RunRow, bool)>,
+    dirty: Vec<RunId>,
+    cells: BTreeMap<CellKey, Cell>,
+}
+
+impl<'a, R: Rows> Planner<'a, R> {
+    fn new(rows: &'a mut R, limits: &'a Limits, at: Timestamp) -> Self {
+        Planner { rows, limits, at, runs: BTreeMap::new(), dirty: Vec::new(), cells: BTreeMap::new() }
+    }
+
+    fn run(mut self, commit: Commit) -> Result<Plan, Failed<R::Error>> {
+        commit.check_size(self.limits)?;
+        let record = commit.record();
+        let Commit { id, at, step, create, send, cells, fills, keys, definitions, audit } = commit;
+        let keys: Vec<_> = keys.into_iter().chain(record).collect();
+        self.check_keys(&keys)?;
+        if let Some(step) = &step {
+            self.check_step(step)?;
+        }
+        self.check_new(&create)?;
+        let mut plan = Plan {
+            commit: id,
+            at,
+            insert: Vec::new(),
+            update: Vec::new(),
+            checkpoints: Vec::new(),
+            put: Vec::new(),
+            take: Vec::new(),
+            open: Vec::new(),
+            close: Vec::new(),
+            cells: Vec::new(),
+            keys: Vec::new(),
+            definitions,
+            audit,
+            committed: Committed { head: None, created: Vec::new(), results: Vec::new(), sent: Vec::new() },
+        };
+        let results = self.operate(&cells)?;
+        let stored_results = encode_results(&results);
+        if let Some(step) = step {
+            self.step(step, &fills, &results, stored_results.clone(), &mut plan)?;
+        } else if let Some(fill) = fills.first() {
+            return Err(no_place(fill, "the commit has no next state").into());
+        }
+        self.create(create, stored_results.as_ref(), &mut plan);
+        for send in send {
+            let delivery = self.send(send, &mut plan)?;
+            plan.committed.sent.push(delivery);
+        }
+        plan.keys = keys.into_iter().map(|key| key_row(key, id, stored_results.clone())).collect();
+        plan.committed.results = results;
+        self.finish(&mut plan);
+        Ok(plan)
+    }
+
+    fn check_keys(&mut self, keys: &[KeyWrite]) -> Result<(), Failed<R::Error>> {
+        for KeyWrite { operation, key, request, .. } in keys {
+            let Some(row) = self.rows.key(operation, key).map_err(Failed::Rows)? else { continue };
+            if !row.holds(self.at) {
+                continue;
+            }
+            let (operation, key) = (operation.clone(), key.clone());
+            return Err(Failed::Refused(if row.request == *request {
+                Refused::Done { operation, key, answer: row.answer }
+            } else {
+                Refused::KeyReused { operation, key }
+            }));
+        }
+        Ok(())
+    }
+
+    fn check_step(&mut self, step: &Step) -> Result<(), Failed<R::Error>> {
+        let run = step.head.run;
+        if let Some(refused) = refuse_step(self.row(run)?.as_ref(), step) {
+            return Err(refused.into());
+        }
+        for &seq in &step.take {
+            match self.rows.message(run, seq).map_err(Failed::Rows)? {
+                None => return Err(Refused::NoMessage { run, seq }.into()),
+                Some(counts) => {
+                    if let Some((row, _)) = self.runs.get_mut(&run) {
+                        row.inbox_len = row.inbox_len.saturating_sub(u64::from(counts));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_new(&mut self, create: &[NewRun]) -> Result<(), Failed<R::Error>> {
+        for (index, new) in create.iter().enumerate() {
+            let twice = create[..index].iter().any(|other| other.run == new.run);
+            if twice || self.row(new.run)?.is_some() {
+                return Err(Refused::RunExists { run: new.run }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, run: RunId) -> Result<Option<RunRow>, Failed<R::Error>> {
+        if let Some((row, _)) = self.runs.get(&run) {
+            return Ok(Some(row.clone()));
+        }
+        let row = self.rows.run(run).map_err(Failed::Rows)?;
+        if let Some(row) = &row {
+            self.runs.insert(run, (row.clone(), false));
+        }
+        Ok(row)
+    }
+
+    /// Applies the operations one after the other, each on what the one before left.
+    fn operate(&mut self, writes: &[CellWrite]) -> Result<Vec<OpResult>, Failed<R::Error>> {
+        let mut results = Vec::with_capacity(writes.len());
+        for (operation, write) in writes.iter().enumerate() {
+            let current = match self.cells.get(&write.key) {
+                Some(cell) => Some(cell.clone()),
+                None => self.rows.cell(&write.key).map_err(Failed::Rows)?,
+            };
+            let applied = write.apply(current, self.at, self.limits);
+            let (cell, result) =
+                applied.map_err(|error| Refused::Cell { operation, key: write.key.clone(), error })?;
+            if let Some(cell) = cell {
+                self.cells.insert(write.key.clone(), cell);
+            }
+            results.push(result);
+        }
+        Ok(results)
+    }
+
+    fn step(
+        &mut self,
+        step: Step,
+        fills: &[Fill],
+        results: &[OpResult],
+        stored_results: Option<Bytes>,
+        plan: &mut Plan,
+    ) -> Result<(), Failed<R::Error>> {
+        let run = step.head.run;
+        let next = step.next.as_ref().map(|next| fill(next, fills, results)).transpose()?;
+        if let (None, Some(fill)) = (&next, fills.first()) {
+            return Err(no_place(fill, "the commit has no next state").into());
+        }
+        let (mut head, stored) = advance(&step, next.as_ref());
+        let (row, _) = self.runs.get_mut(&run).expect("the step's row was read when it was checked");
+        row.revision = head.revision;
+        row.version = head.version;
+        row.fence = head.fence;
+        row.owner = head.owner;
+        row.status = step.status;
+        row.wake = wake_after(step.wake, row.inbox_seq > step.head.inbox_seen, self.at);
+        row.chain = head.chain;
+        row.attempt = step.attempt;
+        row.updated_at = self.at;
+        if let (Some(next), Some(stored)) = (next, stored) {
+            row.places = next.places;
+            let checkpoint = CheckpointRow {
+                run,
+                version: head.version,
+                stored,
+                entry: next.entry,
+                results: stored_results,
+            };
+            plan.checkpoints.push(checkpoint);
+        }
+        head.wake = row.wake;
+        self.dirty.push(run);
+        plan.committed.head = Some(head);
+        plan.take.extend(step.take.into_iter().map(|seq| (run, seq)));
+        plan.open.extend(step.open.into_iter().map(|wait| (run, wait)));
+        plan.close.extend(step.close.into_iter().map(|activation| (run, activation)));
+        Ok(())
+    }
+
+    fn create(&mut self, create: Vec<NewRun>, results: Option<&Bytes>, plan: &mut Plan) {
+        let first = plan.checkpoints.is_empty();
+        for (index, new) in create.into_iter().enumerate() {
+            let (row, stored) = new_row(&new, self.at);
+            plan.committed.created.push(row.head(new.first.state));
+            plan.checkpoints.push(CheckpointRow {
+                run: new.run,
+                version: new.version,
+                stored,
+                entry: new.first.entry,
+                // Where the commit's reference points to.
+                results: results.filter(|_| first && index == 0).cloned(),
+            });
+            plan.open.extend(new.open.into_iter().map(|wait| (new.run, wait)));
+            self.runs.insert(new.run, (row, true));
+            self.dirty.push(new.run);
+        }
+    }
+
+    fn send(&mut self, send: Send, plan: &mut Plan) -> Result<Delivery, Failed<R::Error>> {
+        let Send { to: run, message, missing } = send;
+        let alive = self.row(run)?.is_some_and(|row| !row.status.is_final());
+        let Some((row, _)) = self.runs.get_mut(&run).filter(|_| alive) else {
+            return match missing {
+                Missing::Drop => Ok(Delivery::Dropped),
+                Missing::Refuse => Err(Refused::NoTarget { run }.into()),
+            };
+        };
+        if message.counts && row.inbox_len >= self.limits.inbox {
+            return Err(Refused::InboxFull { run, max: self.limits.inbox }.into());
+        }
+        row.inbox_seq += 1;
+        row.inbox_len += u64::from(message.counts);
+        row.wake = wake_after(row.wake, true, self.at);
+        let seq = row.inbox_seq;
+        self.dirty.push(run);
+        plan.put.push(MessageRow {
+            run,
+            counts: message.counts,
+            message: Message {
+                seq,
+                topic: message.topic,
+                body: message.body,
+                received_at: self.at,
+                expires_at: message.expires_at,
+            },
+        });
+        Ok(Delivery::Kept(seq))
+    }
+
+    fn finish(mut self, plan: &mut Plan) {
+        self.dirty.sort();
+        self.dirty.dedup();
+        for run in self.dirty {
+            match self.runs.remove(&run) {
+                Some((row, true)) => plan.insert.push(row),
+                Some((row, false)) => plan.update.push(row),
+                None => {}
+            }
+        }
+        plan.cells = self.cells.into_values().collect();
+        // A message to the run that is committed may have changed its row after the answer was made.
+        let rows = plan.update.iter().chain(&plan.insert);
+        let heads = plan.committed.head.iter_mut().chain(&mut plan.committed.created);
+        let rows: BTreeMap<_, _> = rows.map(|row| (row.run, row.wake)).collect();
+        for head in heads {
+            if let Some(wake) = rows.get(&head.run) {
+                head.wake = *wake;
+            }
+        }
+    }
+}
+
+fn key_row(key: KeyWrite, commit: CommitId, results: Option<Bytes>) -> KeyRow {
+    let KeyWrite { operation, key, request, answer, lives } = key;
+    KeyRow { operation, key, request, answer, results, lives, commit }
+}
+
+/// Results as they are kept; none if there were no operations.
+pub fn encode_results(results: &[OpResult]) -> Option<Bytes> {
+    if results.is_empty() {
+        return None;
+    }
+    Some(serde_json::to_vec(results).expect("results are plain data").into())
+}
+
+/// Reads what [`encode_results`] wrote.
+pub fn decode_results(bytes: Option<&[u8]>) -> Result<Vec<OpResult>, crate::store::StoreError> {
+    let Some(bytes) = bytes else { return Ok(Vec::new()) };
+    serde_json::from_slice(bytes).map_err(|error| crate::store::StoreError::Corrupt(error.to_string()))
+}
+
+fn fill(next: &NextState, fills: &[Fill], results: &[OpResult]) -> Result<NextState, Refused> {
+    if fills.is_empty() {
+        return Ok(next.clone());
+    }
+    let mut state: Value = serde_json::from_slice(&next.state)
+        .map_err(|error| no_place(&fills[0], &format!("the state is not JSON: {error}")))?;
+    for fill in fills {
+        let result =
+            results.get(fill.operation).ok_or_else(|| no_place(fill, "there is no such operation"))?;
+        let value = match fill.part {
+            FillPart::Value => result.value.clone().unwrap_or(Value::Null),
+            FillPart::Revision => result.revision.into(),
+            FillPart::Created => result.created.into(),
+        };
+        put(&mut state, fill, value)?;
+    }
+    let state = serde_json::to_vec(&state).expect("a JSON value is writable").into();
+    Ok(NextState { state, entry: next.entry.clone(), places: next.places.clone() })
+}
+
+fn put(state: &mut Value, fill: &Fill, value: Value) -> Result<(), Refused> {
+    let (parent, field) =
+        fill.pointer.rsplit_once('/').ok_or_else(|| no_place(fill, "it is not a JSON pointer"))?;
+    let field = field.replace("~1", "/").replace("~0", "~");
+    match state.pointer_mut(parent) {
+        Some(Value::Object(fields)) => {
+            fields.insert(field, value);
+            Ok(())
+        }
+        _ => Err(no_place(fill, "its parent is not an object in the state")),
+    }
+}
+
+fn no_place(fill: &Fill, reason: &str) -> Refused {
+    Refused::Fill { operation: fill.operation, pointer: fill.pointer.clone(), reason: reason.to_owned() }
+}

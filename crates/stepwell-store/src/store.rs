@@ -1,0 +1,396 @@
+//! The seam: what Stepwell asks of a database, counted against the promises.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
+
+use crate::cell::{Cell, OpResult, Space};
+use crate::commit::{Commit, CommitError, CommitId, CommitRef, Committed, StoredDefinition};
+use crate::hints::Hints;
+use crate::run::{Loaded, OpenWait, ProcessId, RunSummary, Status};
+use crate::scope::{TenantId, TenantScope};
+
+/// A database that keeps runs and what outlives them. All writes go through [`Store::commit`].
+///
+/// Every call but three takes a [`TenantScope`]; the three show no tenant's data: who has work due, the process
+/// heartbeat, and migration.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// Applies a commit whole or not at all; returns when it is on disk.
+    async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError>;
+
+    /// What became of a commit whose answer was lost; `None` = it was not applied.
+    async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
+
+    /// A run as it stands, for a turn.
+    async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
+
+    /// Takes runs that are due and that nobody, or a dead process, owns.
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError>;
+
+    /// Which tenants have work, and since or from when. Runs owned by one of the dead have been due since ever.
+    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
+
+    /// I live; these do not.
+    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError>;
+
+    /// Wake-ups from now on.
+    fn hints(&self) -> Hints;
+
+    /// Cells, in the order of their names.
+    async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
+
+    /// Runs, newest first.
+    async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
+
+    /// Open waits over all runs, in the order of run and activation.
+    async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
+
+    /// A run's history, oldest first.
+    async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
+
+    /// Small things by key.
+    async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
+
+    /// Tidies up what has expired, a bounded number of rows at a time.
+    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError>;
+
+    /// Brings the schema up to date.
+    async fn migrate(&self) -> Result<SchemaVersion, StoreError>;
+}
+
+/// What a commit left behind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recorded {
+    /// The results of its operations.
+    pub results: Vec<OpResult>,
+    /// The answer kept with its key.
+    pub answer: Option<Bytes>,
+}
+
+/// Which runs a process takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Who takes them.
+    pub by: ProcessId,
+    /// The engine's time.
+    pub now: Timestamp,
+    /// How many at most.
+    pub limit: u32,
+    /// Only runs pinned to these definitions; `None` = any.
+    pub definitions: Option<Vec<DefinitionHash>>,
+    /// Processes known to be dead: their runs are free, due or not.
+    pub dead: Vec<ProcessId>,
+}
+
+/// A tenant with work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Due {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// When its earliest run is due.
+    pub at: Timestamp,
+}
+
+/// A process's heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beat {
+    /// The process.
+    pub process: ProcessId,
+    /// The engine's time.
+    pub now: Timestamp,
+    /// How long it counts as living without another beat.
+    pub lease_ms: u64,
+}
+
+/// Rows in a page when a caller asks for none or for too many.
+pub const MAX_PAGE: u32 = 1_000;
+
+/// How many rows to read for a page: what was asked for, between 1 and [`MAX_PAGE`].
+pub fn page_rows(limit: u32) -> usize {
+    limit.clamp(1, MAX_PAGE) as usize
+}
+
+/// A part of a listing, and where the next part begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page<T> {
+    /// The rows.
+    pub items: Vec<T>,
+    /// Where the next page begins; `None` = this was the last.
+    pub next: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// A page of at most `limit` rows out of one row more than that: the row too many says that there is more.
+    pub fn cut(mut items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) -> Self {
+        let rows = page_rows(limit);
+        let more = items.len() > rows;
+        items.truncate(rows);
+        let next = items.last().filter(|_| more).map(cursor);
+        Page { items, next }
+    }
+}
+
+/// A cursor that was not made by this listing.
+pub fn bad_cursor(cursor: &str) -> StoreError {
+    StoreError::Invalid(format!(
+        "`{cursor}` is not a cursor of this listing: use the one the page before gave"
+    ))
+}
+
+/// Reads a cursor made of an id and a number.
+pub fn read_cursor(cursor: Option<&str>) -> Result<Option<(uuid::Uuid, u64)>, StoreError> {
+    let Some(cursor) = cursor else { return Ok(None) };
+    let read = || {
+        let (id, number) = cursor.split_once(':')?;
+        Some((id.parse().ok()?, number.parse().ok()?))
+    };
+    read().map(Some).ok_or_else(|| bad_cursor(cursor))
+}
+
+/// Which cells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellQuery {
+    /// What they belong to.
+    pub space: Space,
+    /// Whose they are there.
+    pub owner: String,
+    /// Which of those.
+    pub filter: CellFilter,
+    /// The engine's time: what has expired by then counts as absent.
+    pub now: Timestamp,
+    /// Deleted and expired ones too.
+    pub with_dead: bool,
+    /// How many at most.
+    pub limit: u32,
+    /// Where to begin.
+    pub cursor: Option<String>,
+}
+
+/// Which of an owner's cells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CellFilter {
+    /// This one.
+    Key(String),
+    /// Those whose key begins with this text, taken literally.
+    Prefix(String),
+}
+
+/// Which runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunQuery {
+    /// Of this workflow.
+    pub workflow: Option<Name>,
+    /// Doing so.
+    pub status: Option<Status>,
+    /// Children of this run.
+    pub parent: Option<RunId>,
+    /// How many at most.
+    pub limit: u32,
+    /// Where to begin.
+    pub cursor: Option<String>,
+}
+
+/// Which open waits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WaitQuery {
+    /// Of this run.
+    pub run: Option<RunId>,
+    /// How many at most.
+    pub limit: u32,
+    /// Where to begin.
+    pub cursor: Option<String>,
+}
+
+/// An open wait and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitRow {
+    /// The run.
+    pub run: RunId,
+    /// The wait.
+    pub wait: OpenWait,
+}
+
+/// Which part of a run's history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// The run.
+    pub run: RunId,
+    /// From this version on.
+    pub from: u64,
+    /// The snapshots too.
+    pub with_state: bool,
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// A checkpoint in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryRow {
+    /// The version.
+    pub version: u64,
+    /// When it was committed.
+    pub at: Timestamp,
+    /// The commit.
+    pub commit: CommitId,
+    /// The history entry.
+    pub entry: Bytes,
+    /// The snapshot, if it was asked for.
+    pub state: Option<Bytes>,
+}
+
+/// Which small things.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordQuery {
+    /// A definition.
+    Definition(DefinitionHash),
+    /// The record of a key.
+    Key {
+        /// The operation.
+        operation: String,
+        /// The key.
+        key: String,
+        /// The engine's time: a key that has expired by then is not there.
+        now: Timestamp,
+    },
+    /// The audit trail, in the order of its commits' ids.
+    Audit {
+        /// How many at most.
+        limit: u32,
+        /// Where to begin.
+        cursor: Option<String>,
+    },
+}
+
+/// A small thing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// A definition.
+    Definition(StoredDefinition),
+    /// What was recorded for a key.
+    Key(Recorded),
+    /// A row of the audit trail.
+    Audit {
+        /// The commit that wrote it.
+        commit: CommitId,
+        /// When.
+        at: Timestamp,
+        /// The row.
+        row: crate::commit::AuditRow,
+    },
+}
+
+/// What to tidy up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sweep {
+    /// The engine's time.
+    pub now: Timestamp,
+    /// How many rows at most.
+    pub limit: u32,
+    /// What.
+    pub what: SweepWhat,
+}
+
+/// What can be tidied up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SweepWhat {
+    /// Expired cells become tombstones.
+    Cells,
+    /// Expired keys go.
+    Keys,
+    /// Runs that ended before this go, with everything that is theirs but the audit trail.
+    Runs {
+        /// Ended before.
+        ended_before: Timestamp,
+    },
+}
+
+/// What was tidied up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Swept {
+    /// How many cells, keys or runs.
+    pub count: u64,
+    /// The limit was reached: there may be more.
+    pub more: bool,
+}
+
+/// The number of the newest migration a database has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SchemaVersion(pub u32);
+
+/// The store could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Not now; the same call may succeed later.
+    #[error("the store is not available: {0}")]
+    Unavailable(String),
+    /// There is no room; nothing was lost, and it may succeed when there is.
+    #[error("the store has no room left: {0}")]
+    Full(String),
+    /// The store can no longer be trusted with writes and must be opened again.
+    #[error("the store has failed and must be opened again: {0}")]
+    Fatal(String),
+    /// What is stored cannot be read.
+    #[error("what is stored cannot be read: {0}")]
+    Corrupt(String),
+    /// The schema is not one this version can use.
+    #[error("{0}")]
+    Schema(String),
+    /// The call itself is wrong.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl From<crate::delta::Unreadable> for StoreError {
+    fn from(error: crate::delta::Unreadable) -> Self {
+        StoreError::Corrupt(error.to_string())
+    }
+}
+
+#[async_trait]
+impl<S: Store + ?Sized> Store for Arc<S> {
+    async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
+        (**self).commit(scope, commit).await
+    }
+    async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {
+        (**self).outcome(scope, commit).await
+    }
+    async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
+        (**self).load(scope, run).await
+    }
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+        (**self).claim(scope, claim).await
+    }
+    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
+        (**self).due(dead).await
+    }
+    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+        (**self).beat(beat).await
+    }
+    fn hints(&self) -> Hints {
+        (**self).hints()
+    }
+    async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
+        (**self).cells(scope, query).await
+    }
+    async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
+        (**self).runs(scope, query).await
+    }
+    async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
+        (**self).waits(scope, query).await
+    }
+    async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError> {
+        (**self).history(scope, query).await
+    }
+    async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
+        (**self).records(scope, query).await
+    }
+    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
+        (**self).sweep(scope, sweep).await
+    }
+    async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
+        (**self).migrate().await
+    }
+}

@@ -1,0 +1,104 @@
+//! A store around a store that opens a span for every call: what was asked, and how it went.
+
+use async_trait::async_trait;
+use stepwell_core::RunId;
+use tracing::{Instrument, Level, Span, field, span};
+
+use crate::cell::Cell;
+use crate::commit::{Commit, CommitError, CommitRef, Committed};
+use crate::hints::Hints;
+use crate::run::{Loaded, ProcessId, RunSummary};
+use crate::scope::TenantScope;
+use crate::store::{
+    Beat, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded, RunQuery,
+    SchemaVersion, Store, StoreError, Sweep, Swept, WaitQuery, WaitRow,
+};
+
+/// A store that traces every call. Payloads are never in a span.
+#[derive(Debug)]
+pub struct Traced<S>(S);
+
+impl<S: Store> Traced<S> {
+    /// Traces the calls of a store.
+    pub fn new(inner: S) -> Self {
+        Traced(inner)
+    }
+}
+
+fn call(name: &'static str, scope: TenantScope) -> Span {
+    span!(Level::DEBUG, "store", call = name, tenant = %scope.tenant(), outcome = field::Empty)
+}
+
+fn shared(name: &'static str) -> Span {
+    span!(Level::DEBUG, "store", call = name, outcome = field::Empty)
+}
+
+/// Runs the call in the span and notes how it went.
+async fn noted<T, E: std::fmt::Display>(
+    span: Span,
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let result = call.instrument(span.clone()).await;
+    match &result {
+        Ok(_) => span.record("outcome", "ok"),
+        Err(error) => span.record("outcome", field::display(error)),
+    };
+    result
+}
+
+#[async_trait]
+impl<S: Store> Store for Traced<S> {
+    async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
+        let span = span!(
+            Level::DEBUG,
+            "store",
+            call = "commit",
+            tenant = %scope.tenant(),
+            commit = %commit.id.0,
+            run = commit.step.as_ref().map(|step| field::display(step.head.run)),
+            created = commit.create.len(),
+            cells = commit.cells.len(),
+            outcome = field::Empty,
+        );
+        noted(span, self.0.commit(scope, commit)).await
+    }
+    async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {
+        noted(call("outcome", scope), self.0.outcome(scope, commit)).await
+    }
+    async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
+        noted(call("load", scope), self.0.load(scope, run)).await
+    }
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+        noted(call("claim", scope), self.0.claim(scope, claim)).await
+    }
+    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
+        noted(shared("due"), self.0.due(dead)).await
+    }
+    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+        noted(shared("beat"), self.0.beat(beat)).await
+    }
+    fn hints(&self) -> Hints {
+        self.0.hints()
+    }
+    async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
+        noted(call("cells", scope), self.0.cells(scope, query)).await
+    }
+    async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
+        noted(call("runs", scope), self.0.runs(scope, query)).await
+    }
+    async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
+        noted(call("waits", scope), self.0.waits(scope, query)).await
+    }
+    async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError> {
+        noted(call("history", scope), self.0.history(scope, query)).await
+    }
+    async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
+        noted(call("records", scope), self.0.records(scope, query)).await
+    }
+    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
+        noted(call("sweep", scope), self.0.sweep(scope, sweep)).await
+    }
+    async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
+        noted(shared("migrate"), self.0.migrate()).await
+    }
+}

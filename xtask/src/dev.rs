@@ -1,0 +1,33 @@
+//! Runs the server from this checkout, as its users would.
+
+use std::process::{Command, ExitCode};
+
+use crate::{needs, process};
+
+/// Builds the release binary, then becomes `stepwell dev`.
+pub(crate) fn dev(args: &[String]) -> Result<ExitCode, String> {
+    needs::ensure()?;
+    let binary = process::release_binary("stepwell-server", "stepwell", process::Lock::MayChange)?;
+    let mut command = Command::new(binary);
+    command.arg("dev").args(args);
+    become_command(&mut command)
+}
+
+/// Replaces this process, so that a signal meant for the server reaches the server.
+#[cfg(unix)]
+fn become_command(command: &mut Command) -> Result<ExitCode, String> {
+    use std::os::unix::process::CommandExt;
+    let error = command.exec();
+    Err(format!("cannot start `{}`: {error}", process::shown(command)))
+}
+
+#[cfg(not(unix))]
+fn become_command(command: &mut Command) -> Result<ExitCode, String> {
+    let status =
+        command.status().map_err(|error| format!("cannot start `{}`: {error}", process::shown(command)))?;
+    // A status outside a byte cannot be passed on as it is; it is a failure all the same.
+    Ok(match status.code().map(u8::try_from) {
+        Some(Ok(code)) => ExitCode::from(code),
+        _ => ExitCode::FAILURE,
+    })
+}

@@ -1,0 +1,172 @@
+//! The proofs: claims about the whole program, each with the figures that carry it.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::{needs, process};
+
+mod bad_definition;
+mod commit;
+mod kill;
+
+/// How much of a proof to run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Size {
+    /// Carries the claim.
+    Full,
+    /// Shows that the proof still runs; nothing that depends on the machine's speed is judged.
+    Short,
+}
+
+/// A claim and how to show it.
+struct Proof {
+    name: &'static str,
+    about: &'static str,
+    run: fn(Size) -> Result<(), String>,
+}
+
+const PROOFS: &[Proof] = &[
+    Proof {
+        name: "commit",
+        about: "a commit through the store is nearly as fast as the bare SQLite loop beside it",
+        run: commit::prove,
+    },
+    Proof {
+        name: "kill-sqlite",
+        about: "nothing acknowledged is lost, torn or doubled when the process is killed at any moment, on SQLite",
+        run: kill::prove_sqlite,
+    },
+    Proof {
+        name: "bad-definition",
+        about: "a definition with five mistakes is refused with all five, each with its own code and place",
+        run: bad_definition::prove,
+    },
+];
+
+impl Size {
+    pub(crate) fn of(short: bool) -> Size {
+        if short { Size::Short } else { Size::Full }
+    }
+
+    /// After this a proof hangs.
+    fn limit(self) -> Duration {
+        match self {
+            Size::Full => Duration::from_secs(2 * 60 * 60),
+            Size::Short => Duration::from_secs(5 * 60),
+        }
+    }
+}
+
+/// Runs one proof: figures on stdout, talk on stderr, an error unless the bar is met.
+pub(crate) fn prove(name: &str, size: Size) -> Result<(), String> {
+    let Some(proof) = PROOFS.iter().find(|proof| proof.name == name) else {
+        return Err(format!(
+            "there is no proof `{name}`; there are: {}",
+            names().collect::<Vec<_>>().join(", ")
+        ));
+    };
+    needs::ensure()?;
+    eprintln!("{}: {}", proof.name, proof.about);
+    (proof.run)(size).map_err(|error| format!("proof {name}: {error}"))?;
+    eprintln!("{}: {}", proof.name, if size == Size::Full { "proved" } else { "runs (short form)" });
+    Ok(())
+}
+
+/// Prints every proof with what it shows.
+pub(crate) fn list() {
+    let width = names().map(str::len).max().unwrap_or_default();
+    for Proof { name, about, .. } in PROOFS {
+        println!("{name:width$}  {about}");
+    }
+}
+
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    PROOFS.iter().map(|proof| proof.name)
+}
+
+/// Builds what the proofs run.
+pub(crate) fn build() -> Result<(), String> {
+    bench()?;
+    server()?;
+    Ok(())
+}
+
+fn bench() -> Result<PathBuf, String> {
+    process::release_binary("stepwell-bench", "stepwell-bench", process::Lock::Locked)
+}
+
+fn server() -> Result<PathBuf, String> {
+    process::release_binary("stepwell-server", "stepwell", process::Lock::Locked)
+}
+
+/// Runs a program that prints one JSON object a line; they are passed on as they come, and kept.
+fn measured(command: &mut Command, size: Size) -> Result<Vec<Value>, String> {
+    eprintln!("running {}", process::shown(command));
+    let captured = process::capture(command, "", size.limit(), |line| println!("{line}"))?;
+    process::succeeded(command, captured.status)?;
+    let lines = captured.stdout.lines().filter(|line| !line.trim().is_empty());
+    lines
+        .map(|line| {
+            let value = serde_json::from_str::<Value>(line).ok().filter(Value::is_object);
+            value.ok_or_else(|| {
+                format!("`{}` printed a line that is no JSON object: {line}", process::shown(command))
+            })
+        })
+        .collect()
+}
+
+/// Runs a program on some input; it may end with any status, and prints one JSON value over any number of lines.
+fn answered(command: &mut Command, stdin: &str, size: Size) -> Result<(ExitStatus, Value), String> {
+    eprintln!("running {}", process::shown(command));
+    let captured = process::capture(command, stdin, size.limit(), |_| ())?;
+    let value: Value = serde_json::from_str(&captured.stdout).map_err(|error| {
+        let shown = process::shown(command);
+        format!(
+            "`{shown}` ended with {} and printed no JSON ({error}): {}",
+            captured.status,
+            captured.stdout.trim()
+        )
+    })?;
+    println!("{value}");
+    Ok((captured.status, value))
+}
+
+/// A number of a measurement.
+fn number(line: &Value, field: &str) -> Result<f64, String> {
+    line[field].as_f64().ok_or_else(|| format!("`{field}` is not a number in {line}"))
+}
+
+/// Says on stderr how a figure stands to its bar, and whether it is met.
+fn judged(met: bool, what: &str) -> bool {
+    eprintln!("{} {what}", if met { "met:   " } else { "MISSED:" });
+    met
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_proof_is_answered_with_those_there_are() {
+        let error = prove("none", Size::Short).unwrap_err();
+        assert!(error.contains("commit, kill-sqlite, bad-definition"), "{error}");
+    }
+
+    #[test]
+    fn measurements_are_json_objects_line_by_line() {
+        let print = |text: &str| measured(Command::new("printf").arg(text), Size::Short);
+        assert_eq!(print(r#"{"a":1}\n\n{"a":2}\n"#).unwrap().len(), 2);
+        assert!(print("talk").unwrap_err().contains("no JSON object: talk"));
+    }
+
+    #[test]
+    fn an_answer_may_come_with_any_status() {
+        let mut command = Command::new("sh");
+        let (status, value) =
+            answered(command.args(["-c", "cat; exit 6"]), "{\n\"a\": 1}", Size::Short).unwrap();
+        assert_eq!((status.code(), value["a"].as_u64()), (Some(6), Some(1)));
+    }
+}

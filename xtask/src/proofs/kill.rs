@@ -1,0 +1,70 @@
+//! Proves that a killed process loses nothing it had acknowledged.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{Size, judged, measured};
+
+pub(super) fn prove_sqlite(size: Size) -> Result<(), String> {
+    let cycles = match size {
+        Size::Full => 1000,
+        Size::Short => 15,
+    };
+    let mut command = Command::new(super::bench()?);
+    command.args(["kill", "--store", "sqlite", "--cycles", &cycles.to_string(), "--json"]);
+    judge(&measured(&mut command, size)?, cycles)
+}
+
+fn judge(lines: &[Value], cycles: u64) -> Result<(), String> {
+    let [line] = lines else { return Err(format!("expected one line of figures, got {}", lines.len())) };
+    let count =
+        |field: &str| line[field].as_u64().ok_or_else(|| format!("`{field}` is not a count in {line}"));
+    let mut all_met = true;
+    for field in ["lost", "gaps", "duplicates"] {
+        let found = count(field)?;
+        all_met &= judged(found == 0, &format!("{field}: {found}, must be 0"));
+    }
+    let done = count("cycles")?;
+    all_met &= judged(done == cycles, &format!("cycles: {done} of {cycles}"));
+    // Nothing can be lost where nothing was promised.
+    let acknowledged = count("acknowledged")?;
+    all_met &= judged(acknowledged > 0, &format!("acknowledged: {acknowledged}, must be more than 0"));
+    if all_met { Ok(()) } else { Err(format!("the promise was broken: {line}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn figures() -> Value {
+        json!({"store": "sqlite", "cycles": 15, "acknowledged": 4200, "lost": 0, "gaps": 0, "duplicates": 0})
+    }
+
+    #[test]
+    fn nothing_lost_is_proved() {
+        judge(&[figures()], 15).unwrap();
+    }
+
+    #[test]
+    fn each_way_to_break_the_promise_is_seen() {
+        for (field, value) in
+            [("lost", 1), ("gaps", 1), ("duplicates", 1), ("cycles", 14), ("acknowledged", 0)]
+        {
+            let mut broken = figures();
+            broken[field] = json!(value);
+            assert!(judge(&[broken], 15).unwrap_err().contains("the promise was broken"), "{field}");
+        }
+    }
+
+    #[test]
+    fn figures_that_are_not_there_prove_nothing() {
+        assert!(judge(&[], 15).is_err());
+        assert!(judge(&[figures(), figures()], 15).is_err());
+        let mut partial = figures();
+        partial["lost"] = Value::Null;
+        assert!(judge(&[partial], 15).unwrap_err().contains("`lost` is not a count"));
+    }
+}
