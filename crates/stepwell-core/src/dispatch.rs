@@ -14,6 +14,7 @@ use crate::expr::Budget;
 use crate::guard::{Answers, View, verdict};
 use crate::history::{Entry, cut};
 use crate::ids::{Name, RunId};
+use crate::limits::{LimitExceeded, Limits};
 use crate::near::did_you_mean;
 use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure, GuardNo, Refusal, Rejected};
@@ -190,6 +191,14 @@ pub struct Outcome {
     pub duration_us: u64,
 }
 
+impl Outcome {
+    fn check(&self, limits: &Limits) -> Result<(), LimitExceeded> {
+        limits.children("the action", self.children as usize)?;
+        limits.nesting("the output", &self.output)?;
+        self.locals.values().try_for_each(|value| limits.nesting("a local", value))
+    }
+}
+
 /// Begins a run: the snapshot at version 0, in its initial place.
 pub fn start(
     definition: &Definition,
@@ -357,7 +366,9 @@ impl<'a> Desk<'a> {
             return Err(Refusal::UnknownSignal { workflow, signal: signal.to_string(), hint }.into());
         };
         let bytes = payload.to_string().len();
-        self.compiled.limits.payload_bytes("the payload", bytes).map_err(DecideError::from)?;
+        let limits = &self.compiled.limits;
+        limits.payload_bytes("the payload", bytes).map_err(DecideError::from)?;
+        limits.nesting("the payload", payload).map_err(DecideError::from)?;
         let misfits = schema.as_ref().map(|schema| schema.check(payload)).unwrap_or_default();
         if misfits.is_empty() {
             return Ok(());
@@ -499,6 +510,7 @@ impl<'a> Desk<'a> {
         let input = action.input.render(&view, &mut Budget::default()).map_err(|error| {
             DecideError::Template { at: format!("input of transition `{}`", transition.id), error }
         })?;
+        self.compiled.limits.nesting("the input", &input)?;
         Ok(ActionCall {
             activation: activation.id,
             transition: transition.id.clone(),
@@ -521,7 +533,10 @@ impl<'a> Desk<'a> {
         let mut left: Vec<ActivationId> = Vec::new();
         for Candidate { transition, activation } in chosen {
             if !left.contains(&activation.id) {
-                turn.leave(activation.id);
+                if turn.leave(activation.id).is_none() {
+                    // Another of them has ended its branch.
+                    continue;
+                }
                 left.push(activation.id);
             }
             let mut origin = Origin::of(activation);
@@ -541,6 +556,7 @@ impl<'a> Desk<'a> {
     }
 
     fn wait_resolved(&self, id: ActivationId, payload: &Value) -> Result<Decision, Rejected> {
+        self.compiled.limits.nesting("the payload", payload).map_err(DecideError::from)?;
         match self.snapshot.activation(id).filter(|activation| self.waiting_in(activation).is_some()) {
             Some(wait) => Ok(self.resolve(&[wait], payload)),
             None => {
@@ -556,22 +572,27 @@ impl<'a> Desk<'a> {
         let gone = || Refusal::Superseded { activation: call.activation, what: call.transition.clone() };
         let activation = self.snapshot.activation(call.activation).ok_or_else(gone)?;
         let transition = self.compiled.transition(&call.transition).ok_or_else(gone)?;
-        if self.compiled.places[transition.from].name != activation.place || transition.action.is_none() {
-            return Err(gone());
+        let can_leave = if transition.on.is_timer() {
+            activation.timers.iter().any(|timer| timer.transition == transition.id)
+        } else {
+            activation.status == ActivationStatus::Active
+        };
+        let is_here = self.compiled.places[transition.from].name == activation.place;
+        if is_here && can_leave && transition.action.is_some() {
+            return Ok(Candidate { transition, activation });
         }
-        Ok(Candidate { transition, activation })
+        Err(gone())
     }
 
     fn action_done(&self, call: &ActionCall, outcome: &Outcome) -> Result<Decision, Rejected> {
         let Candidate { transition, activation } = self.still_there(call)?;
         let limits = &self.compiled.limits;
-        limits.children("the action", outcome.children as usize).map_err(DecideError::from)?;
+        outcome.check(limits).map_err(DecideError::from)?;
         let mut turn = self.turn();
-        turn.change_context(&outcome.context)?;
+        let save_as = transition.action.as_ref().and_then(|action| action.save_as.as_ref());
+        let saved = save_as.map(|field| Patch::set(field, outcome.output.clone()));
+        turn.change_context(std::iter::once(&outcome.context).chain(&saved))?;
         turn.change_session(&outcome.session)?;
-        if let Some(field) = transition.action.as_ref().and_then(|action| action.save_as.as_ref()) {
-            turn.change_context(&Patch::set(field, outcome.output.clone()))?;
-        }
         turn.leave(activation.id);
         let mut origin = Origin::of(activation);
         origin.step_loop(transition.loop_step);
@@ -622,6 +643,9 @@ impl<'a> Desk<'a> {
                 self.snapshot.activation(id).map_or_else(|| Name::from("a child"), |a| a.place.clone());
             return Err(Refusal::Superseded { activation: id, what }.into());
         };
+        if let ChildEnd::Completed { output } = end {
+            self.compiled.limits.nesting("the child's result", output).map_err(DecideError::from)?;
+        }
         let mut turn = self.turn();
         turn.child_ended(id, wait, child, end.clone())?;
         let resolved = turn.next.activation(id).is_some_and(|now| now.status == ActivationStatus::Active);
@@ -631,7 +655,7 @@ impl<'a> Desk<'a> {
 
     fn patched(&self, patch: &Patch) -> Result<Decision, Rejected> {
         let mut turn = self.turn();
-        turn.change_context(patch)?;
+        turn.change_context([patch])?;
         Ok(change(turn.conclude("__operator:patch".to_owned(), &NOTHING, false)))
     }
 

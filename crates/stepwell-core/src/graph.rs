@@ -169,11 +169,12 @@ fn class(status: PlaceStatus) -> &'static str {
     }
 }
 
-/// Mermaid reads quotes, brackets and `#` in a label unless they are written as entities.
+/// Mermaid reads quotes, brackets and `#` in a label unless they are written as entities, and a label is one line.
 fn quoted(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, char| {
         match char {
             '"' | '#' | '<' | '>' | '`' | '&' => drop(write!(out, "#{};", u32::from(char))),
+            control if control.is_control() => out.push(' '),
             plain => out.push(plain),
         }
         out

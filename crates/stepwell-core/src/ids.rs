@@ -149,7 +149,7 @@ impl FromStr for DefinitionHash {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || NotAHash(text.to_owned());
-        if text.len() != 64 || !text.is_ascii() {
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(wrong());
         }
         let mut bytes = [0; 32];

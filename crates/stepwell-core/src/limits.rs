@@ -1,6 +1,7 @@
 //! Every limit Stepwell has: its default, the name it is configured by, and the error that says it was reached.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Something was larger than its limit allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -65,6 +66,8 @@ limits! {
     MAX_SNAPSHOT_BYTES snapshot_bytes = 4 * 1024 * 1024;
     /// Bytes of a signal's payload as JSON.
     MAX_PAYLOAD_BYTES payload_bytes = 256 * 1024;
+    /// Levels of nesting in a context, payload, slot, local, input or result.
+    MAX_VALUE_DEPTH value_depth = 64;
     /// Keys of session slots in one run.
     MAX_SESSION_KEYS session_keys = 256;
     /// Bytes of all session slots of one run as JSON.
@@ -85,6 +88,26 @@ limits! {
     MAX_COMMIT_BYTES commit_bytes = 16 * 1024 * 1024;
     /// Rows a page of a listing may have.
     MAX_PAGE_ROWS page_rows = 200;
+}
+
+impl Limits {
+    /// Refuses a value that nests deeper than allowed: what is stored has to be readable again, and JSON readers
+    /// stop at a depth.
+    pub fn nesting(&self, what: &str, value: &Value) -> Result<(), LimitExceeded> {
+        self.value_depth(what, depth(value, self.value_depth.saturating_add(1)))
+    }
+}
+
+/// How many levels of lists and objects a value has, counted no further than `most`.
+fn depth(value: &Value, most: u64) -> usize {
+    let inner = most.saturating_sub(1);
+    match value {
+        Value::Array(items) if most > 0 => 1 + items.iter().map(|item| depth(item, inner)).max().unwrap_or(0),
+        Value::Object(fields) if most > 0 => {
+            1 + fields.values().map(|field| depth(field, inner)).max().unwrap_or(0)
+        }
+        _ => 0,
+    }
 }
 
 fn exceeded(limit: &str, what: &str, actual: u64, max: u64) -> Result<(), LimitExceeded> {

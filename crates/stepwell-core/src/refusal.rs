@@ -148,6 +148,11 @@ pub enum DecideError {
     /// The context would no longer fit its schema.
     #[error("the context would not fit its schema: {}", list(.0))]
     ContextUnfit(Vec<Misfit>),
+    /// The session slots would no longer be slots.
+    #[error(
+        "session slots are an object of names and values, and this change would make them something else"
+    )]
+    SessionUnfit,
     /// The result does not fit the output schema.
     #[error("the result of `{place}` does not fit the output schema: {}", list(misfits))]
     OutputUnfit {

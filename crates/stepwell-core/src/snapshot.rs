@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::definition::{Compiled, Definition, PlaceKind};
+use crate::definition::{Compiled, Definition, PlaceKind, PlaceNode};
 use crate::ids::{DefinitionHash, Name, RunId};
 use crate::limits::{LimitExceeded, Limits};
 use crate::refusal::Failure;
@@ -180,6 +180,16 @@ pub enum Finished {
     },
     /// By command.
     Cancelled,
+}
+
+impl Finished {
+    /// The end place, unless it was by command.
+    fn place(&self) -> Option<&Name> {
+        match self {
+            Finished::Completed { place, .. } => Some(place),
+            Finished::Cancelled => None,
+        }
+    }
 }
 
 /// What is going on in a place, read off the activations.
@@ -373,7 +383,9 @@ impl Snapshot {
         }
         let compiled = definition.compiled();
         let named = self.activations.iter().map(|activation| &activation.place);
+        let ends = self.finished.iter().chain(&self.last_end).filter_map(Finished::place);
         let named = named.chain(&self.completed).chain(self.passings.iter().map(|passing| &passing.fork));
+        let named = named.chain(ends);
         for place in named {
             if compiled.place(place).is_none() {
                 return Err(RestoreError::UnknownPlace(place.clone()));
@@ -393,7 +405,7 @@ impl Snapshot {
     pub fn contradictions(&self, definition: &Definition) -> Vec<String> {
         let compiled = definition.compiled();
         let mut found = Vec::new();
-        self.check_end(&mut found);
+        self.check_end(compiled, &mut found);
         self.check_ids(&mut found);
         for activation in &self.activations {
             self.check_activation(compiled, activation, &mut found);
@@ -404,7 +416,12 @@ impl Snapshot {
         found
     }
 
-    fn check_end(&self, found: &mut Vec<String>) {
+    fn check_end(&self, compiled: &Compiled, found: &mut Vec<String>) {
+        for place in self.finished.iter().chain(&self.last_end).filter_map(Finished::place) {
+            if !matches!(compiled.place(place).map(|node| &node.kind), Some(PlaceKind::End { .. })) {
+                found.push(format!("it came to an end in `{place}`, which is not an end"));
+            }
+        }
         if self.is_terminal != self.finished.is_some() {
             found.push("`isTerminal` and `finished` disagree".into());
         }
@@ -440,11 +457,14 @@ impl Snapshot {
                 found.push(format!("activation {id} rests in `{place}`, where nothing can rest"));
             }
             PlaceKind::Step if waiting => found.push(format!("activation {id} waits in the step `{place}`")),
-            PlaceKind::Join { .. } if waiting && activation.branch.is_none() => {
-                found.push(format!("activation {id} waits in the join `{place}` outside any fork"));
+            PlaceKind::Join { .. } if waiting && !self.is_joined_in(compiled, activation) => {
+                found.push(format!(
+                    "activation {id} waits in the join `{place}`, which does not join its fork"
+                ));
             }
             PlaceKind::Step | PlaceKind::Wait(_) | PlaceKind::Join { .. } => {}
         }
+        self.check_children(node, activation, found);
         self.check_branch(activation.branch, &format!("activation {id}"), found);
         for timer in &activation.timers {
             let known = compiled.transition(&timer.transition);
@@ -452,6 +472,31 @@ impl Snapshot {
                 found
                     .push(format!("activation {id} has a timer for `{}`, not its place's", timer.transition));
             }
+        }
+    }
+
+    /// The place is the join of the fork the activation came from.
+    fn is_joined_in(&self, compiled: &Compiled, activation: &Activation) -> bool {
+        let passing = activation.branch.and_then(|branch| self.passing(branch.passing));
+        let fork = passing.and_then(|passing| compiled.place(&passing.fork));
+        match fork.map(|fork| &fork.kind) {
+            Some(PlaceKind::Fork { join: Some(join), .. }) => compiled.places[*join].name == activation.place,
+            _ => false,
+        }
+    }
+
+    fn check_children(&self, node: &PlaceNode, activation: &Activation, found: &mut Vec<String>) {
+        let (id, place) = (activation.id, &activation.place);
+        let expected = matches!(&node.kind, PlaceKind::Wait(wait) if wait.children.is_some());
+        match &activation.children {
+            None if expected => {
+                found.push(format!("activation {id} in `{place}` has no account of its children"))
+            }
+            Some(_) if !expected => found.push(format!("activation {id} in `{place}` waits for no children")),
+            Some(children) if children.ended.keys().any(|child| *child >= children.total) => {
+                found.push(format!("activation {id} in `{place}` has more children ended than started"));
+            }
+            _ => {}
         }
     }
 
@@ -484,6 +529,11 @@ impl Snapshot {
         let Some(join) = join.map(|join| &compiled.places[join]) else { return };
         let PlaceKind::Join { quorum, .. } = join.kind else { return };
         let arrived = self.arrived(id, &join.name).count();
+        let branches: BTreeSet<_> =
+            self.arrived(id, &join.name).map(|activation| activation.branch).collect();
+        if branches.len() < arrived {
+            found.push(format!("a branch of passing {id} waits twice in `{}`", join.name));
+        }
         if passing.fired && arrived > 0 {
             found
                 .push(format!("the join of passing {id} has fired, and {arrived} branches still wait in it"));

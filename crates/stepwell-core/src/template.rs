@@ -1,8 +1,8 @@
 //! Templates: JSON with expressions in it, from which an input is made.
 //!
-//! `{"$expr": "…"}` is replaced by the expression's value. `{"$secret": "NAME"}` stays as it is: secrets are resolved
-//! later and elsewhere, so that no rendered input ever holds one. For the same reason a secret can only be named by
-//! the template, never by the data that flows through it.
+//! `{"$expr": "…"}` is replaced by the expression's value. `{"$secret": "NAME"}` stays as it is: secrets are
+//! resolved later and elsewhere, so that no rendered input ever holds one. For the same reason a secret can
+//! only be named by the template, never by the data that flows through it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -81,7 +81,8 @@ const SECRET: &str = "$secret";
 const MAX_DEPTH: u32 = 128;
 
 impl Template {
-    /// Compiles a template, or reports everything that is wrong with it, each with a JSON pointer into `source`.
+    /// Compiles a template, or reports everything that is wrong with it, each with a JSON pointer into
+    /// `source`.
     pub fn compile(source: &Value) -> Result<Template, Vec<TemplateProblem>> {
         let mut compiler = Compiler::default();
         let part = compiler.part(source, 0);
@@ -92,8 +93,8 @@ impl Template {
         }
     }
 
-    /// Replaces every expression by its value. One that is undefined leaves its object field out; at the top or in a
-    /// list that is an error.
+    /// Replaces every expression by its value. One that is undefined leaves its object field out; at the top
+    /// or in a list that is an error.
     pub fn render(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<Value, TemplateError> {
         let mut renderer = Renderer { scope, budget, pointer: String::new() };
         renderer.required(&self.compiled.part)

@@ -12,9 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
-/// The years 0000 to 9999, the range RFC 3339 can write.
+/// The years 0000 to 9999, the range RFC 3339 can write, as far as it is one of them in every time zone.
 const MIN_MICROS: i64 = -62_167_219_200_000_000;
-const MAX_MICROS: i64 = 253_402_300_799_999_999;
+const MAX_MICROS: i64 = 253_402_207_200_000_000;
 
 impl Timestamp {
     /// The earliest instant that can be written down.

@@ -114,6 +114,8 @@ pub(crate) struct Turn<'a> {
     exited: Vec<Name>,
     pub(crate) transitions: Vec<Name>,
     ended: Vec<ActivationId>,
+    /// Passings whose branches were ended by this turn: nothing enters a place in them any more.
+    closed: BTreeSet<PassingId>,
     stopped: Option<Failure>,
 }
 
@@ -127,6 +129,7 @@ impl<'a> Turn<'a> {
             exited: Vec::new(),
             transitions: Vec::new(),
             ended: Vec::new(),
+            closed: BTreeSet::new(),
             stopped: None,
         }
     }
@@ -147,7 +150,8 @@ impl<'a> Turn<'a> {
         origin: Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
-        if self.next.is_terminal {
+        if self.next.is_terminal || origin.branch.is_some_and(|branch| self.closed.contains(&branch.passing))
+        {
             return Ok(());
         }
         let compiled = self.compiled;
@@ -173,7 +177,10 @@ impl<'a> Turn<'a> {
     ) -> Result<ActivationId, DecideError> {
         let node = &self.compiled.places[place];
         self.compiled.limits.activations("the run", self.next.activations.len() + 1)?;
-        let timers = self.timers(place, &origin.locals, event)?;
+        let timers = match (&node.kind, status) {
+            (PlaceKind::Join { .. }, ActivationStatus::Waiting) => Vec::new(),
+            _ => self.timers(place, &origin.locals, event)?,
+        };
         self.entered.push(node.name.clone());
         let id = self.number();
         self.next.activations.push(Activation {
@@ -379,11 +386,7 @@ impl<'a> Turn<'a> {
         };
         let arrived: Vec<_> = self.next.arrived(branch.passing, &join).map(|waiting| waiting.id).collect();
         if (arrived.len() as u32) + 1 < quorum {
-            let id = self.stay(place, ActivationStatus::Waiting, origin, event)?;
-            if let Some(activation) = self.activation_mut(id) {
-                activation.timers.clear();
-            }
-            return Ok(());
+            return self.stay(place, ActivationStatus::Waiting, origin, event).map(drop);
         }
         self.next.activations.retain(|activation| !arrived.contains(&activation.id));
         if cancel_rest {
@@ -404,10 +407,19 @@ impl<'a> Turn<'a> {
             }
         }
         let gone = |branch: Option<Branch>| branch.is_some_and(|branch| inside.contains(&branch.passing));
-        self.ended.extend(self.next.activations.iter().filter(|a| gone(a.branch)).map(|a| a.id));
-        self.next.activations.retain(|activation| !gone(activation.branch));
-        inside.remove(&passing);
-        self.next.passings.retain(|open| !inside.contains(&open.id));
+        let (ended, going): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.next.activations).into_iter().partition(|a| gone(a.branch));
+        self.next.activations = going;
+        self.next.passings.retain(|open| open.id == passing || !inside.contains(&open.id));
+        self.closed.extend(inside);
+        self.end(&ended);
+    }
+
+    /// Activations that are ended from outside leave their places without completing them.
+    fn end(&mut self, activations: &[Activation]) {
+        self.ended.extend(activations.iter().map(|activation| activation.id));
+        let places: BTreeSet<_> = activations.iter().map(|activation| &activation.place).collect();
+        self.exited.extend(places.into_iter().cloned());
     }
 
     fn come_to_end(
@@ -439,6 +451,7 @@ impl<'a> Turn<'a> {
         let output = template
             .render(&view, &mut Budget::default())
             .map_err(|error| DecideError::Template { at: format!("output of place `{place}`"), error })?;
+        self.compiled.limits.nesting("the result", &output)?;
         let misfits = self.compiled.output.as_ref().map(|schema| schema.check(&output)).unwrap_or_default();
         if misfits.is_empty() {
             return Ok(output);
@@ -448,23 +461,25 @@ impl<'a> Turn<'a> {
 
     /// The run is over; whatever else is going on ends with it.
     pub(crate) fn finish(&mut self, how: Finished) {
-        self.ended.extend(self.next.activations.iter().map(|activation| activation.id));
-        if how == Finished::Cancelled {
-            self.exited.extend(self.next.current_places());
-        }
-        self.next.activations.clear();
+        let ended = std::mem::take(&mut self.next.activations);
+        self.end(&ended);
         self.next.passings.clear();
         self.next.last_end = None;
         self.next.finished = Some(how);
         self.next.is_terminal = true;
     }
 
-    /// Changes the context; what would not fit its schema is refused.
-    pub(crate) fn change_context(&mut self, patch: &Patch) -> Result<(), DecideError> {
-        if patch.is_empty() {
+    /// Changes the context; what would not fit its schema in the end is refused.
+    pub(crate) fn change_context<'p>(
+        &mut self,
+        patches: impl IntoIterator<Item = &'p Patch>,
+    ) -> Result<(), DecideError> {
+        let patches: Vec<_> = patches.into_iter().filter(|patch| !patch.is_empty()).collect();
+        if patches.is_empty() {
             return Ok(());
         }
-        patch.apply(Arc::make_mut(&mut self.next.context));
+        let context = Arc::make_mut(&mut self.next.context);
+        patches.into_iter().for_each(|patch| patch.apply(context));
         check_context(self.compiled, &self.next.context)
     }
 
@@ -476,11 +491,11 @@ impl<'a> Turn<'a> {
         let mut session = Value::Object(std::mem::take(&mut self.next.session));
         patch.apply(&mut session);
         let limits = &self.compiled.limits;
+        limits.nesting("the session", &session)?;
         limits.session_bytes("the session", session.to_string().len())?;
-        if let Value::Object(slots) = session {
-            limits.session_keys("the session", slots.len())?;
-            self.next.session = slots;
-        }
+        let Value::Object(slots) = session else { return Err(DecideError::SessionUnfit) };
+        limits.session_keys("the session", slots.len())?;
+        self.next.session = slots;
         Ok(())
     }
 
@@ -558,6 +573,7 @@ impl<'a> Turn<'a> {
 
 /// The context is an object that fits its schema.
 pub(crate) fn check_context(compiled: &Compiled, context: &Value) -> Result<(), DecideError> {
+    compiled.limits.nesting("the context", context)?;
     let misfits = match &compiled.context {
         Some(schema) => schema.check(context),
         None if context.is_object() => Vec::new(),

@@ -1,1 +1,21 @@
-//! placeholder
+//! Stepwell's embedded default: one SQLite file, one writer thread with group commit, a few readers.
+//!
+//! Whatever waits when the writer is free goes into one transaction with one fsync; everybody is answered after it. A
+//! file belongs to one process at a time, told by a lock file beside it. Read [`writer`] first.
+
+mod apply;
+mod connection;
+mod error;
+mod jobs;
+mod lock;
+mod migrate;
+mod query;
+mod reader;
+mod rows;
+mod statements;
+mod store;
+mod wal;
+mod writer;
+
+pub use error::OpenError;
+pub use store::{Options, SqliteStore};

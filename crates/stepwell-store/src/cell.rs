@@ -266,10 +266,16 @@ pub enum CellError {
     },
     /// The value, key or owner is too large.
     #[error(transparent)]
-    TooLarge(#[from] LimitExceeded),
+    TooLarge(Box<LimitExceeded>),
     /// The key or owner is empty.
     #[error("the {0} is empty")]
     Empty(&'static str),
+}
+
+impl From<LimitExceeded> for CellError {
+    fn from(exceeded: LimitExceeded) -> Self {
+        CellError::TooLarge(Box::new(exceeded))
+    }
 }
 
 impl CellWrite {

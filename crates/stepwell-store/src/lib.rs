@@ -15,7 +15,7 @@ pub mod run;
 pub mod scope;
 pub mod store;
 #[cfg(feature = "suite")]
-pub mod suite {}
+pub mod suite;
 pub mod traced;
 
 pub use cell::{

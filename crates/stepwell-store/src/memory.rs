@@ -171,20 +171,29 @@ impl Tables {
         match sweep.what {
             SweepWhat::Cells => {
                 let expired = |cell: &&mut Cell| cell.value.is_some() && cell.live(sweep.now).is_none();
-                let cells = self.cells.values_mut().filter(expired).take(limit);
-                cells.map(|cell| (cell.value, cell.expires_at) = (None, None)).count() as u64
+                let mut cells: Vec<_> = self.cells.values_mut().filter(expired).collect();
+                cells.sort_by_key(|cell| cell.expires_at);
+                let swept = cells.into_iter().take(limit);
+                swept.map(|cell| (cell.value, cell.expires_at) = (None, None)).count() as u64
             }
             SweepWhat::Keys => {
-                let gone = self.keys.iter().filter(|(_, row)| !row.holds(sweep.now)).take(limit);
-                let gone: Vec<_> = gone.map(|(key, _)| key.clone()).collect();
-                gone.iter().for_each(|key| drop(self.keys.remove(key)));
+                let mut gone: Vec<_> =
+                    self.keys.values().filter(|row| !row.holds(sweep.now)).cloned().collect();
+                gone.sort_by_key(|row| match row.lives {
+                    Lives::Until(until) => Some(until),
+                    Lives::WithRun(_) => None,
+                });
+                gone.truncate(limit);
+                gone.iter().for_each(|row| drop(self.keys.remove(&(row.operation.clone(), row.key.clone()))));
                 gone.len() as u64
             }
             SweepWhat::Runs { ended_before } => {
                 let ended =
                     self.runs.values().filter(|row| row.status.is_final() && row.updated_at < ended_before);
-                let ended: Vec<_> = ended.take(limit).map(|row| row.run).collect();
-                ended.iter().for_each(|run| self.purge(*run));
+                let mut ended: Vec<_> = ended.map(|row| (row.updated_at, row.run)).collect();
+                ended.sort();
+                ended.truncate(limit);
+                ended.iter().for_each(|(_, run)| self.purge(*run));
                 ended.len() as u64
             }
         }

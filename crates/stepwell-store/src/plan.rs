@@ -213,9 +213,10 @@ pub fn new_row(new: &NewRun, at: Timestamp) -> (RunRow, Stored) {
     (row, stored)
 }
 
-/// When a run is looked at next: what the step says, but now if a message came that it does not know of.
-pub fn wake_after(wake: Option<Timestamp>, unseen: bool, at: Timestamp) -> Option<Timestamp> {
-    if unseen { Some(wake.map_or(at, |wake| wake.min(at))) } else { wake }
+/// When a run is looked at next: what the step says, or earlier if a message came that it does not know of (the
+/// message has moved the row's own time).
+pub fn wake_after(wake: Option<Timestamp>, row: Option<Timestamp>, unseen: bool) -> Option<Timestamp> {
+    if unseen { wake.into_iter().chain(row).min() } else { wake }
 }
 
 enum Failed<E> {
@@ -289,7 +290,10 @@ impl<'a, R: Rows> Planner<'a, R> {
     }
 
     fn check_keys(&mut self, keys: &[KeyWrite]) -> Result<(), Failed<R::Error>> {
-        for KeyWrite { operation, key, request, .. } in keys {
+        for (index, KeyWrite { operation, key, request, .. }) in keys.iter().enumerate() {
+            if keys[..index].iter().any(|other| other.operation == *operation && other.key == *key) {
+                return Err(Refused::KeyReused { operation: operation.clone(), key: key.clone() }.into());
+            }
             let Some(row) = self.rows.key(operation, key).map_err(Failed::Rows)? else { continue };
             if !row.holds(self.at) {
                 continue;
@@ -309,8 +313,10 @@ impl<'a, R: Rows> Planner<'a, R> {
         if let Some(refused) = refuse_step(self.row(run)?.as_ref(), step) {
             return Err(refused.into());
         }
-        for &seq in &step.take {
-            match self.rows.message(run, seq).map_err(Failed::Rows)? {
+        for (index, &seq) in step.take.iter().enumerate() {
+            // The first to take a message takes it; a second time in the same commit it is no longer there.
+            let twice = step.take[..index].contains(&seq);
+            match self.rows.message(run, seq).map_err(Failed::Rows)?.filter(|_| !twice) {
                 None => return Err(Refused::NoMessage { run, seq }.into()),
                 Some(counts) => {
                     if let Some((row, _)) = self.runs.get_mut(&run) {
@@ -375,14 +381,14 @@ impl<'a, R: Rows> Planner<'a, R> {
         if let (None, Some(fill)) = (&next, fills.first()) {
             return Err(no_place(fill, "the commit has no next state").into());
         }
-        let (mut head, stored) = advance(&step, next.as_ref());
+        let (head, stored) = advance(&step, next.as_ref());
         let (row, _) = self.runs.get_mut(&run).expect("the step's row was read when it was checked");
         row.revision = head.revision;
         row.version = head.version;
         row.fence = head.fence;
         row.owner = head.owner;
         row.status = step.status;
-        row.wake = wake_after(step.wake, row.inbox_seq > step.head.inbox_seen, self.at);
+        row.wake = wake_after(step.wake, row.wake, row.inbox_seq > step.head.inbox_seen);
         row.chain = head.chain;
         row.attempt = step.attempt;
         row.updated_at = self.at;
@@ -397,7 +403,6 @@ impl<'a, R: Rows> Planner<'a, R> {
             };
             plan.checkpoints.push(checkpoint);
         }
-        head.wake = row.wake;
         self.dirty.push(run);
         plan.committed.head = Some(head);
         plan.take.extend(step.take.into_iter().map(|seq| (run, seq)));
@@ -439,7 +444,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         }
         row.inbox_seq += 1;
         row.inbox_len += u64::from(message.counts);
-        row.wake = wake_after(row.wake, true, self.at);
+        row.wake = wake_after(row.wake, Some(self.at), true);
         let seq = row.inbox_seq;
         self.dirty.push(run);
         plan.put.push(MessageRow {
@@ -467,15 +472,6 @@ impl<'a, R: Rows> Planner<'a, R> {
             }
         }
         plan.cells = self.cells.into_values().collect();
-        // A message to the run that is committed may have changed its row after the answer was made.
-        let rows = plan.update.iter().chain(&plan.insert);
-        let heads = plan.committed.head.iter_mut().chain(&mut plan.committed.created);
-        let rows: BTreeMap<_, _> = rows.map(|row| (row.run, row.wake)).collect();
-        for head in heads {
-            if let Some(wake) = rows.get(&head.run) {
-                head.wake = *wake;
-            }
-        }
     }
 }
 

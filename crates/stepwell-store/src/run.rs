@@ -98,7 +98,8 @@ pub struct Head {
     pub owner: Option<ProcessId>,
     /// How it is doing.
     pub status: Status,
-    /// When it is to be looked at next; `None` = not by itself.
+    /// When it is to be looked at next; `None` = not by itself. A message that came since may have made that earlier
+    /// in the row: a commit built on this head keeps the earlier time.
     pub wake: Option<Timestamp>,
     /// The newest inbox message that whoever holds this head knows of.
     pub inbox_seen: u64,

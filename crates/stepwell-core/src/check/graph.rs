@@ -52,11 +52,12 @@ pub(super) fn explore(spec: &Spec, links: &Links, limits: &Limits, report: &mut 
         self_nested: BTreeSet::new(),
         too_deep: BTreeSet::new(),
     };
+    walk.report_places(report);
     let Some(initial) = links.initial else { return Routes::default() };
     walk.enter(None, initial, Vec::new());
     walk.run();
-    walk.report_places(report);
-    walk.report_joins(report)
+    walk.report_forks(report);
+    if walk.is_complete() { walk.report_joins(report) } else { Routes::default() }
 }
 
 /// Where one can get from each place by a transition or after a failure.
@@ -122,22 +123,43 @@ impl Walk<'_> {
         self.places[place].0
     }
 
-    fn report_places(&self, report: &mut Report) {
-        if self.seen.len() > MAX_STATES {
-            let message = "forks and joins are too entangled to be checked: nest them more simply".to_owned();
-            report.add(ProblemCode::TooLarge, Location::Definition, message);
-            return;
+    /// Every way was walked to its end, so what has not come to a join never will.
+    fn is_complete(&self) -> bool {
+        self.too_deep.is_empty() && self.seen.len() <= MAX_STATES
+    }
+
+    fn is_end(&self, place: PlaceIndex) -> bool {
+        matches!(self.places[place].1, Place::End { .. })
+    }
+
+    /// The places one can come to from here, whatever forks are open.
+    fn reached(&self, initial: PlaceIndex) -> BTreeSet<PlaceIndex> {
+        let (mut reached, mut open) = (BTreeSet::from([initial]), vec![initial]);
+        while let Some(place) = open.pop() {
+            let next = self.edges[place].iter().chain(&self.links.branches[place]);
+            open.extend(next.copied().filter(|place| reached.insert(*place)));
         }
-        let reached: BTreeSet<_> = self.seen.iter().map(|(place, _)| *place).collect();
-        for place in (0..self.places.len()).filter(|place| !reached.contains(place)) {
+        reached
+    }
+
+    fn report_places(&self, report: &mut Report) {
+        let all: BTreeSet<_> = (0..self.places.len()).collect();
+        let reached = self.links.initial.map_or_else(|| all.clone(), |initial| self.reached(initial));
+        for &place in all.difference(&reached) {
             let message = "no run can come here: nothing that is reachable leads to it".to_owned();
             report.add(ProblemCode::UnreachablePlace, self.at(place), message);
         }
-        let ends = |place: &PlaceIndex| matches!(self.places[*place].1, Place::End { .. });
-        if !reached.iter().any(ends) {
-            let exists = (0..self.places.len()).any(|place| ends(&place));
+        if !reached.iter().any(|place| self.is_end(*place)) {
+            let exists = all.iter().any(|place| self.is_end(*place));
             let message = if exists { "no end place can be reached" } else { "there is no end place" };
             report.add(ProblemCode::NoEnd, Location::Definition, message.to_owned());
+        }
+    }
+
+    fn report_forks(&self, report: &mut Report) {
+        if self.seen.len() > MAX_STATES {
+            let message = "forks and joins are too entangled to be checked: nest them more simply".to_owned();
+            report.add(ProblemCode::TooLarge, Location::Definition, message);
         }
         for &fork in &self.self_nested {
             let message = "this fork can be entered again inside one of its own branches: join them before";
@@ -216,7 +238,7 @@ impl Walk<'_> {
             Quorum::All => branches,
             Quorum::Any => 1,
             Quorum::N(n) => {
-                if n == 0 || n > branches {
+                if n > branches {
                     let message = format!("a quorum of {n} cannot be: {branches} branches can come here");
                     report.add(ProblemCode::BadQuorum, self.at(place), message);
                 }

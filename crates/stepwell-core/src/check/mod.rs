@@ -135,7 +135,9 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
     let parts = parse::parse(&spec, &mut report);
     let routes = graph::explore(&spec, &links, limits, &mut report);
     if !report.problems.is_empty() {
-        report.problems.sort_by(|a, b| a.at.cmp(&b.at).then(a.code.cmp(&b.code)));
+        let key = |problem: &Problem| (problem.at.clone(), problem.code, problem.message.clone());
+        report.problems.sort_by_cached_key(key);
+        report.problems.dedup();
         return Err(Problems(report.problems));
     }
     let hash = DefinitionHash::of(&canonical(&spec));

@@ -6,7 +6,7 @@ use super::{Location, ProblemCode, Report};
 use crate::definition::PlaceIndex;
 use crate::ids::Name;
 use crate::limits::{LimitExceeded, Limits};
-use crate::spec::{Firing, Guard, Place, Spec, Transition, Trigger};
+use crate::spec::{ChildRule, Firing, Guard, Place, Quorum, Spec, Transition, Trigger, Wait};
 
 /// The spec's names as indices; what could not be resolved is missing.
 #[derive(Debug, Default)]
@@ -37,10 +37,7 @@ pub(super) fn resolve(spec: &Spec, limits: &Limits, report: &mut Report) -> Link
     for signal in spec.signals.keys() {
         name(signal, &Location::Signal(signal.clone()), limits, report);
     }
-    for (place_name, place) in &spec.places {
-        name(place_name, &Location::Place(place_name.clone()), limits, report);
-        resolve_place(spec, place_name, place, &mut links, report);
-    }
+    // Transitions first: whether a place is left is asked of their sources as read, not as written.
     let mut seen = BTreeSet::new();
     for transition in &spec.transitions {
         let at = Location::Transition(transition.id.clone());
@@ -49,7 +46,13 @@ pub(super) fn resolve(spec: &Spec, limits: &Limits, report: &mut Report) -> Link
             let message = "another transition has the same id; ids are unique in a workflow".to_owned();
             report.add(ProblemCode::DuplicateTransition, at.clone(), message);
         }
-        resolve_transition(spec, transition, &at, &mut links, report);
+        resolve_transition(spec, transition, &at, limits, &mut links, report);
+    }
+    for (index, (place_name, place)) in spec.places.iter().enumerate() {
+        let at = Location::Place(place_name.clone());
+        name(place_name, &at, limits, report);
+        let leaving = leaving(spec, index, &links);
+        resolve_place(place, &leaving, &at, &mut links, report);
     }
     links
 }
@@ -82,51 +85,73 @@ fn name(name: &Name, at: &Location, limits: &Limits, report: &mut Report) {
     }
 }
 
-fn resolve_place(spec: &Spec, place_name: &Name, place: &Place, links: &mut Links, report: &mut Report) {
-    let at = Location::Place(place_name.clone());
+/// The transitions that leave a place.
+fn leaving<'a>(spec: &'a Spec, place: PlaceIndex, links: &Links) -> Vec<&'a Transition> {
+    let sources = spec.transitions.iter().zip(&links.ends);
+    sources.filter(|(_, (from, _))| *from == Some(place)).map(|(transition, _)| transition).collect()
+}
+
+fn resolve_place(
+    place: &Place,
+    leaving: &[&Transition],
+    at: &Location,
+    links: &mut Links,
+    report: &mut Report,
+) {
     let (mut branches, mut of, mut error) = (Vec::new(), BTreeSet::new(), None);
     match place {
         Place::Step {} | Place::End { .. } => {}
         Place::Wait(wait) => {
-            if let Some(signal) = &wait.signal {
-                report.signal(signal, &at);
-            }
-            error = wait.error_place.as_ref().and_then(|name| report.place(name, "the error place", &at));
-            let timed = spec
-                .transitions
-                .iter()
-                .any(|t| t.from == *place_name && matches!(t.on, Trigger::AfterMs(_) | Trigger::Until(_)));
-            if wait.signal.is_none() && wait.children.is_none() && !timed {
-                let message =
-                    "nobody can resolve this wait: name a signal, wait for children, or add a timer";
-                report.add(ProblemCode::UnresolvableWait, at.clone(), message.to_owned());
-            }
+            error = wait.error_place.as_ref().and_then(|name| report.place(name, "the error place", at));
+            resolve_wait(wait, leaving, at, report);
         }
         Place::Fork { branches: names } => {
             if names.is_empty() {
                 let message = "the fork has no branches".to_owned();
                 report.add(ProblemCode::EmptyFork, at.clone(), message);
             }
-            branches = names.iter().filter_map(|name| report.place(name, "branch", &at)).collect();
+            branches = names.iter().filter_map(|name| report.place(name, "branch", at)).collect();
         }
         Place::Join(join) => {
-            of = join.of.iter().filter_map(|name| report.place(name, "the joined place", &at)).collect();
+            of = join.of.iter().filter_map(|name| report.place(name, "the joined place", at)).collect();
+            if join.quorum == Quorum::N(0) {
+                let message = "a quorum of 0 cannot be: a join fires when a branch comes".to_owned();
+                report.add(ProblemCode::BadQuorum, at.clone(), message);
+            }
         }
     }
-    if !matches!(place, Place::End { .. } | Place::Fork { .. }) && !left(spec, place_name) {
+    if !matches!(place, Place::End { .. } | Place::Fork { .. }) && leaving.is_empty() {
         let message = "nothing leaves this place: add a transition, or make it an end".to_owned();
-        report.add(ProblemCode::DeadEnd, at, message);
+        report.add(ProblemCode::DeadEnd, at.clone(), message);
     }
     links.branches.push(branches);
     links.join_of.push(of);
     links.wait_error.push(error);
 }
 
-fn left(spec: &Spec, place: &Name) -> bool {
-    spec.transitions.iter().any(|transition| transition.from == *place)
+fn resolve_wait(wait: &Wait, leaving: &[&Transition], at: &Location, report: &mut Report) {
+    if let Some(signal) = &wait.signal {
+        report.signal(signal, at);
+    }
+    if wait.children == Some(ChildRule::N(0)) {
+        let message = "waiting for 0 children is no wait: ask for one or more".to_owned();
+        report.add(ProblemCode::BadQuorum, at.clone(), message);
+    }
+    let timed = leaving.iter().any(|t| matches!(t.on, Trigger::AfterMs(_) | Trigger::Until(_)));
+    if wait.signal.is_none() && wait.children.is_none() && !timed {
+        let message = "nobody can resolve this wait: name a signal, wait for children, or add a timer";
+        report.add(ProblemCode::UnresolvableWait, at.clone(), message.to_owned());
+    }
 }
 
-fn resolve_transition(spec: &Spec, t: &Transition, at: &Location, links: &mut Links, report: &mut Report) {
+fn resolve_transition(
+    spec: &Spec,
+    t: &Transition,
+    at: &Location,
+    limits: &Limits,
+    links: &mut Links,
+    report: &mut Report,
+) {
     let from = report.place(&t.from, "the source", at);
     let to = report.place(&t.to, "the target", at);
     links.ends.push((from, to));
@@ -152,8 +177,11 @@ fn resolve_transition(spec: &Spec, t: &Transition, at: &Location, links: &mut Li
         }
         Trigger::Auto | Trigger::AfterMs(_) | Trigger::Until(_) => {}
     }
+    if let Some(action) = &t.action {
+        name(&action.name, at, limits, report);
+    }
     if let Some(guard) = &t.guard {
-        guard_places(guard, at, report);
+        guard_names(guard, at, limits, report);
     }
     settings(spec, t, at, report);
 }
@@ -169,13 +197,14 @@ fn settings(spec: &Spec, t: &Transition, at: &Location, report: &mut Report) {
     }
 }
 
-fn guard_places(guard: &Guard, at: &Location, report: &mut Report) {
+fn guard_names(guard: &Guard, at: &Location, limits: &Limits, report: &mut Report) {
     match guard {
-        Guard::Completed(name) | Guard::Active(name) => drop(report.place(name, "the guard's place", at)),
+        Guard::Completed(place) | Guard::Active(place) => drop(report.place(place, "the guard's place", at)),
         Guard::And(inner) | Guard::Or(inner) => {
-            inner.iter().for_each(|guard| guard_places(guard, at, report))
+            inner.iter().for_each(|guard| guard_names(guard, at, limits, report));
         }
-        Guard::Not(inner) => guard_places(inner, at, report),
-        Guard::Expr(_) | Guard::Named(_) => {}
+        Guard::Not(inner) => guard_names(inner, at, limits, report),
+        Guard::Named(guard) => name(guard, at, limits, report),
+        Guard::Expr(_) => {}
     }
 }

@@ -1,7 +1,7 @@
 //! The tree an expression is parsed into.
 //!
-//! Runs of operators of one strength are one node, and so are the steps of a path: the tree is only as high as the
-//! expression is nested, and whoever walks it may recurse.
+//! Runs of operators of one strength are one node, and so are the steps of a path: the tree is only as high
+//! as the expression is nested, and whoever walks it may recurse.
 
 use std::ops::Range;
 

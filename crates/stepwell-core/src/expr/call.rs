@@ -1,6 +1,7 @@
 //! The functions an expression can call.
 //!
-//! Undefined arguments follow JSONata 2: every function but `$exists` and `$count` gives undefined for them, `$not` too.
+//! Undefined arguments follow JSONata 2: every function but `$exists` and `$count` gives undefined for them,
+//! `$not` too.
 
 use std::borrow::Cow;
 use std::ops::Range;

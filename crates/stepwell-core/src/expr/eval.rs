@@ -1,7 +1,7 @@
 //! Evaluates the tree of an expression against a scope.
 //!
-//! Values are borrowed from the scope as long as they are only looked at. What is copied or built is paid for when it
-//! is made, so that the budget bounds memory and not only the result.
+//! Values are borrowed from the scope as long as they are only looked at. What is copied or built is paid for
+//! when it is made, so that the budget bounds memory and not only the result.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -125,7 +125,8 @@ impl<'a, 'b> Eval<'a, 'b> {
         Ok(found)
     }
 
-    /// As in JSONata, an undefined item is left out and a list is spread, unless it is itself written as a list.
+    /// As in JSONata, an undefined item is left out and a list is spread, unless it is itself written as a
+    /// list.
     fn list(&mut self, nodes: &'a [Node]) -> Result<Found<'a>, ExprError> {
         let mut items = Vec::new();
         for node in nodes {
@@ -161,8 +162,8 @@ impl<'a, 'b> Eval<'a, 'b> {
     }
 
     fn chain(&mut self, first: &'a Node, rest: &'a [(Op, Node)]) -> Result<Found<'a>, ExprError> {
-        if let [(stop @ (Op::And | Op::Or), _), ..] = rest {
-            return self.logic(first, rest, *stop == Op::Or);
+        if let [(op @ (Op::And | Op::Or), _), ..] = rest {
+            return self.logic(first, rest, *op == Op::Or);
         }
         let mut left = self.side(first)?;
         for (op, node) in rest {

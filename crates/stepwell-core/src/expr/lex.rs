@@ -1,14 +1,14 @@
 //! Cuts an expression into tokens, one at a time.
 //!
-//! One at a time, because the parser has to stop at a construct that is not part of the dialect before its inside,
-//! which may be no tokens at all (a regular expression), is looked at.
+//! One at a time, because the parser has to stop at a construct that is not part of the dialect before its
+//! inside, which may be no tokens at all (a regular expression), is looked at.
 
 use std::ops::Range;
 
 use super::{ExprError, ExprErrorKind};
 
-/// Longest first where one begins another. Those that are not part of the dialect are here too, so that the parser can
-/// refuse them by name.
+/// Longest first where one begins another. Those that are not part of the dialect are here too, so that the
+/// parser can refuse them by name.
 const SYMBOLS: [&str; 38] = [
     "**", "..", ":=", "!=", ">=", "<=", "~>", "??", "?:", "==", "&&", "||", ".", "[", "]", "{", "}", "(",
     ")", ",", "@", "#", ";", ":", "?", "+", "-", "*", "/", "%", "|", "=", "<", ">", "^", "&", "!", "~",

@@ -1,12 +1,13 @@
 //! Expressions: the small, total language of guards and inputs.
 //!
-//! An expression is stored inside a definition and read again years later, so it is a contract. The dialect is
-//! therefore a strict subset of JSONata: whatever parses here means the same there, and everything else is refused
-//! when it is parsed, by name. Evaluation cannot loop, do IO or grow without bound; it spends a [`Budget`].
+//! An expression is stored inside a definition and read again years later, so it is a contract. The dialect
+//! is therefore a strict subset of JSONata: whatever parses here means the same there, and everything else is
+//! refused when it is parsed, by name. Evaluation cannot loop, do IO or grow without bound; it spends a
+//! [`Budget`].
 //!
-//! What is ours and not JSONata's: integers are exact to 64 bits, overflow and division by zero are errors, `==` is
-//! another spelling of `=`, `??` takes its right side for null too, `$coalesce` exists, and a function may be written
-//! without its `$`.
+//! What is ours and not JSONata's: integers are exact to 64 bits, overflow and division by zero are errors,
+//! `==` is another spelling of `=`, `??` takes its right side for null too, `$coalesce` exists, a function
+//! may be written without its `$`, and the text of an object has its keys sorted.
 
 mod ast;
 mod call;
@@ -119,7 +120,8 @@ impl Scope for Roots<'_> {
     }
 }
 
-/// What evaluation may still spend. Evaluating takes from it, so one budget can bound many expressions together.
+/// What evaluation may still spend. Evaluating takes from it, so one budget can bound many expressions
+/// together.
 #[derive(Debug, Clone)]
 pub struct Budget {
     /// Steps: one for each part evaluated, each value walked and each 256 bytes of text read.

@@ -1,7 +1,7 @@
 //! Arithmetic and order of numbers, exact for 64-bit integers.
 //!
-//! JSONata counts in doubles. Ids and amounts beyond 2^53 must survive a workflow, so integers stay integers here and
-//! an overflow is an error instead of a rounded answer.
+//! JSONata counts in doubles. Ids and amounts beyond 2^53 must survive a workflow, so integers stay integers
+//! here and an overflow is an error instead of a rounded answer.
 
 use std::cmp::Ordering;
 
@@ -148,8 +148,8 @@ fn is_number(text: &str) -> bool {
     digits(whole) && fraction.is_none_or(digits) && exponent.is_none_or(digits)
 }
 
-/// ECMAScript's `toPrecision(15)`, left alone for whole numbers as JSONata does. It rounds a tie away from zero where
-/// Rust's formatting rounds it to even.
+/// ECMAScript's `toPrecision(15)`, left alone for whole numbers as JSONata does. It rounds a tie away from
+/// zero where Rust's formatting rounds it to even.
 fn to_15_digits(decimal: f64) -> f64 {
     if !decimal.is_finite() || decimal.fract() == 0.0 {
         return decimal;

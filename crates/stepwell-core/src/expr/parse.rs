@@ -1,7 +1,7 @@
 //! Makes the tree of an expression.
 //!
-//! Operators are climbed by JSONata's binding powers. Where JSONata's reading of two operators side by side is not the
-//! one people expect, parentheses are asked for instead of choosing one.
+//! Operators are climbed by JSONata's binding powers. Where JSONata's reading of two operators side by side
+//! is not the one people expect, parentheses are asked for instead of choosing one.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -120,8 +120,9 @@ impl<'s> Parser<'s> {
         self.node(kind, span, below.into_iter().max())
     }
 
-    /// `left ?? right` and `left ?: right`. JSONata binds their left side like a comparison and their right side not at
-    /// all: it reads `a ?? b = c` as `a ?? (b = c)` and `a and b ?? c` as `a and (b ?? c)`. Nobody should have to know.
+    /// `left ?? right` and `left ?: right`. JSONata binds their left side like a comparison and their right
+    /// side not at all: it reads `a ?? b = c` as `a ?? (b = c)` and `a and b ?? c` as `a and (b ?? c)`.
+    /// Nobody should have to know.
     fn default(&mut self, left: Node, rule: DefaultRule) -> Result<Node, ExprError> {
         let at = self.span.clone();
         self.advance()?;
@@ -175,7 +176,8 @@ impl<'s> Parser<'s> {
         self.node(Kind::Literal(value), span, None)
     }
 
-    /// `-` and what it negates. A number right behind it is one literal: the smallest integer has no positive.
+    /// `-` and what it negates. A number right behind it is one literal: the smallest integer has no
+    /// positive.
     fn negative(&mut self) -> Result<Node, ExprError> {
         let start = self.span.start;
         self.advance()?;

@@ -1,7 +1,8 @@
 //! What the dialect leaves out of JSONata, by name.
 //!
-//! A stored expression must never change its meaning, so a construct that is not evaluated yet is refused when it is
-//! parsed; and whoever wrote it should read that it is known and left out, not that a character was unexpected.
+//! A stored expression must never change its meaning, so a construct that is not evaluated yet is refused
+//! when it is parsed; and whoever wrote it should read that it is known and left out, not that a character
+//! was unexpected.
 
 use super::ExprErrorKind;
 use super::ast::Function;

@@ -1,7 +1,7 @@
 //! Walks over whole values: their truth, equality, size and text.
 //!
-//! Values come from outside and may be large or deep. Every walk pays for what it touches, and none recurses without
-//! a bound.
+//! Values come from outside and may be large or deep. Every walk pays for what it touches, and none recurses
+//! without a bound.
 
 use serde_json::{Map, Value};
 
@@ -129,7 +129,8 @@ fn append_json(value: &Value, depth: u32, text: &mut String, budget: &mut Budget
         }
         Value::Object(fields) => {
             append("{", text, budget)?;
-            // Sorted here too, so that the text is the same if a host builds `serde_json` with `preserve_order`.
+            // Sorted here too, so that the text is the same if a host builds `serde_json` with
+            // `preserve_order`.
             let mut sorted: Vec<_> = fields.iter().collect();
             sorted.sort_unstable_by_key(|(key, _)| *key);
             for (index, (key, field)) in sorted.into_iter().enumerate() {

@@ -1,1 +1,28 @@
-//! Integration tests.
+//! The SQLite store: the suite every backend passes, the random scripts against the reference model, and what only a
+//! database on a disk can show.
+
+mod disk;
+mod files;
+mod group;
+
+use stepwell_sqlite::SqliteStore;
+use stepwell_store::MemoryStore;
+use stepwell_store::suite::{Fresh, script};
+
+async fn memory_store() -> Fresh {
+    Fresh::new(MemoryStore::new())
+}
+
+async fn sqlite_store() -> Fresh {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("runs.sqlite")).unwrap();
+    Fresh::keeping(store, folder)
+}
+
+stepwell_store::conformance!(sqlite, sqlite_store);
+
+#[test]
+fn random_scripts_get_the_same_answers_as_from_the_reference_model() {
+    let tally = script::differential(150, memory_store, sqlite_store);
+    assert!(tally.values().sum::<usize>() > 1_000, "{tally:?}");
+}

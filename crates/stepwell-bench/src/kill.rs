@@ -1,0 +1,243 @@
+//! The `kill` workload: a process commits and is killed without warning, again and again; what it was told is
+//! committed must be there.
+//!
+//! The victim writes a line to a pipe for every commit that was acknowledged; the pipe survives the victim. The state at
+//! each version follows from the run's number, so that not only its presence but its content is checked.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use stepwell_core::{RunId, Timestamp};
+use stepwell_sqlite::SqliteStore;
+use stepwell_store::{HistoryQuery, Store, TenantScope};
+use tokio::runtime::Runtime;
+use uuid::Uuid;
+
+use crate::StoreKind;
+use crate::script::{Random, Script, State};
+
+/// Runs the victim works on at the same time.
+const WRITERS: u64 = 16;
+/// Kills after which a new database is begun, so that reading it back stays quick.
+const KILLS_PER_DATABASE: u64 = 50;
+
+/// How often to kill.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where to commit.
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: StoreKind,
+    /// How many kills.
+    #[arg(long, default_value_t = 1_000)]
+    cycles: u64,
+    /// Seed of the times at which the victim is killed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// JSON only; without it the progress is told on standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the victim is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Victim {
+    /// The database.
+    #[arg(long)]
+    database: PathBuf,
+    /// Said back on the first line, so that whoever kills knows whom.
+    #[arg(long)]
+    name: String,
+    /// The first of the runs it works on.
+    #[arg(long)]
+    first_run: u64,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+struct Tally {
+    acknowledged: u64,
+    found: u64,
+    lost: u64,
+    gaps: u64,
+    duplicates: u64,
+    wrong_states: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let StoreKind::Sqlite = options.store;
+    let runtime = runtime()?;
+    let mut random = Random::new(options.seed);
+    let mut tally = Tally::default();
+    let begin = Instant::now();
+    let mut folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    for cycle in 0..options.cycles {
+        if cycle > 0 && cycle % KILLS_PER_DATABASE == 0 {
+            folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        }
+        let database = folder.path().join("runs.sqlite");
+        // Half of the runs go on from the cycle before, half are new.
+        let first_run = cycle * (WRITERS / 2);
+        let after = Duration::from_micros(500 + random.next() % 60_000);
+        let name = format!("victim-{cycle}-{}", random.next());
+        let (count, acknowledged) = one_cycle(&database, first_run, &name, after)?;
+        tally.acknowledged += count;
+        runtime.block_on(verify(&database, &acknowledged, &mut tally))?;
+        if !options.json && cycle % 50 == 49 {
+            eprintln!("{} kills, {} commits acknowledged, {} lost", cycle + 1, tally.acknowledged, tally.lost);
+        }
+    }
+    println!(
+        "{}",
+        json!({
+            "workload": "kill",
+            "store": "sqlite",
+            "cycles": options.cycles,
+            "acknowledged": tally.acknowledged,
+            "checkpoints_checked": tally.found,
+            "lost": tally.lost,
+            "gaps": tally.gaps,
+            "duplicates": tally.duplicates,
+            "wrong_states": tally.wrong_states,
+            "seconds": begin.elapsed().as_secs(),
+        })
+    );
+    let clean = tally.lost + tally.gaps + tally.duplicates + tally.wrong_states == 0;
+    if clean { Ok(()) } else { Err("acknowledged commits were lost or damaged".to_owned()) }
+}
+
+fn runtime() -> Result<Runtime, String> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_time().build().map_err(|error| error.to_string())
+}
+
+/// How many commits were acknowledged, and the newest version per run.
+type Acknowledged = (u64, BTreeMap<u64, u64>);
+
+/// Starts a victim, lets it work, kills it, and gives what it was told is committed.
+fn one_cycle(database: &Path, first_run: u64, name: &str, after: Duration) -> Result<Acknowledged, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut child = Command::new(program)
+        .args(["victim", "--name", name, "--first-run", &first_run.to_string(), "--database"])
+        .arg(database)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("the victim cannot be started: {error}"))?;
+    let result = watch(&mut child, name, after);
+    // Whatever happened, no victim outlives its cycle.
+    let _ = child.kill();
+    child.wait().map_err(|error| error.to_string())?;
+    result
+}
+
+fn watch(child: &mut Child, name: &str, after: Duration) -> Result<Acknowledged, String> {
+    let output = child.stdout.take().ok_or("the victim has no output")?;
+    let mut lines = BufReader::new(output).lines();
+    let hello = lines.next().ok_or("the victim said nothing")?.map_err(|error| error.to_string())?;
+    if hello != format!("{name} {}", child.id()) {
+        return Err(format!("the process under test said `{hello}`, not its own name: it is not killed"));
+    }
+    let reader = std::thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>());
+    std::thread::sleep(after);
+    child.kill().map_err(|error| format!("the victim cannot be killed: {error}"))?;
+    let lines = reader.join().map_err(|_| "reading the victim's lines failed")?;
+    let (mut count, mut acknowledged) = (0, BTreeMap::new());
+    for line in &lines {
+        // The last line may be cut off by the kill; a number that was not ended is not an acknowledgement.
+        let Some((run, version)) = line.strip_suffix('.').and_then(|line| line.split_once(' ')) else { continue };
+        let (Ok(run), Ok(version)) = (run.parse::<u64>(), version.parse::<u64>()) else { continue };
+        let newest = acknowledged.entry(run).or_insert(version);
+        *newest = version.max(*newest);
+        count += 1;
+    }
+    Ok((count, acknowledged))
+}
+
+/// Opens the database as the next process would and looks at every run that was acknowledged.
+async fn verify(database: &Path, acknowledged: &BTreeMap<u64, u64>, tally: &mut Tally) -> Result<(), String> {
+    let store = SqliteStore::open(database).map_err(|error| error.to_string())?;
+    for (&number, &version) in acknowledged {
+        verify_run(&store, number, version, tally).await?;
+    }
+    Ok(())
+}
+
+async fn verify_run(store: &SqliteStore, number: u64, acknowledged: u64, tally: &mut Tally) -> Result<(), String> {
+    let scope = TenantScope::single();
+    let run = run_id(number);
+    let loaded = store.load(scope, run).await.map_err(|error| error.to_string())?;
+    let Some(loaded) = loaded else {
+        tally.lost += acknowledged + 1;
+        return Ok(());
+    };
+    tally.lost += (acknowledged + 1).saturating_sub(loaded.head.version + 1);
+    let mut expected = State::new(number);
+    let mut from = 0;
+    loop {
+        let query = HistoryQuery { run, from, with_state: true, limit: 500 };
+        let page = store.history(scope, query).await.map_err(|error| error.to_string())?;
+        for row in &page.items {
+            tally.found += 1;
+            tally.gaps += u64::from(row.version > expected.version);
+            tally.duplicates += u64::from(row.version < expected.version);
+            tally.wrong_states += u64::from(row.state.as_ref() != Some(&expected.bytes()));
+            expected.step();
+        }
+        match page.next.and_then(|next| next.parse().ok()) {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    tally.gaps += u64::from(expected.version != loaded.head.version + 1);
+    Ok(())
+}
+
+fn run_id(number: u64) -> RunId {
+    RunId::new(Uuid::from_u128(u128::from(number + 1) << 64))
+}
+
+/// The victim: commits as fast as it can and says what was acknowledged, until it is killed.
+pub(crate) fn victim(options: &Victim) -> Result<(), String> {
+    let store = SqliteStore::open(&options.database).map_err(|error| error.to_string())?;
+    say(&format!("{} {}\n", options.name, std::process::id()))?;
+    let store: Arc<dyn Store> = Arc::new(store);
+    let runtime = runtime()?;
+    let runs = options.first_run..options.first_run + WRITERS;
+    let tasks: Vec<_> = runs.map(|number| runtime.spawn(work(store.clone(), number))).collect();
+    for task in tasks {
+        runtime.block_on(task).map_err(|error| error.to_string())??;
+    }
+    Ok(())
+}
+
+async fn work(store: Arc<dyn Store>, number: u64) -> Result<(), String> {
+    let scope = TenantScope::single();
+    let now = Timestamp::from_millis(1_700_000_000_000);
+    let loaded = store.load(scope, run_id(number)).await.map_err(|error| error.to_string())?;
+    let mut head = loaded.map(|loaded| loaded.head);
+    let mut state = State::new(number);
+    let behind = head.as_ref().map_or(0, |head| head.version + 1);
+    (0..behind).for_each(|_| state.step());
+    let mut script = Script::new(number << 20 | state.version);
+    loop {
+        let commit = match head.take() {
+            None => script.create(run_id(number), &state, now),
+            Some(head) => script.step(head, &state, now),
+        };
+        let committed = store.commit(scope, commit).await.map_err(|error| error.to_string())?;
+        say(&format!("{number} {}.\n", state.version))?;
+        head = committed.head.or_else(|| committed.created.into_iter().next());
+        state.step();
+    }
+}
+
+/// One line, in one write: shorter than a pipe's atomic size.
+fn say(line: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(line.as_bytes()).and_then(|()| out.flush()).map_err(|error| error.to_string())
+}

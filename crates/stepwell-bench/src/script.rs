@@ -1,0 +1,160 @@
+//! What is committed: a run whose state has about 1 KB, of which each step rewrites about 200 bytes to random text.
+
+use bytes::Bytes;
+use serde_json::json;
+use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
+use stepwell_store::{Commit, CommitId, Head, NewRun, NextState, Ownership, ProcessId, Status, Step};
+use uuid::Uuid;
+
+/// A small generator of random numbers; the same seed gives the same numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// An id that sorts by the time it was made, as the engine's do.
+    pub(crate) fn id(&mut self, counter: u64) -> Uuid {
+        Uuid::from_u128((u128::from(counter) << 64) | u128::from(self.next()))
+    }
+}
+
+const FIELDS: usize = 5;
+const FIELD_BYTES: usize = 190;
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// The state of one run: five fields, one of which each step rewrites.
+#[derive(Debug, Clone)]
+pub(crate) struct State {
+    fields: [Vec<u8>; FIELDS],
+    random: Random,
+    pub(crate) version: u64,
+}
+
+impl State {
+    /// The state a run begins with; everything after follows from the seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut state = State { fields: Default::default(), random: Random::new(seed), version: 0 };
+        (0..FIELDS).for_each(|field| state.rewrite(field));
+        state
+    }
+
+    /// The next state.
+    pub(crate) fn step(&mut self) {
+        self.version += 1;
+        self.rewrite(self.version as usize % FIELDS);
+    }
+
+    fn rewrite(&mut self, field: usize) {
+        let mut text = Vec::with_capacity(FIELD_BYTES);
+        while text.len() < FIELD_BYTES {
+            let mut bits = self.random.next();
+            for _ in 0..10 {
+                text.push(LETTERS[(bits & 63) as usize]);
+                bits >>= 6;
+            }
+        }
+        self.fields[field] = text;
+    }
+
+    /// The state as JSON, as it is committed.
+    pub(crate) fn bytes(&self) -> Bytes {
+        let mut out = Vec::with_capacity(1_100);
+        out.extend_from_slice(b"{\"version\":");
+        out.extend_from_slice(self.version.to_string().as_bytes());
+        for (index, field) in self.fields.iter().enumerate() {
+            out.extend_from_slice(b",\"field");
+            out.push(b'0' + index as u8);
+            out.extend_from_slice(b"\":\"");
+            out.extend_from_slice(field);
+            out.push(b'"');
+        }
+        out.push(b'}');
+        out.into()
+    }
+}
+
+/// The process that owns the runs.
+pub(crate) const PROCESS: ProcessId = ProcessId(Uuid::from_u128(7));
+
+/// Commits that begin and move runs as the engine's do.
+#[derive(Debug)]
+pub(crate) struct Script {
+    ids: Random,
+    counter: u64,
+    workflow: Name,
+    places: Vec<Name>,
+}
+
+impl Script {
+    pub(crate) fn new(seed: u64) -> Self {
+        Script { ids: Random::new(seed), counter: 0, workflow: Name::from("bench"), places: vec![Name::from("working")] }
+    }
+
+    fn commit(&mut self, at: Timestamp) -> Commit {
+        self.counter += 1;
+        let id = self.ids.id(self.counter);
+        Commit::new(CommitId(id), at)
+    }
+
+    fn next_state(&self, state: &State, at: Timestamp, action: &str) -> NextState {
+        let entry = json!({
+            "version": state.version,
+            "action": action,
+            "at": at,
+            "entered": ["working"],
+            "exited": ["working"],
+            "transitions": ["work"],
+        });
+        NextState { state: state.bytes(), entry: entry.to_string().into(), places: self.places.clone() }
+    }
+
+    /// A run begins, owned and due.
+    pub(crate) fn create(&mut self, run: RunId, state: &State, at: Timestamp) -> Commit {
+        let mut commit = self.commit(at);
+        commit.create.push(NewRun {
+            run,
+            workflow: self.workflow.clone(),
+            definition: DefinitionHash::of(b"bench"),
+            version: state.version,
+            first: self.next_state(state, at, "__start"),
+            status: Status::Running,
+            wake: Some(at),
+            owner: Some(PROCESS),
+            parent: None,
+            root: run,
+            attempt: None,
+            open: Vec::new(),
+        });
+        commit
+    }
+
+    /// A run moves on, as the step of its owner.
+    pub(crate) fn step(&mut self, head: Head, state: &State, at: Timestamp) -> Commit {
+        let mut commit = self.commit(at);
+        commit.step = Some(Step {
+            fence: Some(head.fence),
+            next: Some(self.next_state(state, at, "__auto:work")),
+            status: head.status,
+            wake: head.wake,
+            owner: Ownership::Keep,
+            attempt: None,
+            take: Vec::new(),
+            open: Vec::new(),
+            close: Vec::new(),
+            head,
+        });
+        commit
+    }
+}

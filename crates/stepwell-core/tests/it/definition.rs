@@ -1,0 +1,613 @@
+//! A definition is checked when built: every mistake is reported once, where it is; the same content has one hash.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use stepwell_core::ProblemCode as Code;
+use stepwell_core::definition::UnreadableDefinition;
+use stepwell_core::retry::Retry;
+use stepwell_core::spec::{
+    Action, ChildRule, Completion, Firing, Guard, Join, Place, Quorum, Transition, Trigger, Wait,
+};
+use stepwell_core::{Definition, Limits, Name, ProblemCode, Problems, Spec};
+
+/// Right as it stands: the mistakes are added to it.
+fn order() -> Spec {
+    Spec::new("order").step("draft").end("done").auto("finish", "draft", "done")
+}
+
+/// A fork of `left` and `right` that `both` joins; `draft` leads to it.
+fn forked(quorum: Quorum, of: &[&str]) -> Spec {
+    order()
+        .auto("split", "draft", "fork")
+        .fork("fork", ["left", "right"])
+        .step("left")
+        .step("right")
+        .join("both", quorum, of.iter().copied())
+        .auto("from left", "left", "both")
+        .auto("from right", "right", "both")
+        .auto("on", "both", "done")
+}
+
+fn problems(spec: Spec) -> Problems {
+    spec.build().expect_err("the definition has problems")
+}
+
+/// Each problem as its code and where it is.
+fn found(spec: Spec) -> Vec<(ProblemCode, String)> {
+    problems(spec).0.into_iter().map(|problem| (problem.code, problem.at.to_string())).collect()
+}
+
+fn messages(spec: Spec) -> Vec<String> {
+    problems(spec).0.iter().map(ToString::to_string).collect()
+}
+
+#[track_caller]
+fn only(spec: Spec, code: ProblemCode, at: &str) {
+    let all = problems(spec);
+    let found: Vec<_> = all.0.iter().map(|problem| (problem.code, problem.at.to_string())).collect();
+    assert_eq!(found, [(code, at.to_owned())], "{all}");
+}
+
+/// A new kind of mistake does not compile here before it is in [`mistakes`] too.
+fn number(code: ProblemCode) -> usize {
+    match code {
+        Code::BadName => 0,
+        Code::DuplicateTransition => 1,
+        Code::UnknownPlace => 2,
+        Code::UnknownSignal => 3,
+        Code::NoStart => 4,
+        Code::NoEnd => 5,
+        Code::UnreachablePlace => 6,
+        Code::DeadEnd => 7,
+        Code::BadSource => 8,
+        Code::EmptyFork => 9,
+        Code::ForkInsideItself => 10,
+        Code::JoinCannotFire => 11,
+        Code::BadQuorum => 12,
+        Code::AmbiguousJoin => 13,
+        Code::UnresolvableWait => 14,
+        Code::BadSchema => 15,
+        Code::BadExpression => 16,
+        Code::ActionWithFiringAll => 17,
+        Code::NoAction => 18,
+        Code::BadTimer => 19,
+        Code::TooLarge => 20,
+    }
+}
+
+const CODES: usize = 21;
+
+/// One mistake each, with where it is reported.
+fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
+    let draft_to = |transition: &str, to: &str| order().auto(transition, "draft", to);
+    let mut all = vec![
+        (Code::BadName, "transition `__mine`", draft_to("__mine", "done")),
+        (Code::DuplicateTransition, "transition `finish`", draft_to("finish", "done")),
+        (Code::UnknownPlace, "transition `astray`", draft_to("astray", "somewhere else")),
+        (Code::UnknownSignal, "transition `go`", order().on_signal("go", "draft", "GO", "done")),
+        (Code::NoStart, "definition", Spec { initial: None, ..order() }),
+        (Code::NoEnd, "definition", Spec::new("round").step("a").auto("again", "a", "a")),
+        (Code::UnreachablePlace, "place `attic`", order().step("attic").auto("down", "attic", "done")),
+        (Code::DeadEnd, "place `trap`", draft_to("fall", "trap").step("trap")),
+        (Code::BadSource, "transition `back`", order().auto("back", "done", "draft")),
+        (Code::EmptyFork, "place `fork`", draft_to("split", "fork").fork("fork", [""; 0])),
+        (Code::BadQuorum, "place `both`", forked(Quorum::N(0), &["left", "right"])),
+        (Code::UnresolvableWait, "place `limbo`", wait_in_limbo(Wait::default())),
+        (Code::BadSchema, "definition", order().context_schema(json!({"type": "objet"}))),
+        (Code::TooLarge, "place `f16`", nested_forks(17)),
+    ];
+    all.push((Code::ForkInsideItself, "place `fork`", looping_fork()));
+    all.push((Code::JoinCannotFire, "place `both`", forked(Quorum::All, &["left"])));
+    all.push((Code::AmbiguousJoin, "place `alone`", join_outside_any_fork()));
+    let with = |change: fn(Transition) -> Transition| {
+        order().transition(change(Transition::new("odd", "draft", "done")))
+    };
+    all.push((Code::BadExpression, "transition `odd`", with(|t| t.when("1 +"))));
+    all.push((Code::NoAction, "transition `odd`", with(|t| t.retry(Retry::default()))));
+    all.push((Code::BadTimer, "transition `odd`", with(|t| t.after_ms(0))));
+    let acting = with(|t| t.action("bill")).firing(Firing::All);
+    all.push((Code::ActionWithFiringAll, "transition `odd`", acting));
+    all
+}
+
+fn wait_in_limbo(wait: Wait) -> Spec {
+    order().auto("stall", "draft", "limbo").place("limbo", Place::Wait(wait)).auto("leave", "limbo", "done")
+}
+
+fn looping_fork() -> Spec {
+    order()
+        .auto("split", "draft", "fork")
+        .fork("fork", ["left", "right"])
+        .step("left")
+        .step("right")
+        .auto("again", "left", "fork")
+        .auto("out", "right", "done")
+}
+
+fn join_outside_any_fork() -> Spec {
+    order().auto("stray", "draft", "alone").join("alone", Quorum::Any, ["draft"]).auto("on", "alone", "done")
+}
+
+/// Forks inside one another, the outermost called `f0`; each has its join.
+fn nested_forks(depth: usize) -> Spec {
+    let (fork, join) = (|at: usize| format!("f{at}"), |at: usize| format!("j{at}"));
+    let mut spec = order().auto("split", "draft", fork(0)).step("core");
+    for at in 0..depth {
+        let (inner, last) = if at + 1 < depth {
+            (fork(at + 1), join(at + 1))
+        } else {
+            ("core".to_owned(), "core".to_owned())
+        };
+        spec = spec.fork(fork(at), [inner]).join(join(at), Quorum::All, [last.clone()]);
+        spec = spec.auto(format!("t{at}"), last, join(at));
+    }
+    spec.auto("out", "j0", "done")
+}
+
+#[test]
+fn every_kind_of_mistake_is_found_and_located() {
+    let mut seen = BTreeSet::new();
+    for (code, at, spec) in mistakes() {
+        only(spec, code, at);
+        seen.insert(number(code));
+    }
+    assert_eq!(seen, (0..CODES).collect());
+    order().build().unwrap();
+    forked(Quorum::All, &["left", "right"]).build().unwrap();
+}
+
+#[test]
+fn bad_names_are_found_wherever_a_name_is_given() {
+    let too_long = "x".repeat(129);
+    let spec = order()
+        .signal("")
+        .step(" padded ")
+        .auto("in", "draft", " padded ")
+        .auto("out\n", " padded ", "done")
+        .transition(Transition::new("act", "draft", "done").action(""))
+        .transition(Transition::new("ask", "draft", "done").guard(Guard::named("__engine")))
+        .auto(too_long.as_str(), "draft", "done");
+    let spec = Spec { name: Name::from(""), ..spec };
+    let expected = [
+        "definition".to_owned(),
+        "place ` padded `".to_owned(),
+        "transition `act`".to_owned(),
+        "transition `ask`".to_owned(),
+        "transition `out\n`".to_owned(),
+        format!("transition `{too_long}`"),
+        "signal ``".to_owned(),
+    ];
+    assert_eq!(found(spec), expected.map(|at| (Code::BadName, at)));
+    order().auto("x".repeat(128), "draft", "done").build().unwrap();
+}
+
+#[test]
+fn unknown_places_are_found_in_every_role() {
+    let known = || forked(Quorum::All, &["left", "right"]);
+    let retrying = Transition::new("try", "draft", "done").action("bill").error_place("missing");
+    only(known().transition(retrying), Code::UnknownPlace, "transition `try`");
+    only(known().auto("from", "missing", "done"), Code::UnknownPlace, "transition `from`");
+    only(known().initial("missing"), Code::UnknownPlace, "definition");
+    let guarded = |guard| known().transition(Transition::new("if", "draft", "done").guard(guard));
+    let missing = Name::from("missing");
+    only(guarded(Guard::Completed(missing.clone())), Code::UnknownPlace, "transition `if`");
+    only(guarded(Guard::Not(Box::new(Guard::Active(missing)))), Code::UnknownPlace, "transition `if`");
+    let fork = order().auto("split", "draft", "fork").fork("fork", ["done", "missing"]);
+    only(fork, Code::UnknownPlace, "place `fork`");
+    only(forked(Quorum::All, &["left", "right", "missing"]), Code::UnknownPlace, "place `both`");
+    let wait =
+        Wait { children: Some(ChildRule::All), error_place: Some("missing".into()), ..Wait::default() };
+    only(wait_in_limbo(wait), Code::UnknownPlace, "place `limbo`");
+}
+
+#[test]
+fn a_wait_nobody_can_resolve_is_refused_and_one_somebody_can_is_not() {
+    only(wait_in_limbo(Wait::default()), Code::UnresolvableWait, "place `limbo`");
+    let signalled = Wait { signal: Some("GO".into()), ..Wait::default() };
+    only(wait_in_limbo(signalled.clone()), Code::UnknownSignal, "place `limbo`");
+    wait_in_limbo(signalled).signal("GO").build().unwrap();
+    wait_in_limbo(Wait { children: Some(ChildRule::Any), ..Wait::default() }).build().unwrap();
+    let timer = Transition::new("late", "limbo", "done").after_ms(5);
+    wait_in_limbo(Wait::default()).transition(timer).build().unwrap();
+    let until = Transition::new("late", "limbo", "done").on(Trigger::Until("context.at".into()));
+    wait_in_limbo(Wait::default()).transition(until).build().unwrap();
+    let none = Wait { children: Some(ChildRule::N(0)), ..Wait::default() };
+    only(wait_in_limbo(none), Code::BadQuorum, "place `limbo`");
+}
+
+#[test]
+fn what_does_not_parse_is_found_in_every_place_it_can_be_written() {
+    let schema = json!({"type": "objet"});
+    only(order().output_schema(schema.clone()), Code::BadSchema, "definition");
+    only(order().signal_with("GO", schema.clone()), Code::BadSchema, "signal `GO`");
+    let form = Wait { children: Some(ChildRule::All), form: Some(schema), ..Wait::default() };
+    only(wait_in_limbo(form), Code::BadSchema, "place `limbo`");
+
+    let odd = || Transition::new("odd", "draft", "done");
+    let bad = || json!({"a": [{"$expr": "1 +"}]});
+    let input = Action { name: "bill".into(), input: bad(), save_as: None };
+    only(order().transition(odd().action_with(input)), Code::BadExpression, "transition `odd`");
+    let until = odd().on(Trigger::Until("(".into()));
+    only(order().transition(until), Code::BadExpression, "transition `odd`");
+    let nested = Guard::And(vec![Guard::Or(vec![Guard::Not(Box::new(Guard::expr("1 +")))])]);
+    only(order().transition(odd().guard(nested)), Code::BadExpression, "transition `odd`");
+    let ends = Spec::new("order").step("draft").end_with("done", bad()).auto("finish", "draft", "done");
+    only(ends.clone(), Code::BadExpression, "place `done`");
+    assert!(messages(ends)[0].starts_with("place `done`: `output/a/0"), "the pointer leads to it");
+}
+
+#[test]
+fn quorums_of_none_or_too_many_are_refused_and_those_between_are_not() {
+    let of = ["left", "right"];
+    only(forked(Quorum::N(3), &of), Code::BadQuorum, "place `both`");
+    only(forked(Quorum::N(0), &of), Code::BadQuorum, "place `both`");
+    for quorum in [Quorum::All, Quorum::Any, Quorum::N(1), Quorum::N(2)] {
+        forked(quorum, &of).build().unwrap();
+    }
+    // Reported together with what keeps runs from coming there at all.
+    let unreachable = order()
+        .step("attic")
+        .join("apart", Quorum::N(0), ["attic"])
+        .auto("a", "attic", "apart")
+        .auto("b", "apart", "done");
+    let expected = [
+        (Code::UnreachablePlace, "place `apart`".to_owned()),
+        (Code::BadQuorum, "place `apart`".to_owned()),
+        (Code::UnreachablePlace, "place `attic`".to_owned()),
+    ];
+    assert_eq!(found(unreachable), expected);
+}
+
+#[test]
+fn a_join_and_the_branches_that_come_to_it_must_agree() {
+    only(forked(Quorum::All, &["left"]), Code::JoinCannotFire, "place `both`");
+    only(forked(Quorum::All, &["left", "right", "draft"]), Code::JoinCannotFire, "place `both`");
+    let all = messages(forked(Quorum::All, &["draft"]));
+    assert_eq!(all.len(), 3, "{all:#?}");
+    assert!(all[0].contains("branches come here from `left`"), "{}", all[0]);
+    assert!(all[2].contains("it waits for `draft`"), "{}", all[2]);
+}
+
+#[test]
+fn a_join_belongs_to_one_fork_and_a_fork_to_one_join() {
+    only(join_outside_any_fork(), Code::AmbiguousJoin, "place `alone`");
+    let initial =
+        Spec::new("order").join("first", Quorum::Any, [""; 0]).end("done").auto("on", "first", "done");
+    only(initial, Code::AmbiguousJoin, "place `first`");
+    let also_from_outside = forked(Quorum::All, &["left", "right", "draft"]).auto("jump", "draft", "both");
+    only(also_from_outside, Code::AmbiguousJoin, "place `both`");
+
+    let inner_is_not_joined = forked(Quorum::All, &["left", "right", "deep"])
+        .auto("deeper", "left", "inner")
+        .fork("inner", ["deep"])
+        .step("deep")
+        .auto("up", "deep", "both");
+    only(inner_is_not_joined.clone(), Code::AmbiguousJoin, "place `both`");
+    assert!(messages(inner_is_not_joined)[0].contains("(`fork`, `inner`)"));
+
+    let two_joins = order()
+        .auto("split", "draft", "fork")
+        .fork("fork", ["left", "right"])
+        .step("left")
+        .step("right")
+        .join("one", Quorum::Any, ["left"])
+        .join("two", Quorum::Any, ["right"])
+        .auto("a", "left", "one")
+        .auto("b", "right", "two")
+        .auto("c", "one", "done")
+        .auto("d", "two", "done");
+    only(two_joins, Code::AmbiguousJoin, "place `two`");
+}
+
+#[test]
+fn transitions_leave_neither_forks_nor_ends() {
+    only(order().auto("back", "done", "draft"), Code::BadSource, "transition `back`");
+    let spec = forked(Quorum::All, &["left", "right"]).auto("skip", "fork", "done");
+    only(spec, Code::BadSource, "transition `skip`");
+}
+
+#[test]
+fn sizes_are_limited_and_the_limit_is_named() {
+    let limits = Limits { places: 1, transitions: 0, ..Limits::default() };
+    let all = order().build_within(&limits).unwrap_err();
+    let found: Vec<_> = all.0.iter().map(|problem| (problem.code, problem.at.to_string())).collect();
+    assert_eq!(found, [(Code::TooLarge, "definition".to_owned()), (Code::TooLarge, "definition".to_owned())]);
+    assert!(all.to_string().contains("limit `places`") && all.to_string().contains("limit `transitions`"));
+    nested_forks(16).build().unwrap();
+    let deeper = Limits { fork_depth: 17, ..Limits::default() };
+    nested_forks(17).build_within(&deeper).unwrap();
+}
+
+#[test]
+fn all_problems_are_reported_sorted_and_each_once() {
+    let twice = Guard::And(vec![Guard::Completed("gone".into()), Guard::Active("gone".into())]);
+    let spec = order()
+        .signal_with("GO", json!({"type": 5}))
+        .transition(Transition::new("zig", "draft", "draft").guard(twice).after_ms(0))
+        .on_signal("alpha", "draft", "MISSING", "done")
+        .place("trap", Place::Wait(Wait::default()));
+    let all = problems(Spec { initial: None, ..spec });
+    let found: Vec<_> = all.0.iter().map(|problem| (problem.code, problem.at.to_string())).collect();
+    let expected = [
+        (Code::NoStart, "definition".to_owned()),
+        (Code::DeadEnd, "place `trap`".to_owned()),
+        (Code::UnresolvableWait, "place `trap`".to_owned()),
+        (Code::UnknownSignal, "transition `alpha`".to_owned()),
+        (Code::UnknownPlace, "transition `zig`".to_owned()),
+        (Code::BadTimer, "transition `zig`".to_owned()),
+        (Code::BadSchema, "signal `GO`".to_owned()),
+    ];
+    assert_eq!(found, expected, "{all}");
+    assert!(all.to_string().starts_with("the definition has 7 problems\n  definition: "), "{all}");
+}
+
+#[test]
+fn no_start_and_no_end_are_told_together() {
+    let expected = [(Code::NoStart, "definition".to_owned()), (Code::NoEnd, "definition".to_owned())];
+    assert_eq!(found(Spec::new("nothing")), expected);
+}
+
+#[test]
+fn a_slip_in_a_name_is_one_problem_with_a_hint_and_not_also_unreachable_places() {
+    let way = || Spec::new("order").step("draft").step("review").end("done");
+    let slips = [
+        way().auto("a", "draft", "reviw").auto("b", "review", "done"),
+        way().auto("a", "draft", "review").auto("b", "reveiw", "done"),
+        way().initial("draf").auto("a", "draft", "review").auto("b", "review", "done"),
+    ];
+    for spec in slips {
+        let all = messages(spec);
+        assert_eq!(all.len(), 1, "{all:#?}");
+        assert!(all[0].contains("is not a place (did you mean `"), "{}", all[0]);
+    }
+    let fork = |first: &str, joined: &str| {
+        order()
+            .auto("split", "draft", "fork")
+            .fork("fork", [first, "right"])
+            .step("left")
+            .step("right")
+            .join("both", Quorum::All, [joined, "right"])
+            .auto("a", "left", "both")
+            .auto("b", "right", "both")
+            .auto("on", "both", "done")
+    };
+    only(fork("lefd", "left"), Code::UnknownPlace, "place `fork`");
+    only(fork("left", "lefd"), Code::UnknownPlace, "place `both`");
+    // The slip is in the only way out of a wait that only a timer resolves.
+    let timer = Transition::new("late", "limpo", "done").after_ms(5);
+    let wait = order()
+        .auto("stall", "draft", "limbo")
+        .place("limbo", Place::Wait(Wait::default()))
+        .transition(timer);
+    only(wait, Code::UnknownPlace, "transition `late`");
+    let signal = order().signal("APPROVE").on_signal("ok", "draft", "APROVE", "done");
+    assert_eq!(
+        messages(signal),
+        ["transition `ok`: signal `APROVE` is not declared (did you mean `APPROVE`?)"]
+    );
+}
+
+#[test]
+fn forks_nested_too_deep_do_not_make_the_places_inside_unreachable() {
+    only(nested_forks(18), Code::TooLarge, "place `f16`");
+}
+
+#[test]
+fn the_hash_is_of_the_content_whatever_the_order_of_keys() {
+    let one: Spec = serde_json::from_str(
+        r#"{"name": "order", "version": 3, "initial": "draft",
+            "places": {"draft": {"kind": "step"}, "done": {"output": {"b": 1, "a": 2}, "kind": "end"}},
+            "signals": {"GO": {"payload": {"type": "object", "required": ["x"]}}, "NO": {}},
+            "transitions": [{"id": "go", "from": "draft", "to": "done", "on": {"signal": "GO"}}]}"#,
+    )
+    .unwrap();
+    let other: Spec = serde_json::from_str(
+        r#"{"transitions": [{"on": {"signal": "GO"}, "to": "done", "from": "draft", "id": "go", "priority": 0}],
+            "signals": {"NO": {}, "GO": {"payload": {"required": ["x"], "type": "object"}}},
+            "places": {"done": {"kind": "end", "output": {"a": 2, "b": 1}}, "draft": {"kind": "step"}},
+            "initial": "draft", "version": 3, "name": "order", "firing": "first"}"#,
+    )
+    .unwrap();
+    let (one, other) = (one.build().unwrap(), other.build().unwrap());
+    assert_eq!(one.hash(), other.hash());
+    assert_eq!(one.canonical(), other.canonical());
+    assert_eq!(one, other);
+}
+
+#[test]
+fn other_content_has_another_hash() {
+    let with = |change: fn(Transition) -> Transition| {
+        Spec::new("order")
+            .step("draft")
+            .end("done")
+            .signal("GO")
+            .transition(change(Transition::new("go", "draft", "done").on_signal("GO")))
+    };
+    let plain = || with(|t| t);
+    let others = [
+        plain(),
+        Spec { name: "other".into(), ..plain() },
+        plain().version(2),
+        plain().signal("STOP"),
+        plain().signal_with("GO", json!({"type": "object"})),
+        plain().step("more").auto("to", "draft", "more").auto("on", "more", "done"),
+        plain().end_with("done", json!(1)),
+        plain().context_schema(json!({"type": "object"})),
+        plain().output_schema(json!({"type": "object"})),
+        plain().firing(Firing::All),
+        plain().completion(Completion::AllBranches),
+        with(|t| t.priority(1)),
+        with(|t| t.when("true")),
+        with(|t| t.when("false")),
+        with(|t| t.guard(Guard::named("manager"))),
+        with(|t| t.guard(Guard::named("owner"))),
+        with(|t| t.after_ms(1)),
+        with(|t| t.action("bill")),
+        with(|t| t.action("bill").timeout_ms(1)),
+        with(|t| t.action("bill").retry(Retry { attempts: 1, ..Retry::default() })),
+    ];
+    let count = others.len();
+    let hashes: BTreeSet<_> = others.into_iter().map(|spec| spec.build().unwrap().hash()).collect();
+    assert_eq!(hashes.len(), count);
+}
+
+#[test]
+fn the_order_of_transitions_is_content_because_it_breaks_ties() {
+    let (a, b) = (Transition::new("a", "draft", "done"), Transition::new("b", "draft", "done"));
+    let base = || Spec::new("order").step("draft").end("done");
+    let one = base().transition(a.clone()).transition(b.clone()).build().unwrap();
+    let other = base().transition(b).transition(a).build().unwrap();
+    assert_ne!(one.hash(), other.hash());
+}
+
+/// A spec with every kind of place, trigger, guard and setting in it.
+fn everything() -> Spec {
+    let guard = Guard::And(vec![
+        Guard::Or(vec![Guard::expr("context.ok"), Guard::Completed("draft".into())]),
+        Guard::Not(Box::new(Guard::Active("ask".into()))),
+        Guard::named("manager"),
+    ]);
+    let action = Action {
+        name: "bill".into(),
+        input: json!({"amount": {"$expr": "context.amount"}, "key": {"$secret": "KEY"}}),
+        save_as: Some("bill".to_owned()),
+    };
+    let retry = Retry {
+        attempts: 2,
+        place: Some("sorry".into()),
+        retry_on: Some(vec!["timeout".into()]),
+        ..Retry::default()
+    };
+    let ask = Wait {
+        signal: Some("GO".into()),
+        children: Some(ChildRule::N(2)),
+        form: Some(json!({"type": "object"})),
+        answerers: vec!["role:manager".into()],
+        error_place: Some("sorry".into()),
+    };
+    let join = Join { of: vec!["left".into(), "right".into()], quorum: Quorum::N(1), cancel_rest: true };
+    Spec::new("everything")
+        .version(7)
+        .context_schema(json!({"type": "object"}))
+        .output_schema(json!({}))
+        .completion(Completion::AllBranches)
+        .step("draft")
+        .place("ask", Place::Wait(ask))
+        .fork("fork", ["left", "right"])
+        .step("left")
+        .step("right")
+        .place("both", Place::Join(join))
+        .end_with("done", json!({"total": {"$expr": "context.amount"}}))
+        .end("sorry")
+        .signal_with("GO", json!({"type": "object"}))
+        .transition(
+            Transition::new("bill", "draft", "ask")
+                .guard(guard)
+                .priority(-3)
+                .action_with(action)
+                .retry(retry)
+                .timeout_ms(10),
+        )
+        .transition(Transition::new("split", "ask", "fork"))
+        .transition(Transition::new("late", "ask", "sorry").on(Trigger::Until("context.deadline".into())))
+        .transition(Transition::new("l", "left", "both").after_ms(5))
+        .on_signal("r", "right", "GO", "both")
+        .auto("on", "both", "done")
+}
+
+#[test]
+fn the_canonical_form_can_be_read_back() {
+    let definition = everything().build().unwrap();
+    let again = Definition::from_canonical(&definition.canonical()).unwrap();
+    assert_eq!(again.hash(), definition.hash());
+    assert_eq!(again.spec(), definition.spec());
+    assert_eq!(again.canonical(), definition.canonical());
+    let actions: Vec<_> = again.actions().iter().map(ToString::to_string).collect();
+    let guards: Vec<_> = again.named_guards().iter().map(ToString::to_string).collect();
+    assert_eq!((actions, guards), (vec!["bill".to_owned()], vec!["manager".to_owned()]));
+}
+
+#[test]
+fn a_canonical_form_from_elsewhere_is_refused_with_the_reason() {
+    let definition = order().build().unwrap();
+    let mut stored: Value = serde_json::from_slice(&definition.canonical()).unwrap();
+    let read = |stored: &Value| Definition::from_canonical(stored.to_string().as_bytes()).unwrap_err();
+    assert!(matches!(Definition::from_canonical(b"{"), Err(UnreadableDefinition::Json(_))));
+    stored["dialect"] = json!(99);
+    assert_eq!(read(&stored), UnreadableDefinition::Dialect(Some(99)));
+    stored["dialect"] = Value::Null;
+    assert_eq!(read(&stored), UnreadableDefinition::Dialect(None));
+    let mut broken: Value = serde_json::from_slice(&definition.canonical()).unwrap();
+    broken["spec"]["initial"] = json!("nowhere near");
+    let UnreadableDefinition::Problems(problems) = read(&broken) else { panic!("it has problems") };
+    assert_eq!(problems.0[0].code, Code::UnknownPlace);
+}
+
+#[test]
+fn a_spec_survives_json() {
+    for spec in [everything(), order(), forked(Quorum::Any, &["left", "right"])] {
+        let text = serde_json::to_string(&spec).unwrap();
+        let again: Spec = serde_json::from_str(&text).unwrap();
+        assert_eq!(again, spec);
+        assert_eq!(again.build().unwrap().hash(), spec.build().unwrap().hash());
+    }
+}
+
+#[test]
+fn the_builder_and_json_write_the_same_definition() {
+    let written = json!({
+        "name": "order", "initial": "draft",
+        "places": {"draft": {"kind": "step"}, "done": {"kind": "end"}},
+        "transitions": [{"id": "finish", "from": "draft", "to": "done"}],
+    });
+    let read: Spec = serde_json::from_value(written).unwrap();
+    assert_eq!(read, order());
+}
+
+#[test]
+fn unknown_fields_are_refused_wherever_they_are() {
+    let good = serde_json::to_value(everything()).unwrap();
+    serde_json::from_value::<Spec>(good.clone()).unwrap();
+    let places = [
+        "",
+        "/places/draft",
+        "/places/ask",
+        "/places/fork",
+        "/places/both",
+        "/places/done",
+        "/signals/GO",
+        "/transitions/0",
+        "/transitions/0/action",
+        "/transitions/0/retry",
+    ];
+    for pointer in places {
+        let mut bad = good.clone();
+        let object = bad.pointer_mut(pointer).unwrap().as_object_mut().unwrap();
+        object.insert("colour".to_owned(), json!("red"));
+        let error = serde_json::from_value::<Spec>(bad).unwrap_err().to_string();
+        assert!(error.contains("unknown field `colour`"), "{pointer}: {error}");
+    }
+    for (pointer, wrong) in [
+        ("/transitions/0/guard", json!({"maybe": []})),
+        ("/transitions/0/on", json!({"sometimes": 1})),
+        ("/places/draft/kind", json!("stop")),
+        ("/places/both/quorum", json!("most")),
+    ] {
+        let mut bad = good.clone();
+        match bad.pointer_mut(pointer) {
+            Some(value) => *value = wrong,
+            None => bad["transitions"][0]["on"] = wrong,
+        }
+        let error = serde_json::from_value::<Spec>(bad).unwrap_err().to_string();
+        assert!(error.contains("unknown variant"), "{pointer}: {error}");
+    }
+}
+
+#[test]
+fn transitions_that_fire_together_have_no_actions() {
+    let spec = order().firing(Firing::All);
+    spec.clone().build().unwrap();
+    let acting = spec.transition(Transition::new("act", "draft", "done").action("bill"));
+    only(acting, Code::ActionWithFiringAll, "transition `act`");
+}

@@ -1,0 +1,151 @@
+//! A run driven event by event: what the other files here say in one word.
+//!
+//! Every step checks what holds for all of them: deciding twice gives the same, a change is exactly one version and
+//! leaves a sound snapshot, and anything else leaves the snapshot as it was, byte for byte.
+
+use serde_json::{Value, json};
+use stepwell_core::snapshot::{ActivationId, ChildEnd};
+use stepwell_core::{
+    ActionCall, Answers, Change, DecideError, Decision, Definition, Event, Failure, Limits, Name, Outcome,
+    Refusal, Rejected, RunId, Snapshot, Spec, Timestamp, dispatch, start,
+};
+
+/// So many milliseconds after the run began.
+pub(crate) fn at(ms: u64) -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000).plus_ms(ms)
+}
+
+pub(crate) fn build(spec: Spec) -> Definition {
+    spec.build().unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+pub(crate) fn bytes(snapshot: &Snapshot) -> Vec<u8> {
+    snapshot.encode(&Limits::default()).expect("the snapshot is not too large")
+}
+
+pub(crate) fn texts(names: &[Name]) -> Vec<&str> {
+    names.iter().map(Name::as_str).collect()
+}
+
+pub(crate) struct Driver {
+    pub(crate) definition: Definition,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) answers: Answers,
+    pub(crate) now: Timestamp,
+}
+
+impl Driver {
+    /// A run with an empty context.
+    pub(crate) fn start(spec: Spec) -> Self {
+        Driver::start_with(spec, json!({}))
+    }
+
+    pub(crate) fn start_with(spec: Spec, context: Value) -> Self {
+        let definition = build(spec);
+        let created = start(&definition, RunId::nil(), context, at(0)).expect("the run starts");
+        assert_eq!(created.stopped, None);
+        Driver::holding(&definition, created.snapshot)
+    }
+
+    pub(crate) fn holding(definition: &Definition, snapshot: Snapshot) -> Self {
+        assert_eq!(snapshot.contradictions(definition), [""; 0]);
+        Driver { definition: definition.clone(), snapshot, answers: Answers::none(), now: at(0) }
+    }
+
+    pub(crate) fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
+        let before = bytes(&self.snapshot);
+        let decision = dispatch(&self.definition, &self.snapshot, event, &self.answers, self.now);
+        let again = dispatch(&self.definition, &self.snapshot, event, &self.answers, self.now);
+        assert_eq!(decision, again, "the same question has the same answer");
+        assert_eq!(bytes(&self.snapshot), before, "deciding changes nothing");
+        decision
+    }
+
+    /// The event changes the run.
+    pub(crate) fn go(&mut self, event: &Event) -> Change {
+        let change = match self.decide(event) {
+            Ok(Decision::Change(change)) => *change,
+            other => panic!("{event:?} does not change the run: {other:?}"),
+        };
+        assert_eq!(change.snapshot.version(), self.snapshot.version() + 1);
+        assert_eq!(change.entry.version, change.snapshot.version());
+        assert_eq!(change.snapshot.contradictions(&self.definition), [""; 0]);
+        self.snapshot = change.snapshot.clone();
+        change
+    }
+
+    pub(crate) fn signal(&mut self, name: &str, payload: Value) -> Change {
+        self.go(&Event::signal(name, payload))
+    }
+
+    pub(crate) fn advance(&mut self) -> Change {
+        self.go(&Event::advance())
+    }
+
+    /// Goes on by itself until it rests; the number of changes.
+    pub(crate) fn rest(&mut self) -> usize {
+        for changes in 0..100 {
+            match self.decide(&Event::advance()) {
+                Ok(Decision::Change(_)) => drop(self.advance()),
+                _ => return changes,
+            }
+        }
+        panic!("the run does not come to rest");
+    }
+
+    /// The timers of the place fire, at this time.
+    pub(crate) fn timer(&mut self, place: &str, now: Timestamp) -> Change {
+        self.now = now;
+        self.go(&Event::TimerFired { activation: self.id_in(place) })
+    }
+
+    /// The event gives out an action.
+    pub(crate) fn act(&self, event: &Event) -> ActionCall {
+        match self.decide(event) {
+            Ok(Decision::Act(call)) => call,
+            other => panic!("{event:?} gives out no action: {other:?}"),
+        }
+    }
+
+    pub(crate) fn done(&mut self, call: &ActionCall, outcome: Outcome) -> Change {
+        self.go(&Event::ActionDone { call: call.clone(), outcome })
+    }
+
+    pub(crate) fn failed(
+        &self,
+        call: &ActionCall,
+        failure: Failure,
+        retries: u32,
+    ) -> Result<Decision, Rejected> {
+        self.decide(&Event::ActionFailed { call: call.clone(), failure, retries })
+    }
+
+    pub(crate) fn child(&mut self, place: &str, child: u32, end: ChildEnd) -> Change {
+        self.go(&Event::ChildDone { activation: self.id_in(place), child, end })
+    }
+
+    /// The workflow says no.
+    pub(crate) fn refused(&self, event: &Event) -> Refusal {
+        match self.decide(event) {
+            Err(Rejected::Refused(refusal)) => refusal,
+            other => panic!("{event:?} is not refused: {other:?}"),
+        }
+    }
+
+    pub(crate) fn undecidable(&self, event: &Event) -> DecideError {
+        match self.decide(event) {
+            Err(Rejected::Undecidable(error)) => error,
+            other => panic!("{event:?} can be decided: {other:?}"),
+        }
+    }
+
+    pub(crate) fn places(&self) -> Vec<String> {
+        self.snapshot.current_places().iter().map(ToString::to_string).collect()
+    }
+
+    /// The oldest activation in a place.
+    pub(crate) fn id_in(&self, place: &str) -> ActivationId {
+        let here = self.snapshot.activations().iter().find(|activation| activation.place == *place);
+        here.unwrap_or_else(|| panic!("the run is not in `{place}` but in {:?}", self.places())).id
+    }
+}

@@ -1,0 +1,39 @@
+//! How the program ends: the exit codes that scripts rely on.
+
+use std::process::ExitCode;
+
+/// Why the program ends without success.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+}
+
+/// The exit codes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Code {
+    /// Something nobody expected.
+    Unexpected = 1,
+    /// It is not there.
+    NotFound = 3,
+    /// Somebody else has it.
+    Conflict = 4,
+    /// The input is wrong.
+    Invalid = 6,
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        ExitCode::from(code as u8)
+    }
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl ToString) -> Self {
+        Failure { code, message: message.to_string() }
+    }
+
+    pub(crate) fn unexpected(error: impl ToString) -> Self {
+        Failure::new(Code::Unexpected, error)
+    }
+}

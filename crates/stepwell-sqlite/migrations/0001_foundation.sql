@@ -1,0 +1,133 @@
+-- Runs and their checkpoints, inboxes and waits; cells, keys, definitions, the audit trail and the processes.
+
+-- Narrow and hot: one row per run, and the work queue too.
+create table runs (
+    tenant            blob    not null,
+    id                blob    not null,
+    workflow          text    not null,
+    definition        blob    not null,
+    revision          integer not null,
+    version           integer not null,
+    fence             integer not null,
+    owner             blob,
+    status            text    not null,
+    places            text    not null,
+    wake_at           integer,
+    inbox_seq         integer not null,
+    inbox_len         integer not null,
+    chain_base        integer not null,
+    chain_bytes       integer not null,
+    attempt           blob,
+    parent_run        blob,
+    parent_activation integer,
+    parent_child      integer,
+    root              blob    not null,
+    created_at        integer not null,
+    updated_at        integer not null
+) strict;
+create unique index runs_by_id on runs (tenant, id);
+create index runs_due on runs (tenant, wake_at, id) where owner is null and wake_at is not null;
+create index runs_owned on runs (tenant, owner, id) where owner is not null;
+create index runs_by_workflow on runs (tenant, workflow, id);
+create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
+create index runs_ended on runs (tenant, updated_at, id) where status in ('completed', 'cancelled');
+create index runs_in_need on runs (tenant, status, id) where status in ('pending', 'suspended', 'failed');
+
+-- Append-only. A rowid table: rows of this size in a table without one cost twice.
+create table checkpoints (
+    tenant    blob    not null,
+    run       blob    not null,
+    version   integer not null,
+    base      integer not null,
+    commit_id blob    not null,
+    at        integer not null,
+    body      blob    not null,
+    entry     blob    not null,
+    results   blob
+) strict;
+create unique index checkpoints_by_version on checkpoints (tenant, run, version);
+
+create table inbox (
+    tenant      blob    not null,
+    run         blob    not null,
+    seq         integer not null,
+    topic       text    not null,
+    body        blob    not null,
+    received_at integer not null,
+    expires_at  integer,
+    counts      integer not null
+) strict;
+create unique index inbox_by_seq on inbox (tenant, run, seq);
+
+create table waits (
+    tenant     blob    not null,
+    run        blob    not null,
+    activation integer not null,
+    place      text    not null,
+    since      integer not null,
+    until      integer,
+    detail     blob    not null
+) strict;
+create unique index waits_by_run on waits (tenant, run, activation);
+
+-- Scoped state and the key-value store. A row without a value is a tombstone.
+create table cells (
+    tenant     blob    not null,
+    space      text    not null,
+    owner      text    not null,
+    key        text    not null,
+    value      text,
+    value_type text    not null,
+    revision   integer not null,
+    expires_at integer,
+    created_at integer not null,
+    updated_at integer not null,
+    created_by blob
+) strict;
+create unique index cells_by_key on cells (tenant, space, owner, key);
+create index cells_expiring on cells (tenant, expires_at, space, owner, key) where expires_at is not null;
+
+create table idempotency (
+    tenant    blob not null,
+    operation text not null,
+    key       text not null,
+    request   blob not null,
+    answer    blob not null,
+    results   blob,
+    until     integer,
+    run       blob,
+    commit_id blob not null
+) strict;
+create unique index idempotency_by_key on idempotency (tenant, operation, key);
+create index idempotency_expiring on idempotency (tenant, until, operation, key) where until is not null;
+create index idempotency_of_run on idempotency (tenant, run) where run is not null;
+
+-- Immutable, by content hash.
+create table definitions (
+    tenant   blob    not null,
+    hash     blob    not null,
+    workflow text    not null,
+    version  integer not null,
+    body     blob    not null
+) strict;
+create unique index definitions_by_hash on definitions (tenant, hash);
+
+-- Append-only.
+create table audit (
+    tenant    blob    not null,
+    commit_id blob    not null,
+    ordinal   integer not null,
+    at        integer not null,
+    operation text    not null,
+    subject   text    not null,
+    actor     text,
+    run       blob,
+    detail    blob    not null
+) strict;
+create unique index audit_by_commit on audit (tenant, commit_id, ordinal);
+
+-- The heartbeat of each engine process: the lease of its runs.
+create table processes (
+    id          blob    not null primary key,
+    lives_until integer not null
+) strict;

@@ -1,0 +1,470 @@
+//! Applies a commit inside the writer's transaction.
+//!
+//! Two lanes. A plain commit is its run's compare-and-set first, and after that nothing in it can fail. Any other
+//! commit is planned on the rows it names, and the plan is written down. Neither has anything to undo: a commit that is
+//! refused has written nothing.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use stepwell_core::{Limits, RunId, Timestamp};
+use stepwell_store::plan::{
+    self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, new_row, ownership, refuse_step,
+};
+use stepwell_store::delta::Stored;
+use stepwell_store::{
+    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Head, Hint, NewRun, OpenWait, Refused, RunRow, Step,
+    StoredDefinition, TenantId,
+};
+
+use crate::rows;
+use crate::statements::{self as sql, Session};
+
+/// A commit made ready on the caller's own thread, so that the writer has as little to do as possible.
+pub(crate) enum Prepared {
+    /// A run moves, and nothing else can fail.
+    Step { commit: Box<Commit>, head: Box<Head>, stored: Option<Stored>, places: Option<String> },
+    /// A run begins, and nothing else can fail.
+    Create { commit: Box<Commit>, row: Box<RunRow>, stored: Stored },
+    /// Anything else.
+    Planned { commit: Box<Commit>, limits: Limits },
+}
+
+impl Prepared {
+    pub(crate) fn new(commit: Commit, limits: &Limits) -> Self {
+        let commit = Box::new(commit);
+        match (&commit.step, commit.create.first()) {
+            (Some(step), None) if commit.is_plain() => {
+                let (head, stored) = advance(step, step.next.as_ref());
+                let places = step.next.as_ref().map(|next| rows::places(&next.places));
+                Prepared::Step { commit, head: Box::new(head), stored, places }
+            }
+            (None, Some(new)) if commit.is_plain() => {
+                let (row, stored) = new_row(new, commit.at);
+                Prepared::Create { commit, row: Box::new(row), stored }
+            }
+            _ => Prepared::Planned { commit, limits: limits.clone() },
+        }
+    }
+}
+
+type Applied = rusqlite::Result<Result<Committed, Refused>>;
+
+/// Applies a commit, or says why not.
+pub(crate) fn commit(session: &mut Session<'_>, tenant: TenantId, prepared: &Prepared, hints: &mut Vec<Hint>) -> Applied {
+    match prepared {
+        Prepared::Step { commit, head, stored, places } => {
+            let Some(step) = &commit.step else { return Ok(Ok(nothing())) };
+            let moved = Moved { head, stored: stored.as_ref(), places: places.as_deref() };
+            plain_step(session, tenant, commit, step, &moved, hints)
+        }
+        Prepared::Create { commit, row, stored } => {
+            let Some(new) = commit.create.first() else { return Ok(Ok(nothing())) };
+            plain_create(session, tenant, commit, new, row, stored, hints)
+        }
+        Prepared::Planned { commit, limits } => {
+            let mut rows = Locked { session, tenant };
+            let plan = match plan::plan((**commit).clone(), &mut rows, limits)? {
+                Ok(plan) => plan,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            hints.extend(plan.hints(tenant));
+            write(session, tenant, plan).map(Ok)
+        }
+    }
+}
+
+fn nothing() -> Committed {
+    Committed { head: None, created: Vec::new(), results: Vec::new(), sent: Vec::new() }
+}
+
+/// What a plain step comes to.
+struct Moved<'a> {
+    head: &'a Head,
+    stored: Option<&'a Stored>,
+    places: Option<&'a str>,
+}
+
+fn plain_step(
+    session: &mut Session<'_>,
+    tenant: TenantId,
+    commit: &Commit,
+    step: &Step,
+    moved: &Moved<'_>,
+    hints: &mut Vec<Hint>,
+) -> Applied {
+    // Taken apart without `..`: a new field does not compile until it is written here.
+    let Commit { id, at, step: _, create: _, send: _, cells: _, fills: _, keys: _, definitions, audit } = commit;
+    if !compare_and_set(session, tenant, *at, step, moved)? {
+        let row = run_row(session.connection, tenant, step.head.run)?;
+        let refused = refuse_step(row.as_ref(), step);
+        let moved = || Refused::Moved { run: step.head.run, expected: step.head.revision, actual: step.head.revision };
+        return Ok(Err(refused.unwrap_or_else(moved)));
+    }
+    let run = step.head.run;
+    if let (Some(stored), Some(next)) = (moved.stored, &step.next) {
+        let version = rows::int(moved.head.version);
+        session.checkpoint_insert.execute(params![
+            tenant.uuid().into_bytes(),
+            run.uuid().into_bytes(),
+            version,
+            rows::int(stored.chain.base),
+            id.0.into_bytes(),
+            at.micros(),
+            &stored.body[..],
+            &next.entry[..],
+            None::<&[u8]>,
+        ])?;
+    }
+    for activation in &step.close {
+        close_wait(session.connection, tenant, run, *activation)?;
+    }
+    for wait in &step.open {
+        open_wait(session.connection, tenant, run, wait)?;
+    }
+    beside(session.connection, tenant, *id, *at, definitions, audit)?;
+    if moved.head.owner.is_none() && step.wake.is_some_and(|wake| wake <= *at) {
+        hints.push(Hint::Run(tenant, run));
+    }
+    Ok(Ok(Committed { head: Some(moved.head.clone()), ..nothing() }))
+}
+
+/// The run's row moves on if it is still what the decision was made on.
+fn compare_and_set(
+    session: &mut Session<'_>,
+    tenant: TenantId,
+    at: Timestamp,
+    step: &Step,
+    moved: &Moved<'_>,
+) -> rusqlite::Result<bool> {
+    let Step { head, fence, next: _, status, wake, owner: _, attempt, take: _, open: _, close: _ } = step;
+    let after = moved.head;
+    let (owner, new_fence) = ownership(step);
+    let still = *status == head.status && *wake == head.wake && owner == head.owner && new_fence == head.fence;
+    let (tenant, run) = (tenant.uuid(), head.run.uuid());
+    let fence = fence.map(rows::int);
+    let changed = if still {
+        session.run_step.execute(params![
+            tenant.as_bytes(),
+            run.as_bytes(),
+            fence,
+            rows::int(head.revision),
+            rows::int(after.version),
+            moved.places,
+            rows::int(after.chain.base),
+            rows::int(after.chain.bytes),
+            rows::blob(attempt.as_ref()),
+            at.micros(),
+        ])?
+    } else {
+        session.run_turn.execute(params![
+            tenant.as_bytes(),
+            run.as_bytes(),
+            fence,
+            rows::int(head.revision),
+            rows::int(after.version),
+            moved.places,
+            rows::int(after.chain.base),
+            rows::int(after.chain.bytes),
+            rows::blob(attempt.as_ref()),
+            at.micros(),
+            status.as_str(),
+            rows::id(owner.map(|owner| owner.0)),
+            rows::int(new_fence),
+            rows::time(*wake),
+            rows::int(head.inbox_seen),
+        ])?
+    };
+    Ok(changed == 1)
+}
+
+fn plain_create(
+    session: &mut Session<'_>,
+    tenant: TenantId,
+    commit: &Commit,
+    new: &NewRun,
+    row: &RunRow,
+    stored: &Stored,
+    hints: &mut Vec<Hint>,
+) -> Applied {
+    let Commit { id, at, step: _, create: _, send: _, cells: _, fills: _, keys: _, definitions, audit } = commit;
+    if !insert_run(session, tenant, row)? {
+        return Ok(Err(Refused::RunExists { run: new.run }));
+    }
+    let checkpoint = CheckpointRow {
+        run: new.run,
+        version: new.version,
+        stored: stored.clone(),
+        entry: new.first.entry.clone(),
+        results: None,
+    };
+    insert_checkpoint(session, tenant, *id, *at, &checkpoint)?;
+    for wait in &new.open {
+        open_wait(session.connection, tenant, new.run, wait)?;
+    }
+    beside(session.connection, tenant, *id, *at, definitions, audit)?;
+    if row.owner.is_none() && row.wake.is_some_and(|wake| wake <= *at) {
+        hints.push(Hint::Run(tenant, new.run));
+    }
+    Ok(Ok(Committed { created: vec![row.head(new.first.state.clone())], ..nothing() }))
+}
+
+/// Writes a plan down.
+fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::Result<Committed> {
+    let Plan {
+        commit,
+        at,
+        insert,
+        update,
+        checkpoints,
+        put,
+        take,
+        open,
+        close,
+        cells,
+        keys,
+        definitions,
+        audit,
+        committed,
+    } = plan;
+    for row in &insert {
+        insert_run(session, tenant, row)?;
+    }
+    for row in &update {
+        write_run(session.connection, tenant, row)?;
+    }
+    for row in &checkpoints {
+        insert_checkpoint(session, tenant, commit, at, row)?;
+    }
+    for (run, seq) in take {
+        let mut statement = session.connection.prepare_cached(sql::inbox_delete)?;
+        statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(seq)])?;
+    }
+    for row in &put {
+        insert_message(session.connection, tenant, row)?;
+    }
+    for (run, activation) in close {
+        close_wait(session.connection, tenant, run, activation)?;
+    }
+    for (run, wait) in &open {
+        open_wait(session.connection, tenant, *run, wait)?;
+    }
+    for cell in &cells {
+        put_cell(session, tenant, cell)?;
+    }
+    for key in &keys {
+        put_key(session, tenant, key)?;
+    }
+    beside(session.connection, tenant, commit, at, &definitions, &audit)?;
+    Ok(committed)
+}
+
+fn insert_run(session: &mut Session<'_>, tenant: TenantId, row: &RunRow) -> rusqlite::Result<bool> {
+    let parent = row.parent.as_ref();
+    let inserted = session.run_insert.execute(params![
+        tenant.uuid().into_bytes(),
+        row.run.uuid().into_bytes(),
+        row.workflow.as_str(),
+        row.definition.as_bytes(),
+        rows::int(row.revision),
+        rows::int(row.version),
+        rows::int(row.fence),
+        rows::id(row.owner.map(|owner| owner.0)),
+        row.status.as_str(),
+        rows::places(&row.places),
+        rows::time(row.wake),
+        rows::int(row.inbox_seq),
+        rows::int(row.inbox_len),
+        rows::int(row.chain.base),
+        rows::int(row.chain.bytes),
+        rows::blob(row.attempt.as_ref()),
+        rows::id(parent.map(|parent| parent.run.uuid())),
+        parent.map(|parent| rows::int(parent.activation)),
+        parent.map(|parent| parent.child),
+        row.root.uuid().into_bytes(),
+        row.created_at.micros(),
+        row.updated_at.micros(),
+    ])?;
+    Ok(inserted == 1)
+}
+
+fn write_run(connection: &Connection, tenant: TenantId, row: &RunRow) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(sql::run_write)?;
+    statement.execute(params![
+        tenant.uuid().into_bytes(),
+        row.run.uuid().into_bytes(),
+        rows::int(row.revision),
+        rows::int(row.version),
+        rows::int(row.fence),
+        rows::id(row.owner.map(|owner| owner.0)),
+        row.status.as_str(),
+        rows::places(&row.places),
+        rows::time(row.wake),
+        rows::int(row.inbox_seq),
+        rows::int(row.inbox_len),
+        rows::int(row.chain.base),
+        rows::int(row.chain.bytes),
+        rows::blob(row.attempt.as_ref()),
+        row.updated_at.micros(),
+    ])?;
+    Ok(())
+}
+
+fn insert_checkpoint(
+    session: &mut Session<'_>,
+    tenant: TenantId,
+    commit: CommitId,
+    at: Timestamp,
+    row: &CheckpointRow,
+) -> rusqlite::Result<()> {
+    session.checkpoint_insert.execute(params![
+        tenant.uuid().into_bytes(),
+        row.run.uuid().into_bytes(),
+        rows::int(row.version),
+        rows::int(row.stored.chain.base),
+        commit.0.into_bytes(),
+        at.micros(),
+        &row.stored.body[..],
+        &row.entry[..],
+        rows::blob(row.results.as_ref()),
+    ])?;
+    Ok(())
+}
+
+fn insert_message(connection: &Connection, tenant: TenantId, row: &MessageRow) -> rusqlite::Result<()> {
+    let MessageRow { run, message, counts } = row;
+    connection.prepare_cached(sql::inbox_insert)?.execute(params![
+        tenant.uuid().into_bytes(),
+        run.uuid().into_bytes(),
+        rows::int(message.seq),
+        message.topic,
+        &message.body[..],
+        message.received_at.micros(),
+        rows::time(message.expires_at),
+        counts,
+    ])?;
+    Ok(())
+}
+
+fn open_wait(connection: &Connection, tenant: TenantId, run: RunId, wait: &OpenWait) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql::wait_insert)?.execute(params![
+        tenant.uuid().into_bytes(),
+        run.uuid().into_bytes(),
+        rows::int(wait.activation),
+        wait.place.as_str(),
+        wait.since.micros(),
+        rows::time(wait.until),
+        &wait.detail[..],
+    ])?;
+    Ok(())
+}
+
+fn close_wait(connection: &Connection, tenant: TenantId, run: RunId, activation: u64) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(sql::wait_delete)?;
+    statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(activation)])?;
+    Ok(())
+}
+
+fn put_cell(session: &mut Session<'_>, tenant: TenantId, cell: &Cell) -> rusqlite::Result<()> {
+    session.cell_put.execute(params![
+        tenant.uuid().into_bytes(),
+        cell.key.space.as_str(),
+        cell.key.owner,
+        cell.key.key,
+        cell.value.as_ref().map(ToString::to_string),
+        cell.value_type.as_str(),
+        rows::int(cell.revision),
+        rows::time(cell.expires_at),
+        cell.created_at.micros(),
+        cell.updated_at.micros(),
+        rows::id(cell.created_by.map(RunId::uuid)),
+    ])?;
+    Ok(())
+}
+
+fn put_key(session: &mut Session<'_>, tenant: TenantId, key: &KeyRow) -> rusqlite::Result<()> {
+    let KeyRow { operation, key, request, answer, results, lives, commit } = key;
+    let (until, run) = rows::lives(*lives);
+    session.key_put.execute(params![
+        tenant.uuid().into_bytes(),
+        operation,
+        key,
+        request,
+        &answer[..],
+        rows::blob(results.as_ref()),
+        until,
+        run,
+        commit.0.into_bytes(),
+    ])?;
+    Ok(())
+}
+
+/// What is written beside a run: definitions and the audit trail.
+fn beside(
+    connection: &Connection,
+    tenant: TenantId,
+    commit: CommitId,
+    at: Timestamp,
+    definitions: &[StoredDefinition],
+    audit: &[AuditRow],
+) -> rusqlite::Result<()> {
+    for StoredDefinition { hash, workflow, version, body } in definitions {
+        let mut statement = connection.prepare_cached(sql::definition_put)?;
+        statement.execute(params![
+            tenant.uuid().into_bytes(),
+            hash.as_bytes(),
+            workflow.as_str(),
+            version,
+            &body[..]
+        ])?;
+    }
+    for (ordinal, AuditRow { operation, subject, actor, run, detail }) in audit.iter().enumerate() {
+        connection.prepare_cached(sql::audit_insert)?.execute(params![
+            tenant.uuid().into_bytes(),
+            commit.0.into_bytes(),
+            rows::int(ordinal as u64),
+            at.micros(),
+            operation,
+            subject,
+            actor,
+            rows::id(run.map(RunId::uuid)),
+            &detail[..],
+        ])?;
+    }
+    Ok(())
+}
+
+/// A run's row.
+pub(crate) fn run_row(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<Option<RunRow>> {
+    let mut statement = connection.prepare_cached(sql::run_get)?;
+    statement.query_row(params![tenant.uuid().into_bytes(), run.uuid().into_bytes()], rows::run).optional()
+}
+
+/// The rows as the writer sees them: nobody else writes while it does.
+struct Locked<'s, 'c> {
+    session: &'s mut Session<'c>,
+    tenant: TenantId,
+}
+
+impl Rows for Locked<'_, '_> {
+    type Error = rusqlite::Error;
+
+    fn run(&mut self, run: RunId) -> rusqlite::Result<Option<RunRow>> {
+        run_row(self.session.connection, self.tenant, run)
+    }
+
+    fn message(&mut self, run: RunId, seq: u64) -> rusqlite::Result<Option<bool>> {
+        let mut statement = self.session.connection.prepare_cached(sql::inbox_get)?;
+        let which = params![self.tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(seq)];
+        statement.query_row(which, |row| row.get(0)).optional()
+    }
+
+    fn key(&mut self, operation: &str, key: &str) -> rusqlite::Result<Option<KeyRow>> {
+        let mut statement = self.session.connection.prepare_cached(sql::key_get)?;
+        let which = params![self.tenant.uuid().into_bytes(), operation, key];
+        statement.query_row(which, |row| rows::key(row, operation, key)).optional()
+    }
+
+    fn cell(&mut self, key: &CellKey) -> rusqlite::Result<Option<Cell>> {
+        let which = params![self.tenant.uuid().into_bytes(), key.space.as_str(), key.owner, key.key];
+        self.session.cell_get.query_row(which, |row| rows::cell(row, key.space, &key.owner)).optional()
+    }
+}

@@ -1,0 +1,91 @@
+//! A connection as Stepwell needs it: durable, in WAL mode, every setting read back.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::{OpenError, store_error};
+
+/// The first SQLite without the bug that could lose commits when the log was reset.
+const NEEDED: (i32, &str) = (3_051_003, "3.51.3");
+
+/// Only the migrations and backups of other programs can hold a lock; nobody waits longer than this for them.
+const BUSY: Duration = Duration::from_secs(10);
+
+/// Refuses a SQLite library that can lose data.
+pub(crate) fn check_library() -> Result<(), OpenError> {
+    if rusqlite::version_number() >= NEEDED.0 {
+        return Ok(());
+    }
+    Err(OpenError::TooOld { found: rusqlite::version().to_owned(), needed: NEEDED.1.to_owned() })
+}
+
+/// The writer's connection; creates the file.
+pub(crate) fn writing(path: &Path, cache_kib: u32) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = open(path, flags)?;
+    set(&connection, "page_size", "4096")?;
+    set(&connection, "journal_mode", "wal")?;
+    set(&connection, "synchronous", "2")?;
+    // Checkpoints are made beside the commits, not after one of them.
+    set(&connection, "wal_autocheckpoint", "0")?;
+    shared(&connection, cache_kib)?;
+    Ok(connection)
+}
+
+/// A connection for the thread that empties the log.
+pub(crate) fn checkpointing(path: &Path) -> Result<Connection, OpenError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    set(&connection, "synchronous", "2")?;
+    Ok(connection)
+}
+
+/// A reader's connection.
+pub(crate) fn reading(path: &Path, cache_kib: u32) -> Result<Connection, OpenError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    set(&connection, "query_only", "1")?;
+    shared(&connection, cache_kib)?;
+    Ok(connection)
+}
+
+fn open(path: &Path, flags: OpenFlags) -> Result<Connection, OpenError> {
+    let wrong = |error: rusqlite::Error| OpenError::File {
+        path: path.display().to_string(),
+        reason: format!("the database cannot be opened: {error}"),
+    };
+    let connection = Connection::open_with_flags(path, flags).map_err(wrong)?;
+    connection.busy_timeout(BUSY).map_err(wrong)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+fn shared(connection: &Connection, cache_kib: u32) -> Result<(), OpenError> {
+    set(connection, "cache_size", &format!("-{cache_kib}"))?;
+    set(connection, "temp_store", "2")
+}
+
+/// Sets a pragma and reads it back: SQLite ignores what it cannot do without a word.
+fn set(connection: &Connection, pragma: &str, wanted: &str) -> Result<(), OpenError> {
+    let failed = |error: rusqlite::Error| OpenError::Store(store_error(&error));
+    connection.pragma_update_and_check(None, pragma, wanted, |_| Ok(())).or_else(no_answer).map_err(failed)?;
+    let found: rusqlite::types::Value =
+        connection.pragma_query_value(None, pragma, |row| row.get(0)).map_err(failed)?;
+    let found = match found {
+        rusqlite::types::Value::Integer(number) => number.to_string(),
+        rusqlite::types::Value::Text(text) => text,
+        other => format!("{other:?}"),
+    };
+    if found == wanted {
+        return Ok(());
+    }
+    Err(OpenError::Setting { pragma: pragma.to_owned(), wanted: wanted.to_owned(), found })
+}
+
+/// Most pragmas answer nothing when they are set.
+fn no_answer(error: rusqlite::Error) -> rusqlite::Result<()> {
+    match error {
+        rusqlite::Error::QueryReturnedNoRows => Ok(()),
+        other => Err(other),
+    }
+}

@@ -1,0 +1,345 @@
+//! The reads, each a function on a connection inside one transaction; and the writes that are not commits.
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
+use stepwell_store::delta;
+use stepwell_store::plan::decode_results;
+use stepwell_store::store::{bad_cursor, page_rows, read_cursor};
+use stepwell_store::{
+    AuditRow, Beat, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Due, HistoryQuery, HistoryRow, Loaded, Page,
+    ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Status, StoredDefinition, Sweep, SweepWhat,
+    Swept, TenantId, WaitQuery, WaitRow, Whereabouts,
+};
+use uuid::Uuid;
+
+use crate::apply::run_row;
+use crate::reader::ReadError;
+use crate::rows;
+use crate::statements as sql;
+
+type Read<T> = Result<T, ReadError>;
+
+/// Greater than every id.
+const AFTER_ALL_IDS: [u8; 17] = [0xff; 17];
+
+/// The rows to ask for: one more than the page has tells whether there is another page.
+fn ask(limit: u32) -> i64 {
+    page_rows(limit) as i64 + 1
+}
+
+pub(crate) fn load(connection: &Connection, tenant: TenantId, run: RunId) -> Read<Option<Loaded>> {
+    run_row(connection, tenant, run)?.map(|row| loaded(connection, tenant, row)).transpose()
+}
+
+fn loaded(connection: &Connection, tenant: TenantId, row: RunRow) -> Read<Loaded> {
+    let state = chain(connection, tenant, row.run, row.chain.base, row.version)?;
+    let mut statement = connection.prepare_cached(sql::inbox_list)?;
+    let inbox = statement.query_map(params![tenant.uuid().into_bytes(), row.run.uuid().into_bytes()], rows::message)?;
+    let inbox = inbox.collect::<rusqlite::Result<_>>()?;
+    Ok(row.loaded(state, inbox))
+}
+
+/// The state at a version, from the whole state it builds on.
+fn chain(connection: &Connection, tenant: TenantId, run: RunId, base: u64, version: u64) -> Read<Bytes> {
+    let mut statement = connection.prepare_cached(sql::checkpoint_chain)?;
+    let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(base), rows::int(version)];
+    let bodies = statement.query_map(which, |row| row.get::<_, Vec<u8>>(0))?;
+    let bodies = bodies.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(delta::read(bodies.iter().map(Vec::as_slice))?)
+}
+
+pub(crate) fn outcome(connection: &Connection, tenant: TenantId, commit: &CommitRef) -> Read<Option<Recorded>> {
+    let same = |id: [u8; 16]| id == commit.id.0.into_bytes();
+    match &commit.at {
+        Whereabouts::Checkpoint { run, version } => {
+            let mut statement = connection.prepare_cached(sql::checkpoint_commit)?;
+            let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(*version)];
+            let found = statement.query_row(which, |row| Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?)));
+            let Some((_, results)) = found.optional()?.filter(|(id, _)| same(*id)) else { return Ok(None) };
+            Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None }))
+        }
+        Whereabouts::Key { operation, key } => {
+            let row = key_row(connection, tenant, operation, key)?;
+            let Some(row) = row.filter(|row| row.commit == commit.id) else { return Ok(None) };
+            Ok(Some(Recorded { results: decode_results(row.results.as_deref())?, answer: Some(row.answer) }))
+        }
+    }
+}
+
+fn key_row(
+    connection: &Connection,
+    tenant: TenantId,
+    operation: &str,
+    key: &str,
+) -> rusqlite::Result<Option<stepwell_store::plan::KeyRow>> {
+    let mut statement = connection.prepare_cached(sql::key_get)?;
+    let which = params![tenant.uuid().into_bytes(), operation, key];
+    statement.query_row(which, |row| rows::key(row, operation, key)).optional()
+}
+
+pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) -> Read<Vec<Loaded>> {
+    let id = tenant.uuid();
+    let definitions = claim.definitions.as_ref().map(|known| rows::hex_list(known.iter().map(DefinitionHash::as_bytes)));
+    let mut found: Vec<RunRow> = Vec::new();
+    if !claim.dead.is_empty() {
+        let dead = rows::hex_list(claim.dead.iter().map(|process| process.0.into_bytes()));
+        let mut statement = connection.prepare_cached(sql::claim_orphans)?;
+        let orphans = statement.query_map(params![id.into_bytes(), dead, definitions, claim.limit], rows::run)?;
+        found.extend(orphans.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    let room = claim.limit.saturating_sub(found.len() as u32);
+    if room > 0 {
+        let mut statement = connection.prepare_cached(sql::claim_due)?;
+        let due = statement.query_map(params![id.into_bytes(), claim.now.micros(), definitions, room], rows::run)?;
+        found.extend(due.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    let mut taken = Vec::with_capacity(found.len());
+    for mut row in found {
+        let mut statement = connection.prepare_cached(sql::claim_take)?;
+        statement.execute(params![id.into_bytes(), row.run.uuid().into_bytes(), claim.by.0.into_bytes()])?;
+        row.owner = Some(claim.by);
+        row.fence += 1;
+        row.revision += 1;
+        taken.push(loaded(connection, tenant, row)?);
+    }
+    Ok(taken)
+}
+
+pub(crate) fn due(connection: &Connection, dead: &[ProcessId]) -> Read<Vec<Due>> {
+    let tenant = |row: &Row<'_>| Ok(TenantId::new(Uuid::from_bytes(row.get(0)?)));
+    let mut found = std::collections::BTreeMap::new();
+    let mut statement = connection.prepare_cached(sql::due)?;
+    let free = statement.query_map([], |row| Ok((tenant(row)?, Timestamp::from_micros(row.get(1)?))))?;
+    for row in free {
+        let (tenant, at) = row?;
+        found.insert(tenant, at);
+    }
+    if !dead.is_empty() {
+        let dead = rows::hex_list(dead.iter().map(|process| process.0.into_bytes()));
+        let mut statement = connection.prepare_cached(sql::due_orphans)?;
+        for tenant in statement.query_map([dead], tenant)? {
+            found.insert(tenant?, Timestamp::MIN);
+        }
+    }
+    Ok(found.into_iter().map(|(tenant, at)| Due { tenant, at }).collect())
+}
+
+pub(crate) fn beat(connection: &Connection, beat: &Beat) -> Read<Vec<ProcessId>> {
+    let until = beat.now.plus_ms(beat.lease_ms).micros();
+    connection.prepare_cached(sql::process_beat)?.execute(params![beat.process.0.into_bytes(), until])?;
+    connection.prepare_cached(sql::process_forget)?.execute([beat.now.micros()])?;
+    let mut statement = connection.prepare_cached(sql::process_dead)?;
+    let dead = statement.query_map([beat.now.micros()], |row| Ok(ProcessId(Uuid::from_bytes(row.get(0)?))))?;
+    Ok(dead.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(crate) fn cells(connection: &Connection, tenant: TenantId, query: &CellQuery) -> Read<Page<Cell>> {
+    let CellQuery { space, owner, filter, now, with_dead, limit, cursor } = query;
+    if let CellFilter::Key(key) = filter {
+        let mut statement = connection.prepare_cached(sql::cell_get)?;
+        let which = params![tenant.uuid().into_bytes(), space.as_str(), owner, key];
+        let cell = statement.query_row(which, |row| rows::cell(row, *space, owner)).optional()?;
+        let wanted = |cell: &Cell| {
+            (*with_dead || cell.live(*now).is_some()) && cursor.as_ref().is_none_or(|cursor| cell.key.key > *cursor)
+        };
+        return Ok(Page { items: cell.into_iter().filter(wanted).collect(), next: None });
+    }
+    let CellFilter::Prefix(prefix) = filter else { return Ok(Page { items: Vec::new(), next: None }) };
+    let mut statement = connection.prepare_cached(sql::cells_list)?;
+    // A blob is greater than every text: it stands for "no end".
+    let end = after_prefix(prefix).map_or(rusqlite::types::Value::Blob(Vec::new()), rusqlite::types::Value::Text);
+    let found = statement.query_map(
+        params![
+            tenant.uuid().into_bytes(),
+            space.as_str(),
+            owner,
+            prefix,
+            end,
+            cursor.as_deref().unwrap_or_default(),
+            with_dead,
+            now.micros(),
+            ask(*limit)
+        ],
+        |row| rows::cell(row, *space, owner),
+    )?;
+    Ok(Page::cut(found.collect::<rusqlite::Result<_>>()?, *limit, |cell: &Cell| cell.key.key.clone()))
+}
+
+/// The first text after all that begin with a prefix; `None` if there is none.
+fn after_prefix(prefix: &str) -> Option<String> {
+    let mut text: Vec<char> = prefix.chars().collect();
+    while let Some(last) = text.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            text.push(next);
+            return Some(text.into_iter().collect());
+        }
+    }
+    None
+}
+
+pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
+    let RunQuery { workflow, status, parent, limit, cursor } = query;
+    let before: Option<RunId> =
+        cursor.as_ref().map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
+    let before = before.map_or(AFTER_ALL_IDS.to_vec(), |run| run.uuid().into_bytes().to_vec());
+    let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
+    let statement = match (parent, in_need, workflow) {
+        (Some(_), ..) => sql::runs_of_parent,
+        (None, true, _) => sql::runs_in_need,
+        (None, false, Some(_)) => sql::runs_of_workflow,
+        (None, false, None) => sql::runs_all,
+    };
+    let mut statement = connection.prepare_cached(statement)?;
+    let found = statement.query_map(
+        params![
+            tenant.uuid().into_bytes(),
+            before,
+            workflow.as_ref().map(Name::as_str),
+            status.map(Status::as_str),
+            rows::id(parent.map(RunId::uuid)),
+            ask(*limit)
+        ],
+        |row| rows::run(row).map(RunRow::summary),
+    )?;
+    Ok(Page::cut(found.collect::<rusqlite::Result<_>>()?, *limit, |row: &RunSummary| row.run.to_string()))
+}
+
+pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
+    let WaitQuery { run, limit, cursor } = query;
+    let (after, activation) = after(cursor.as_deref())?;
+    let id = tenant.uuid();
+    let found: Vec<WaitRow> = match run {
+        None => {
+            let mut statement = connection.prepare_cached(sql::waits_all)?;
+            let found = statement.query_map(params![id.into_bytes(), after, activation, ask(*limit)], rows::wait)?;
+            found.collect::<rusqlite::Result<_>>()?
+        }
+        Some(run) => {
+            let mut statement = connection.prepare_cached(sql::waits_of_run)?;
+            let which = params![id.into_bytes(), after, activation, ask(*limit), run.uuid().into_bytes()];
+            let found = statement.query_map(which, rows::wait)?;
+            found.collect::<rusqlite::Result<_>>()?
+        }
+    };
+    Ok(Page::cut(found, *limit, |row: &WaitRow| format!("{}:{}", row.run, row.wait.activation)))
+}
+
+/// Where a listing by id and number begins: after the cursor, or before everything.
+fn after(cursor: Option<&str>) -> Read<(Vec<u8>, i64)> {
+    Ok(match read_cursor(cursor)? {
+        Some((id, number)) => (id.as_bytes().to_vec(), rows::int(number)),
+        None => (Vec::new(), -1),
+    })
+}
+
+pub(crate) fn history(connection: &Connection, tenant: TenantId, query: &HistoryQuery) -> Read<Page<HistoryRow>> {
+    let HistoryQuery { run, from, with_state, limit } = query;
+    let mut statement = connection.prepare_cached(sql::history)?;
+    let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(*from), ask(*limit)];
+    let mut found = statement.query(which)?;
+    let mut items: Vec<HistoryRow> = Vec::new();
+    let mut before: Option<Bytes> = None;
+    while let Some(row) = found.next()? {
+        let version = rows::unsigned(row, 0)?;
+        let state = if *with_state {
+            let (body, base): (Vec<u8>, u64) = (row.get(4)?, rows::unsigned(row, 5)?);
+            let state = match &before {
+                None if base < version => chain(connection, tenant, *run, base, version)?,
+                before => delta::read_one(before.as_deref(), &body)?,
+            };
+            before = Some(state.clone());
+            Some(state)
+        } else {
+            None
+        };
+        items.push(HistoryRow {
+            version,
+            at: Timestamp::from_micros(row.get(1)?),
+            commit: CommitId(Uuid::from_bytes(row.get(2)?)),
+            entry: rows::bytes(row, 3)?,
+            state,
+        });
+    }
+    Ok(Page::cut(items, *limit, |row| (row.version + 1).to_string()))
+}
+
+pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQuery) -> Read<Page<Record>> {
+    let one = |item: Option<Record>| Page { items: item.into_iter().collect(), next: None };
+    match query {
+        RecordQuery::Definition(hash) => {
+            let mut statement = connection.prepare_cached(sql::definition_get)?;
+            let found = statement.query_row(params![tenant.uuid().into_bytes(), hash.as_bytes()], |row| {
+                Ok(StoredDefinition {
+                    hash: *hash,
+                    workflow: Name::from(row.get::<_, String>(0)?),
+                    version: row.get(1)?,
+                    body: rows::bytes(row, 2)?,
+                })
+            });
+            Ok(one(found.optional()?.map(Record::Definition)))
+        }
+        RecordQuery::Key { operation, key, now } => {
+            let row = key_row(connection, tenant, operation, key)?.filter(|row| row.holds(*now));
+            let Some(row) = row else { return Ok(one(None)) };
+            let results = decode_results(row.results.as_deref())?;
+            Ok(one(Some(Record::Key(Recorded { results, answer: Some(row.answer) }))))
+        }
+        RecordQuery::Audit { limit, cursor } => audit(connection, tenant, *limit, cursor.as_deref()),
+    }
+}
+
+fn audit(connection: &Connection, tenant: TenantId, limit: u32, cursor: Option<&str>) -> Read<Page<Record>> {
+    let (commit, ordinal) = after(cursor)?;
+    let mut statement = connection.prepare_cached(sql::audit_list)?;
+    let found = statement.query_map(params![tenant.uuid().into_bytes(), commit, ordinal, ask(limit)], |row| {
+        let commit = CommitId(Uuid::from_bytes(row.get(0)?));
+        let run: Option<[u8; 16]> = row.get(6)?;
+        let audit = AuditRow {
+            operation: row.get(3)?,
+            subject: row.get(4)?,
+            actor: row.get(5)?,
+            run: run.map(|run| RunId::new(Uuid::from_bytes(run))),
+            detail: rows::bytes(row, 7)?,
+        };
+        Ok((commit, rows::unsigned(row, 1)?, Timestamp::from_micros(row.get(2)?), audit))
+    })?;
+    let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
+    let Page { items, next } = Page::cut(found, limit, |(commit, ordinal, ..)| format!("{}:{ordinal}", commit.0));
+    let record = |(commit, _, at, row)| Record::Audit { commit, at, row };
+    Ok(Page { items: items.into_iter().map(record).collect(), next })
+}
+
+pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) -> rusqlite::Result<Swept> {
+    let id = tenant.uuid();
+    let count = match sweep.what {
+        SweepWhat::Cells => connection
+            .prepare_cached(sql::sweep_cells)?
+            .execute(params![id.into_bytes(), sweep.now.micros(), sweep.limit])?,
+        SweepWhat::Keys => connection
+            .prepare_cached(sql::sweep_keys)?
+            .execute(params![id.into_bytes(), sweep.now.micros(), sweep.limit])?,
+        SweepWhat::Runs { ended_before } => {
+            let mut statement = connection.prepare_cached(sql::sweep_runs)?;
+            let which = params![id.into_bytes(), ended_before.micros(), sweep.limit];
+            let ended = statement.query_map(which, |row| rows::run_id(row, 0))?;
+            let ended = ended.collect::<rusqlite::Result<Vec<_>>>()?;
+            ended.iter().try_for_each(|run| purge(connection, tenant, *run))?;
+            ended.len()
+        }
+    };
+    Ok(Swept { count: count as u64, more: count as u64 >= u64::from(sweep.limit) })
+}
+
+/// A run goes, with everything that is its own.
+fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<()> {
+    let own =
+        [sql::purge_run, sql::purge_checkpoints, sql::purge_inbox, sql::purge_waits, sql::purge_keys];
+    for statement in own {
+        let mut statement = connection.prepare_cached(statement)?;
+        statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes()])?;
+    }
+    let mut statement = connection.prepare_cached(sql::purge_cells)?;
+    statement.execute(params![tenant.uuid().into_bytes(), run.to_string()])?;
+    Ok(())
+}

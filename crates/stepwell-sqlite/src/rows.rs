@@ -1,0 +1,178 @@
+//! Rows to values and back.
+
+use bytes::Bytes;
+use rusqlite::types::Type;
+use rusqlite::Row;
+use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
+use stepwell_store::plan::KeyRow;
+use stepwell_store::{
+    Cell, CellKey, Chain, CommitId, Lives, Message, OpenWait, Parent, ProcessId, RunRow, Space, ValueType, WaitRow,
+};
+use uuid::Uuid;
+
+/// A number the database keeps signed.
+pub(crate) fn int(value: u64) -> i64 {
+    // Every counter starts at 0 and grows by one: it does not come near the sign.
+    value as i64
+}
+
+/// An instant as the database keeps it.
+pub(crate) fn time(at: Option<Timestamp>) -> Option<i64> {
+    at.map(Timestamp::micros)
+}
+
+/// An optional id as the database keeps it.
+pub(crate) fn id(id: Option<Uuid>) -> Option<[u8; 16]> {
+    id.map(Uuid::into_bytes)
+}
+
+/// The places as the database keeps them: a JSON list.
+pub(crate) fn places(places: &[Name]) -> String {
+    serde_json::to_string(places).expect("names are text")
+}
+
+/// A list of ids as a parameter for `json_each`.
+pub(crate) fn hex_list(ids: impl IntoIterator<Item = impl AsRef<[u8]>>) -> String {
+    let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let all: Vec<_> = ids.into_iter().map(|id| hex(id.as_ref())).collect();
+    serde_json::to_string(&all).expect("hex digits are text")
+}
+
+/// A run's row, its id first.
+pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<RunRow> {
+    let parent_run: Option<[u8; 16]> = row.get(15)?;
+    let parent = match parent_run {
+        None => None,
+        Some(run) => Some(Parent {
+            run: RunId::new(Uuid::from_bytes(run)),
+            activation: unsigned(row, 16)?,
+            child: row.get(17)?,
+        }),
+    };
+    Ok(RunRow {
+        run: run_id(row, 0)?,
+        workflow: Name::from(row.get::<_, String>(1)?),
+        definition: DefinitionHash::from_bytes(row.get(2)?),
+        revision: unsigned(row, 3)?,
+        version: unsigned(row, 4)?,
+        fence: unsigned(row, 5)?,
+        owner: row.get::<_, Option<[u8; 16]>>(6)?.map(|owner| ProcessId(Uuid::from_bytes(owner))),
+        status: read(row, 7, |text: String| text.parse().ok())?,
+        places: read(row, 8, |text: String| serde_json::from_str(&text).ok())?,
+        wake: instant(row, 9)?,
+        inbox_seq: unsigned(row, 10)?,
+        inbox_len: unsigned(row, 11)?,
+        chain: Chain { base: unsigned(row, 12)?, bytes: unsigned(row, 13)? },
+        attempt: row.get::<_, Option<Vec<u8>>>(14)?.map(Bytes::from),
+        parent,
+        root: run_id(row, 18)?,
+        created_at: Timestamp::from_micros(row.get(19)?),
+        updated_at: Timestamp::from_micros(row.get(20)?),
+    })
+}
+
+/// A message.
+pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
+    Ok(Message {
+        seq: unsigned(row, 0)?,
+        topic: row.get(1)?,
+        body: bytes(row, 2)?,
+        received_at: Timestamp::from_micros(row.get(3)?),
+        expires_at: instant(row, 4)?,
+    })
+}
+
+/// An open wait.
+pub(crate) fn wait(row: &Row<'_>) -> rusqlite::Result<WaitRow> {
+    Ok(WaitRow {
+        run: run_id(row, 0)?,
+        wait: OpenWait {
+            activation: unsigned(row, 1)?,
+            place: Name::from(row.get::<_, String>(2)?),
+            since: Timestamp::from_micros(row.get(3)?),
+            until: instant(row, 4)?,
+            detail: bytes(row, 5)?,
+        },
+    })
+}
+
+/// A cell of a space and owner that are known.
+pub(crate) fn cell(row: &Row<'_>, space: Space, owner: &str) -> rusqlite::Result<Cell> {
+    let value: Option<String> = row.get(1)?;
+    let value = value.map(|text| serde_json::from_str(&text).map_err(|_| unreadable(1))).transpose()?;
+    Ok(Cell {
+        key: CellKey { space, owner: owner.to_owned(), key: row.get(0)? },
+        value,
+        value_type: read(row, 2, |word: String| ValueType::from_word(&word))?,
+        revision: unsigned(row, 3)?,
+        expires_at: instant(row, 4)?,
+        created_at: Timestamp::from_micros(row.get(5)?),
+        updated_at: Timestamp::from_micros(row.get(6)?),
+        created_by: row.get::<_, Option<[u8; 16]>>(7)?.map(|run| RunId::new(Uuid::from_bytes(run))),
+    })
+}
+
+/// A key's record.
+pub(crate) fn key(row: &Row<'_>, operation: &str, key: &str) -> rusqlite::Result<KeyRow> {
+    let run: Option<[u8; 16]> = row.get(4)?;
+    let lives = match (instant(row, 3)?, run) {
+        (Some(until), _) => Lives::Until(until),
+        (None, Some(run)) => Lives::WithRun(RunId::new(Uuid::from_bytes(run))),
+        (None, None) => return Err(unreadable(3)),
+    };
+    Ok(KeyRow {
+        operation: operation.to_owned(),
+        key: key.to_owned(),
+        request: row.get(0)?,
+        answer: bytes(row, 1)?,
+        results: row.get::<_, Option<Vec<u8>>>(2)?.map(Bytes::from),
+        lives,
+        commit: CommitId(Uuid::from_bytes(row.get(5)?)),
+    })
+}
+
+/// How long a key holds, as its two columns.
+pub(crate) fn lives(lives: Lives) -> (Option<i64>, Option<[u8; 16]>) {
+    match lives {
+        Lives::Until(until) => (Some(until.micros()), None),
+        Lives::WithRun(run) => (None, Some(run.uuid().into_bytes())),
+    }
+}
+
+/// A run's id.
+pub(crate) fn run_id(row: &Row<'_>, column: usize) -> rusqlite::Result<RunId> {
+    Ok(RunId::new(Uuid::from_bytes(row.get(column)?)))
+}
+
+/// A counter.
+pub(crate) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    Ok(row.get::<_, i64>(column)? as u64)
+}
+
+/// An optional instant.
+pub(crate) fn instant(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_micros))
+}
+
+/// Bytes.
+pub(crate) fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
+    Ok(row.get::<_, Vec<u8>>(column)?.into())
+}
+
+/// Bytes as a parameter; an empty slice is an empty blob, not NULL.
+pub(crate) fn blob(bytes: Option<&Bytes>) -> Option<&[u8]> {
+    bytes.map(|bytes| &bytes[..])
+}
+
+fn read<T: rusqlite::types::FromSql, U>(
+    row: &Row<'_>,
+    column: usize,
+    parse: impl FnOnce(T) -> Option<U>,
+) -> rusqlite::Result<U> {
+    parse(row.get(column)?).ok_or_else(|| unreadable(column))
+}
+
+fn unreadable(column: usize) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, "it is not a value this version knows".into())
+}
+

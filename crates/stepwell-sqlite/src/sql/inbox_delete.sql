@@ -1,0 +1,2 @@
+-- A message is taken.
+delete from inbox where tenant = ?1 and run = ?2 and seq = ?3

@@ -1,0 +1,5 @@
+-- Compare-and-set on the revision (and the fence, if named) that leaves every indexed column alone: the hot path.
+update runs
+   set revision = ?4 + 1, version = ?5, places = coalesce(?6, places), chain_base = ?7, chain_bytes = ?8,
+       attempt = ?9, updated_at = ?10
+ where tenant = ?1 and id = ?2 and revision = ?4 and (?3 is null or fence = ?3)

@@ -1,0 +1,2 @@
+-- A wait closes.
+delete from waits where tenant = ?1 and run = ?2 and activation = ?3

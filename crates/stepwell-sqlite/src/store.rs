@@ -1,0 +1,207 @@
+//! The store itself: opens the file, hands commits to the writer and questions to the readers.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use stepwell_core::{Limits, RunId};
+use stepwell_store::{
+    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Due, HintSender, Hints, HistoryQuery,
+    HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store,
+    StoreError, Sweep, Swept, TenantScope, WaitQuery, WaitRow,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::apply::Prepared;
+use crate::error::OpenError;
+use crate::jobs::{CallJob, CommitJob, Job};
+use crate::lock::Lock;
+use crate::reader::{ReadError, Readers};
+use crate::writer::{self, Failed};
+use crate::{connection, migrate, query};
+
+/// How a database is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Threads that read.
+    pub readers: usize,
+    /// Commits in one transaction at most.
+    pub batch: usize,
+    /// Commits that may wait for the writer; more wait at the door.
+    pub queue: usize,
+    /// Page cache of each connection. A large one costs a scan at each commit.
+    pub cache_kib: u32,
+    /// The limits in force.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { readers: 2, batch: 256, queue: 4_096, cache_kib: 8 * 1024, limits: Limits::default() }
+    }
+}
+
+/// A store in one SQLite file, owned by this process while it is open.
+#[derive(Debug)]
+pub struct SqliteStore {
+    // Closed in this order: no more work, the readers, then the writer, which leaves no log behind, and the lock last.
+    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
+    writer: Option<JoinHandle<()>>,
+    readers: Readers,
+    failed: Failed,
+    hints: HintSender,
+    limits: Limits,
+    schema: SchemaVersion,
+    _lock: Lock,
+}
+
+impl SqliteStore {
+    /// Opens a database, creating it if it is not there, and brings its schema up to date.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::open_with(path, Options::default())
+    }
+
+    /// [`SqliteStore::open`] with options of one's own.
+    pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        connection::check_library()?;
+        let lock = Lock::take(path)?;
+        let mut connection = connection::writing(path, options.cache_kib)?;
+        let schema = migrate::migrate(&mut connection)?;
+        let readers = Readers::open(path, options.readers, options.cache_kib)?;
+        let (hints, failed) = (HintSender::default(), Failed::default());
+        let (jobs, writer) = writer::start(
+            path,
+            connection,
+            options.batch.max(1),
+            options.queue.max(1),
+            hints.clone(),
+            Arc::clone(&failed),
+        )?;
+        Ok(SqliteStore {
+            jobs: Some(jobs),
+            writer: Some(writer),
+            readers,
+            failed,
+            hints,
+            limits: options.limits,
+            schema,
+            _lock: lock,
+        })
+    }
+
+    async fn send(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
+        self.check()?;
+        let closed = || StoreError::Unavailable("the database is closed".to_owned());
+        self.jobs.as_ref().ok_or_else(closed)?.send(job).await.map_err(|_| self.check().err().unwrap_or_else(closed))
+    }
+
+    /// After a failed fsync nothing is answered any more, not even a read: it could show what is not on disk.
+    fn check(&self) -> Result<(), StoreError> {
+        match self.failed.get() {
+            Some(reason) => Err(StoreError::Fatal(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a function inside the writer's transaction, answered when it is on disk.
+    async fn call<T: Send + 'static>(
+        &self,
+        mut call: impl FnMut(&Connection) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let call = move |connection: &Connection| match call(connection) {
+            Ok(value) => Ok(Ok(value)),
+            Err(ReadError::Store(error)) => Ok(Err(error)),
+            Err(ReadError::Sql(error)) => Err(error),
+        };
+        self.send(Box::new(CallJob { call, result: None, reply })).await?;
+        answer.await.unwrap_or_else(|_| Err(StoreError::Fatal("the writer is gone".to_owned())))
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.check()?;
+        self.readers.read(read).await
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.readers.close();
+        self.jobs = None;
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
+        commit.check_size(&self.limits)?;
+        let reference = commit.reference();
+        let (reply, answer) = oneshot::channel();
+        let prepared = Prepared::new(commit, &self.limits);
+        let job = CommitJob { scope, prepared, reference: reference.clone(), result: None, hints: Vec::new(), reply };
+        self.send(Box::new(job)).await?;
+        let gone = || CommitError::Unknown { reference, why: "the writer is gone".to_owned() };
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {
+        self.read(move |connection| query::outcome(connection, scope.tenant(), &commit)).await
+    }
+
+    async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
+        self.read(move |connection| query::load(connection, scope.tenant(), run)).await
+    }
+
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+        self.call(move |connection| query::claim(connection, scope.tenant(), &claim)).await
+    }
+
+    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
+        self.read(move |connection| query::due(connection, &dead)).await
+    }
+
+    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+        self.call(move |connection| query::beat(connection, &beat)).await
+    }
+
+    fn hints(&self) -> Hints {
+        self.hints.listen()
+    }
+
+    async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
+        self.read(move |connection| query::cells(connection, scope.tenant(), &query)).await
+    }
+
+    async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
+        self.read(move |connection| query::runs(connection, scope.tenant(), &query)).await
+    }
+
+    async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
+        self.read(move |connection| query::waits(connection, scope.tenant(), &query)).await
+    }
+
+    async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError> {
+        self.read(move |connection| query::history(connection, scope.tenant(), &query)).await
+    }
+
+    async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
+        self.read(move |connection| query::records(connection, scope.tenant(), &query)).await
+    }
+
+    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
+        self.call(move |connection| Ok(query::sweep(connection, scope.tenant(), &sweep)?)).await
+    }
+
+    async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
+        Ok(self.schema)
+    }
+}

@@ -1,0 +1,117 @@
+//! The one writer: whatever waits goes into one transaction, one fsync, and everybody is answered after it.
+//!
+//! Follow [`Writer::batch`]. A commit that is refused has written nothing, so the others in its batch are not touched.
+//! If something in a batch fails in SQLite itself, the batch is rolled back and its members are tried one by one, so that
+//! only the one that fails is left out. If the commit itself fails, nobody is told that it worked; if its fsync fails,
+//! nobody knows, and the store closes itself: after a failed fsync the next one proves nothing.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use stepwell_store::{HintSender, StoreError};
+use tokio::sync::mpsc;
+
+use crate::error::{OpenError, store_error};
+use crate::jobs::{Failure, Job};
+use crate::statements::Session;
+use crate::wal::Log;
+
+/// Why the store closed itself; empty while it is open.
+pub(crate) type Failed = Arc<OnceLock<String>>;
+
+/// Starts the writer's thread on a connection.
+pub(crate) fn start(
+    path: &Path,
+    connection: Connection,
+    batch: usize,
+    queue: usize,
+    hints: HintSender,
+    failed: Failed,
+) -> Result<(mpsc::Sender<Box<dyn Job>>, JoinHandle<()>), OpenError> {
+    let log = Log::open(path)?;
+    let (send, receive) = mpsc::channel(queue);
+    let thread = std::thread::Builder::new().name("stepwell-writer".to_owned()).spawn(move || {
+        let session = Session::new(&connection);
+        match session {
+            Ok(session) => Writer { session, log, hints, failed, batch }.run(receive),
+            Err(error) => drop(failed.set(error.to_string())),
+        }
+    });
+    let thread = thread.map_err(|error| OpenError::File {
+        path: path.display().to_string(),
+        reason: format!("the writer's thread cannot be started: {error}"),
+    })?;
+    Ok((send, thread))
+}
+
+struct Writer<'c> {
+    session: Session<'c>,
+    log: Log,
+    hints: HintSender,
+    failed: Failed,
+    batch: usize,
+}
+
+impl Writer<'_> {
+    fn run(mut self, mut queue: mpsc::Receiver<Box<dyn Job>>) {
+        let mut waiting = Vec::with_capacity(self.batch);
+        while queue.blocking_recv_many(&mut waiting, self.batch) > 0 {
+            let jobs = std::mem::take(&mut waiting);
+            self.batch(jobs);
+            self.log.tend(self.session.connection);
+        }
+    }
+
+    /// All jobs in one transaction, or if one of them cannot be applied, each in its own.
+    fn batch(&mut self, mut jobs: Vec<Box<dyn Job>>) {
+        if let Some(reason) = self.failed.get() {
+            let failure = Failure::Store(StoreError::Fatal(reason.clone()));
+            jobs.into_iter().for_each(|job| job.failed(&failure));
+            return;
+        }
+        match self.apply(&mut jobs) {
+            Ok(()) => self.commit(jobs),
+            Err(error) => {
+                self.roll_back();
+                if let [_] = jobs[..] {
+                    let failure = Failure::before_commit(&error);
+                    jobs.into_iter().for_each(|job| job.failed(&failure));
+                } else {
+                    jobs.into_iter().for_each(|job| self.batch(vec![job]));
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+        self.session.begin.execute([])?;
+        jobs.iter_mut().try_for_each(|job| job.apply(&mut self.session))
+    }
+
+    fn commit(&mut self, jobs: Vec<Box<dyn Job>>) {
+        let Err(error) = self.session.commit.execute([]) else {
+            jobs.into_iter().for_each(|job| job.done(&self.hints));
+            return;
+        };
+        self.roll_back();
+        let failure = match store_error(&error) {
+            StoreError::Fatal(why) => {
+                let _ = self.failed.set(why.clone());
+                Failure::Unknown(why)
+            }
+            other => Failure::Store(other),
+        };
+        jobs.into_iter().for_each(|job| job.failed(&failure));
+    }
+
+    fn roll_back(&self) {
+        if self.session.connection.is_autocommit() {
+            return;
+        }
+        if let Err(error) = self.session.connection.execute_batch("rollback") {
+            let _ = self.failed.set(format!("a transaction could not be rolled back: {error}"));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The disk: full, broken, and an fsync that fails. What was acknowledged stays, and nobody is told what is not so.
+#![allow(unsafe_code)] // A reviewed corner: a file system layer for SQLite that fails when told to.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+use rusqlite::ffi;
+use stepwell_core::RunId;
+use stepwell_sqlite::SqliteStore;
+use stepwell_store::suite::{ask, make};
+use stepwell_store::{CommitError, Head, Store, StoreError};
+use uuid::Uuid;
+
+/// What the next calls on the log of a `faulty.sqlite` answer with; 0 = what the real file system answers.
+static SYNC: AtomicI32 = AtomicI32::new(0);
+static WRITE: AtomicI32 = AtomicI32::new(0);
+static SYNCED: AtomicUsize = AtomicUsize::new(0);
+/// The faults are the process's: one test at a time.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+static REAL: OnceLock<Real> = OnceLock::new();
+
+struct Real {
+    vfs: *mut ffi::sqlite3_vfs,
+    methods: OnceLock<(ffi::sqlite3_io_methods, &'static ffi::sqlite3_io_methods)>,
+}
+
+// The pointers are to SQLite's own static tables, which never change.
+unsafe impl Send for Real {}
+unsafe impl Sync for Real {}
+
+unsafe extern "C" fn open(
+    _: *mut ffi::sqlite3_vfs,
+    name: ffi::sqlite3_filename,
+    file: *mut ffi::sqlite3_file,
+    flags: c_int,
+    out: *mut c_int,
+) -> c_int {
+    let real = REAL.get().expect("registered before it is used");
+    let code = unsafe { ((*real.vfs).xOpen.expect("unix has it"))(real.vfs, name, file, flags, out) };
+    let is_log = flags & ffi::SQLITE_OPEN_WAL != 0;
+    if code == ffi::SQLITE_OK && is_log && unsafe { CStr::from_ptr(name) }.to_bytes().ends_with(b"/faulty.sqlite-wal") {
+        let methods = unsafe { &*(*file).pMethods };
+        let (_, patched) = real.methods.get_or_init(|| {
+            let patched = ffi::sqlite3_io_methods { xSync: Some(sync), xWrite: Some(write), ..*methods };
+            (*methods, Box::leak(Box::new(patched)))
+        });
+        unsafe { (*file).pMethods = *patched };
+    }
+    code
+}
+
+fn original() -> &'static ffi::sqlite3_io_methods {
+    &REAL.get().and_then(|real| real.methods.get()).expect("a file was opened").0
+}
+
+unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
+    SYNCED.fetch_add(1, Ordering::SeqCst);
+    match SYNC.load(Ordering::SeqCst) {
+        0 => unsafe { (original().xSync.expect("unix has it"))(file, flags) },
+        code => code,
+    }
+}
+
+unsafe extern "C" fn write(
+    file: *mut ffi::sqlite3_file,
+    data: *const std::ffi::c_void,
+    amount: c_int,
+    offset: ffi::sqlite3_int64,
+) -> c_int {
+    match WRITE.load(Ordering::SeqCst) {
+        0 => unsafe { (original().xWrite.expect("unix has it"))(file, data, amount, offset) },
+        code => code,
+    }
+}
+
+/// Puts the failing layer under every database of that name; it does nothing until told to.
+fn install() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| unsafe {
+        let real = ffi::sqlite3_vfs_find(std::ptr::null());
+        assert!(!real.is_null());
+        assert_eq!(CStr::from_ptr((*real).zName).to_str(), Ok("unix"));
+        assert!(REAL.set(Real { vfs: real, methods: OnceLock::new() }).is_ok());
+        let name: *const c_char = c"failing".as_ptr();
+        let failing = Box::new(ffi::sqlite3_vfs { zName: name, xOpen: Some(open), ..*real });
+        assert_eq!(ffi::sqlite3_vfs_register(Box::leak(failing), 1), ffi::SQLITE_OK);
+    });
+}
+
+async fn begin(store: &SqliteStore, make: &make::Make, number: u128) -> Head {
+    ask::started(store, make.create(make::new_run(RunId::new(Uuid::from_u128(number))))).await
+}
+
+/// After a failed fsync the kernel may have thrown the pages away and the next fsync succeeds without them: going on would
+/// acknowledge commits on top of ones that are lost.
+#[tokio::test]
+async fn a_failed_fsync_closes_the_store_and_loses_nothing_that_was_acknowledged() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    install();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("faulty.sqlite");
+    let make = make::Make::new();
+    let store = SqliteStore::open(&path).unwrap();
+    let head = begin(&store, &make, 1).await;
+    let synced = SYNCED.load(Ordering::SeqCst);
+    assert!(synced > 0, "the layer is not in use");
+
+    SYNC.store(ffi::SQLITE_IOERR_FSYNC, Ordering::SeqCst);
+    let commit = make.step(make::step(&head, "lost?"));
+    let reference = commit.reference();
+    let error = store.commit(make::ME, commit).await.unwrap_err();
+    SYNC.store(0, Ordering::SeqCst);
+    let CommitError::Unknown { reference: told, .. } = &error else { panic!("{error}") };
+    assert_eq!(*told, reference, "nobody knows whether it is there, and the answer says so");
+
+    let after = store.commit(make::ME, make.step(make::step(&head, "later"))).await.unwrap_err();
+    assert!(matches!(&after, CommitError::Store(StoreError::Fatal(_))), "{after}");
+    let read = store.load(make::ME, head.run).await.unwrap_err();
+    assert!(matches!(&read, StoreError::Fatal(_)), "{read}");
+    drop(store);
+
+    let store = SqliteStore::open(&path).unwrap();
+    let found = ask::load(&store, head.run).await.head.version;
+    let known = store.outcome(make::ME, reference).await.unwrap();
+    assert_eq!(found == 1, known.is_some(), "the look-up says what the database says");
+    let head = ask::load(&store, head.run).await.head;
+    ask::moved(&store, make.step(make::step(&head, "goes on"))).await;
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_reported_and_the_store_goes_on() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    install();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("faulty.sqlite");
+    let make = make::Make::new();
+    let store = SqliteStore::open(&path).unwrap();
+    let head = begin(&store, &make, 1).await;
+    for (code, full) in [(ffi::SQLITE_IOERR_WRITE, false), (ffi::SQLITE_FULL, true)] {
+        WRITE.store(code, Ordering::SeqCst);
+        let commit = make.step(make::step(&head, "not now"));
+        let error = store.commit(make::ME, commit).await.unwrap_err();
+        WRITE.store(0, Ordering::SeqCst);
+        match error {
+            CommitError::Store(StoreError::Full(_)) => assert!(full),
+            CommitError::Store(StoreError::Unavailable(_)) => assert!(!full),
+            other => panic!("{other}"),
+        }
+        assert_eq!(ask::load(&store, head.run).await.head, head, "nothing of it is there");
+    }
+    let head = ask::moved(&store, make.step(make::step(&head, "now"))).await;
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(ask::load(&store, head.run).await.head, head);
+}
+
+/// A disk of two megabytes.
+#[tokio::test]
+async fn a_full_disk_is_reported_and_what_was_acknowledged_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = folder.path().join("small");
+    std::fs::create_dir(&mount).unwrap();
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
+        .arg(&mount)
+        .status()
+        .is_ok_and(|status| status.success());
+    if !mounted {
+        eprintln!("only root can mount a small disk; the failing layer above shows the same error without one");
+        return;
+    }
+    let unmount = Unmount(mount.clone());
+    let path = mount.join("runs.sqlite");
+    let make = make::Make::new();
+    let store = SqliteStore::open(&path).unwrap();
+    let mut acknowledged = Vec::new();
+    let mut full = false;
+    for number in 1..1_000_u128 {
+        let mut new = make::new_run(RunId::new(Uuid::from_u128(number)));
+        let noise: Vec<u8> = (0..20_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8 ^ number as u8).collect();
+        new.first.state = noise.into();
+        match store.commit(make::ME, make.create(new)).await {
+            Ok(committed) => acknowledged.push(committed.created[0].clone()),
+            Err(CommitError::Store(StoreError::Full(_))) => {
+                full = true;
+                break;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(full && !acknowledged.is_empty());
+    for head in &acknowledged {
+        assert_eq!(ask::load(&store, head.run).await.head, *head);
+    }
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap();
+    for head in &acknowledged {
+        assert_eq!(ask::load(&store, head.run).await.head, *head);
+    }
+    drop(store);
+    drop(unmount);
+}
+
+struct Unmount(std::path::PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}

@@ -1,0 +1,124 @@
+//! The file: who owns it, what is set on it, what a newer schema does, and what is left when it is closed.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use rusqlite::Connection;
+use stepwell_core::RunId;
+use stepwell_sqlite::{OpenError, SqliteStore};
+use stepwell_store::suite::{ask, make};
+use stepwell_store::{Store, StoreError};
+
+#[test]
+fn a_second_owner_gets_a_clear_error_and_the_first_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.sqlite");
+    let first = SqliteStore::open(&path).unwrap();
+    let error = SqliteStore::open(&path).unwrap_err();
+    let OpenError::InUse { holder, .. } = &error else { panic!("{error}") };
+    assert_eq!(*holder, format!("process {}", std::process::id()));
+    assert!(error.to_string().contains("stop it, or use another file"), "{error}");
+    drop(first);
+    SqliteStore::open(&path).unwrap();
+}
+
+/// A lock that outlived its process would need somebody to remove it by hand at 3 a.m.
+#[test]
+fn the_lock_of_a_killed_process_does_not_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.sqlite");
+    drop(SqliteStore::open(&path).unwrap());
+    let lock = folder.path().join("runs.sqlite.lock");
+    // `-o`: the lock is the process's own, not the shell's below it, which ends with its input.
+    let mut holder = Command::new("flock")
+        .arg("-o")
+        .arg(&lock)
+        .args(["sh", "-c", "echo held; read line"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "held\n");
+    assert!(matches!(SqliteStore::open(&path), Err(OpenError::InUse { .. })));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    SqliteStore::open(&path).unwrap();
+}
+
+#[test]
+fn a_file_in_a_folder_that_is_not_there_is_named_in_the_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = SqliteStore::open(folder.path().join("nowhere").join("runs.sqlite")).unwrap_err();
+    assert!(error.to_string().contains("nowhere"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_not_a_database_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.sqlite");
+    let text = "this is a letter to my aunt, not a database, and it is longer than a header. ".repeat(20);
+    std::fs::write(&path, &text).unwrap();
+    assert!(SqliteStore::open(&path).is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn the_settings_are_those_that_make_a_commit_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.sqlite");
+    let store = SqliteStore::open(&path).unwrap();
+    let connection = Connection::open(&path).unwrap();
+    let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+    assert_eq!(mode, "wal");
+    assert!(rusqlite::version_number() >= 3_051_003, "{}", rusqlite::version());
+    drop(store);
+}
+
+/// A file system on which SQLite cannot keep a log beside the database: it says so without an error of its own.
+#[test]
+fn a_setting_that_is_not_taken_is_an_error_and_not_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.sqlite");
+    let connection = Connection::open(&path).unwrap();
+    connection.execute_batch("pragma page_size = 8192; create table other (x); insert into other values (1);").unwrap();
+    drop(connection);
+    let error = SqliteStore::open(&path).unwrap_err();
+    let OpenError::Setting { pragma, wanted, found } = &error else { panic!("{error}") };
+    assert_eq!((pragma.as_str(), wanted.as_str(), found.as_str()), ("page_size", "4096", "8192"));
+}
+
+#[test]
+fn a_newer_schema_is_refused_and_nothing_is_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.sqlite");
+    drop(SqliteStore::open(&path).unwrap());
+    let connection = Connection::open(&path).unwrap();
+    connection
+        .execute("insert into stepwell_migrations (version, name, checksum) values (99, 'future', x'00')", [])
+        .unwrap();
+    drop(connection);
+    let before = std::fs::read(&path).unwrap();
+    let error = SqliteStore::open(&path).unwrap_err();
+    assert!(matches!(&error, OpenError::Store(StoreError::Schema(_))), "{error}");
+    assert!(error.to_string().contains("99"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[tokio::test]
+async fn what_was_committed_is_there_after_closing_and_no_log_is_left_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.sqlite");
+    let run = RunId::new(uuid::Uuid::from_u128(5));
+    let make = make::Make::new();
+    let head = {
+        let store = SqliteStore::open(&path).unwrap();
+        let head = ask::started(&store, make.create(make::new_run(run))).await;
+        ask::moved(&store, make.step(make::step(&head, "again"))).await
+    };
+    assert!(!folder.path().join("runs.sqlite-wal").exists());
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(ask::load(&store, run).await.head, head);
+    assert_eq!(store.migrate().await.unwrap().0, 1);
+}

@@ -1,0 +1,171 @@
+//! Short ways to ask a store as the suite's usual tenant, for answers that must come.
+
+use stepwell_core::{RunId, Timestamp};
+
+use super::make::{ME, NAMESPACE, OPERATION, at, cell};
+use crate::cell::{Cell, OpResult, Space};
+use crate::commit::{Commit, CommitError, Committed, Refused};
+use crate::run::{Head, Loaded, ProcessId, RunSummary};
+use crate::scope::TenantScope;
+use crate::store::{
+    CellFilter, CellQuery, Claim, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded, RunQuery,
+    Store, StoreError, WaitQuery, WaitRow,
+};
+
+/// Commits what must be applied.
+pub async fn apply(store: &dyn Store, commit: Commit) -> Committed {
+    store.commit(ME, commit).await.expect("the commit is applied")
+}
+
+/// Commits a step that must be applied; gives where the run stands.
+pub async fn moved(store: &dyn Store, commit: Commit) -> Head {
+    apply(store, commit).await.head.expect("a step gives a head")
+}
+
+/// Commits the start of one run; gives where it stands.
+pub async fn started(store: &dyn Store, commit: Commit) -> Head {
+    apply(store, commit).await.created.pop().expect("a new run gives a head")
+}
+
+/// Commits one operation; gives its result.
+pub async fn operated(store: &dyn Store, commit: Commit) -> OpResult {
+    apply(store, commit).await.results.pop().expect("an operation gives a result")
+}
+
+/// Commits what must be refused.
+pub async fn refuse(store: &dyn Store, commit: Commit) -> Refused {
+    refuse_as(store, ME, commit).await
+}
+
+/// Commits what must be refused, as another tenant.
+pub async fn refuse_as(store: &dyn Store, scope: TenantScope, commit: Commit) -> Refused {
+    match store.commit(scope, commit).await {
+        Err(CommitError::Refused(refused)) => refused,
+        other => panic!("the commit was to be refused: {other:?}"),
+    }
+}
+
+/// What became of a commit.
+pub async fn outcome(store: &dyn Store, commit: &Commit) -> Option<Recorded> {
+    store.outcome(ME, commit.reference()).await.expect("an outcome can be looked up")
+}
+
+/// A run that is there.
+pub async fn load(store: &dyn Store, run: RunId) -> Loaded {
+    find(store, run).await.expect("the run is there")
+}
+
+/// A run that may be there.
+pub async fn find(store: &dyn Store, run: RunId) -> Option<Loaded> {
+    store.load(ME, run).await.expect("a run can be loaded")
+}
+
+/// The topics in a run's inbox.
+pub async fn topics(store: &dyn Store, run: RunId) -> Vec<String> {
+    load(store, run).await.inbox.into_iter().map(|message| message.topic).collect()
+}
+
+/// A claim on whatever is due at this second.
+pub fn claim(by: ProcessId, seconds: i64) -> Claim {
+    Claim { by, now: at(seconds), limit: 100, definitions: None, dead: Vec::new() }
+}
+
+/// Claims runs.
+pub async fn claimed(store: &dyn Store, claim: Claim) -> Vec<Loaded> {
+    store.claim(ME, claim).await.expect("a claim is answered")
+}
+
+/// The ids of the runs a claim takes.
+pub async fn taken(store: &dyn Store, claim: Claim) -> Vec<RunId> {
+    claimed(store, claim).await.into_iter().map(|loaded| loaded.head.run).collect()
+}
+
+/// Everything of the suite's usual namespace.
+pub fn cells(now: Timestamp) -> CellQuery {
+    CellQuery {
+        space: Space::Kv,
+        owner: NAMESPACE.to_owned(),
+        filter: CellFilter::Prefix(String::new()),
+        now,
+        with_dead: false,
+        limit: 200,
+        cursor: None,
+    }
+}
+
+/// A live cell of the usual namespace, at second 0.
+pub async fn get(store: &dyn Store, key: &str) -> Option<Cell> {
+    get_at(store, key, at(0)).await
+}
+
+/// A live cell of the usual namespace.
+pub async fn get_at(store: &dyn Store, key: &str, now: Timestamp) -> Option<Cell> {
+    let filter = CellFilter::Key(cell(key).key);
+    let mut page = store.cells(ME, CellQuery { filter, ..cells(now) }).await.expect("a cell can be read");
+    assert!(page.items.len() <= 1 && page.next.is_none(), "a key names one cell: {page:?}");
+    page.items.pop()
+}
+
+/// A cell of the usual namespace, dead or alive.
+pub async fn get_dead(store: &dyn Store, key: &str, now: Timestamp) -> Option<Cell> {
+    let query = CellQuery { filter: CellFilter::Key(key.to_owned()), with_dead: true, ..cells(now) };
+    store.cells(ME, query).await.expect("a cell can be read").items.pop()
+}
+
+/// The keys a listing gives, page by page.
+pub async fn keys(store: &dyn Store, query: CellQuery) -> Vec<String> {
+    all_cells(store, ME, query).await.into_iter().map(|cell| cell.key.key).collect()
+}
+
+/// The record of a key of the usual operation.
+pub async fn recorded(store: &dyn Store, key: &str, now: Timestamp) -> Option<Recorded> {
+    let query = RecordQuery::Key { operation: OPERATION.to_owned(), key: key.to_owned(), now };
+    match store.records(ME, query).await.expect("a record can be read").items.pop()? {
+        Record::Key(recorded) => Some(recorded),
+        other => panic!("a key was asked for, not {other:?}"),
+    }
+}
+
+/// Every page of cells.
+pub async fn all_cells(store: &dyn Store, scope: TenantScope, query: CellQuery) -> Vec<Cell> {
+    every_page(async |cursor| store.cells(scope, CellQuery { cursor, ..query.clone() }).await).await
+}
+
+/// Every page of runs.
+pub async fn all_runs(store: &dyn Store, scope: TenantScope, query: RunQuery) -> Vec<RunSummary> {
+    every_page(async |cursor| store.runs(scope, RunQuery { cursor, ..query.clone() }).await).await
+}
+
+/// Every page of open waits.
+pub async fn all_waits(store: &dyn Store, scope: TenantScope, query: WaitQuery) -> Vec<WaitRow> {
+    every_page(async |cursor| store.waits(scope, WaitQuery { cursor, ..query.clone() }).await).await
+}
+
+/// Every page of the audit trail.
+pub async fn all_audit(store: &dyn Store, scope: TenantScope, limit: u32) -> Vec<Record> {
+    every_page(async |cursor| store.records(scope, RecordQuery::Audit { limit, cursor }).await).await
+}
+
+/// Every page of a run's history, from the version a query names.
+pub async fn all_history(store: &dyn Store, scope: TenantScope, query: HistoryQuery) -> Vec<HistoryRow> {
+    every_page(async |cursor: Option<String>| {
+        let from = cursor.map_or(query.from, |next| next.parse().expect("the next page begins at a version"));
+        store.history(scope, HistoryQuery { from, ..query.clone() }).await
+    })
+    .await
+}
+
+/// Follows a listing to its end.
+async fn every_page<T>(page: impl AsyncFn(Option<String>) -> Result<Page<T>, StoreError>) -> Vec<T> {
+    let mut items = Vec::new();
+    let mut cursor = None;
+    loop {
+        let Page { items: more, next } = page(cursor).await.expect("a page can be read");
+        assert!(next.is_none() || !more.is_empty(), "a page that is not the last has rows");
+        items.extend(more);
+        cursor = next;
+        if cursor.is_none() {
+            return items;
+        }
+    }
+}

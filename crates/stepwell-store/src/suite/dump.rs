@@ -1,0 +1,107 @@
+//! Everything a store shows of a tenant, as one value: two stores, or one store at two times, are compared by it.
+
+use stepwell_core::{DefinitionHash, RunId, Timestamp};
+
+use super::ask::{all_audit, all_cells, all_history, all_runs, all_waits};
+use super::make::{self, NAMESPACE, OPERATION};
+use crate::cell::{Cell, Space};
+use crate::run::{Loaded, RunSummary};
+use crate::scope::TenantScope;
+use crate::store::{
+    CellFilter, CellQuery, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, RunQuery, Store,
+    StoreError, WaitQuery, WaitRow,
+};
+
+/// Names under which a dump looks for what no listing shows.
+#[derive(Debug, Clone)]
+pub struct Names {
+    /// Owners of cells.
+    pub owners: Vec<(Space, String)>,
+    /// Operations and keys.
+    pub keys: Vec<(String, String)>,
+    /// Definitions.
+    pub definitions: Vec<DefinitionHash>,
+}
+
+impl Default for Names {
+    /// The names that [`make`] uses.
+    fn default() -> Self {
+        let runs = (1..=4).map(|number| (Space::Execution, make::run(number).to_string()));
+        let owners = runs.chain([(Space::Kv, NAMESPACE.to_owned()), (Space::Workflow, "orders".to_owned())]);
+        let keys = ["a", "b", "c"].map(|key| (OPERATION.to_owned(), key.to_owned()));
+        Names {
+            owners: owners.collect(),
+            keys: keys.to_vec(),
+            definitions: ["orders", "other"].map(make::definition).to_vec(),
+        }
+    }
+}
+
+/// What a store shows of a tenant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dump {
+    /// Its runs as listed.
+    pub runs: Vec<RunSummary>,
+    /// Its runs as loaded, inboxes included.
+    pub loaded: Vec<Loaded>,
+    /// Its runs' histories, with every state.
+    pub history: Vec<(RunId, Vec<HistoryRow>)>,
+    /// Its open waits.
+    pub waits: Vec<WaitRow>,
+    /// Its cells, the dead too.
+    pub cells: Vec<Cell>,
+    /// Its keys.
+    pub keys: Vec<(String, Page<Record>)>,
+    /// Its definitions.
+    pub definitions: Vec<Page<Record>>,
+    /// Its audit trail.
+    pub audit: Vec<Record>,
+    /// When it has work.
+    pub due: Option<Due>,
+}
+
+/// Reads everything there is, by small pages.
+pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Timestamp) -> Dump {
+    let limit = 3;
+    let runs = all_runs(store, scope, RunQuery { limit, ..RunQuery::default() }).await;
+    let mut loaded = Vec::new();
+    let mut history = Vec::new();
+    for run in runs.iter().map(|row| row.run) {
+        loaded
+            .push(store.load(scope, run).await.expect("a run can be loaded").expect("a listed run is there"));
+        let query = HistoryQuery { run, from: 0, with_state: true, limit: 50 };
+        history.push((run, all_history(store, scope, query).await));
+    }
+    let mut cells = Vec::new();
+    for (space, owner) in names.owners.iter().cloned() {
+        let filter = CellFilter::Prefix(String::new());
+        let query = CellQuery { space, owner, filter, now, with_dead: true, limit, cursor: None };
+        cells.extend(all_cells(store, scope, query).await);
+    }
+    let (keys, definitions) = small(store, scope, names, now).await.expect("records can be read");
+    let waits = all_waits(store, scope, WaitQuery { limit, ..WaitQuery::default() }).await;
+    let audit = all_audit(store, scope, limit).await;
+    let due = store.due(Vec::new()).await.expect("due tenants can be listed");
+    let due = due.into_iter().find(|due| due.tenant == scope.tenant());
+    Dump { runs, loaded, history, waits, cells, keys, definitions, audit, due }
+}
+
+type Small = (Vec<(String, Page<Record>)>, Vec<Page<Record>>);
+
+async fn small(
+    store: &dyn Store,
+    scope: TenantScope,
+    names: &Names,
+    now: Timestamp,
+) -> Result<Small, StoreError> {
+    let mut keys = Vec::new();
+    for (operation, key) in names.keys.iter().cloned() {
+        let label = format!("{operation} {key}");
+        keys.push((label, store.records(scope, RecordQuery::Key { operation, key, now }).await?));
+    }
+    let mut definitions = Vec::new();
+    for hash in &names.definitions {
+        definitions.push(store.records(scope, RecordQuery::Definition(*hash)).await?);
+    }
+    Ok((keys, definitions))
+}

@@ -1,0 +1,234 @@
+//! Cases about messages: kept in order, taken once, and never the end of a wake-up.
+
+use bytes::Bytes;
+use stepwell_core::{RunId, Timestamp};
+use tokio::task::JoinSet;
+
+use super::Shared;
+use super::ask::{apply, claim, claimed, load, moved, refuse, started, taken, topics};
+use super::make::{ME, Make, at, attempt, due_run, end, message, new_run, process, run, step, to};
+use crate::commit::{Commit, CommitError, Delivery, Missing, NewMessage, NewRun, Refused, Send, Step};
+use crate::run::{Message, Status};
+
+/// A message that counts against no limit.
+fn quiet(to: RunId, topic: &str) -> Send {
+    Send { to, message: NewMessage { counts: false, ..message(topic) }, missing: Missing::Refuse }
+}
+
+/// A message that may get lost.
+fn maybe(to: RunId) -> Send {
+    Send { to, message: message("maybe"), missing: Missing::Drop }
+}
+
+/// Takes whatever is in the run's inbox, in one step; gives what it took.
+async fn take_all(store: &Shared, make: &Make, number: u128) -> Option<Vec<String>> {
+    let loaded = load(store, run(number)).await;
+    let take = loaded.inbox.iter().map(|message| message.seq).collect();
+    let commit = make.step(Step { take, ..step(&loaded.head, "took") });
+    match store.commit(ME, commit).await {
+        Ok(_) => Some(loaded.inbox.into_iter().map(|message| message.topic).collect()),
+        Err(CommitError::Refused(Refused::Moved { .. })) => None,
+        Err(other) => panic!("a step was to be applied or stale: {other}"),
+    }
+}
+
+async fn wake_of(store: &Shared, number: u128) -> Option<Timestamp> {
+    load(store, run(number)).await.head.wake
+}
+
+cases! { inbox as __suite_inbox;
+    /// B10: messages are kept as they came, in order of arrival.
+    async fn messages_are_kept_in_order_of_arrival(store: &Shared) {
+        let make = Make::new();
+        started(store, make.create(new_run(run(1)))).await;
+        let body = Bytes::from_static(b"{\"n\":1}");
+        let expires_at = Some(at(99));
+        let first =
+            Send { message: NewMessage { body: body.clone(), expires_at, ..message("b") }, ..to(run(1), "") };
+        let commit = Commit { send: vec![first, to(run(1), "a")], ..make.commit_at(at(4)) };
+        assert_eq!(apply(store, commit).await.sent, [Delivery::Kept(1), Delivery::Kept(2)]);
+        assert_eq!(apply(store, make.send([to(run(1), "c")])).await.sent, [Delivery::Kept(3)]);
+        let inbox = load(store, run(1)).await.inbox;
+        let first = Message { seq: 1, topic: "b".to_owned(), body, received_at: at(4), expires_at };
+        assert_eq!(inbox[0], first);
+        assert_eq!(inbox.iter().map(|message| message.seq).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(topics(store, run(1)).await, ["b", "a", "c"]);
+        assert_eq!(load(store, run(1)).await.head.inbox_seen, 3);
+    }
+
+    /// B10: a message is there until a commit takes it, and nobody takes it again.
+    async fn a_message_is_taken_exactly_once(store: &Shared) {
+        let make = Make::new();
+        started(store, make.create(new_run(run(1)))).await;
+        apply(store, make.send([to(run(1), "a"), to(run(1), "b"), to(run(1), "c")])).await;
+        let head = load(store, run(1)).await.head;
+        let head = moved(store, make.step(step(&head, "one"))).await;
+        assert_eq!(topics(store, run(1)).await, ["a", "b", "c"], "a step that takes none leaves them");
+        let head = moved(store, make.step(Step { take: vec![2], ..step(&head, "two") })).await;
+        assert_eq!(topics(store, run(1)).await, ["a", "c"]);
+        let again = make.step(Step { take: vec![1, 2], ..step(&head, "again") });
+        assert_eq!(refuse(store, again).await, Refused::NoMessage { run: run(1), seq: 2 });
+        assert_eq!(topics(store, run(1)).await, ["a", "c"]);
+        moved(store, make.step(Step { take: vec![1, 3], ..attempt(&head, None) })).await;
+        assert_eq!(topics(store, run(1)).await, Vec::<String>::new());
+        let sent = apply(store, make.send([to(run(1), "d")])).await.sent;
+        assert_eq!(sent, [Delivery::Kept(4)], "a place in the order is not given twice");
+    }
+
+    /// The accident: a run is decided to sleep while a message for it comes in; it sleeps, and nobody looks again.
+    async fn a_message_the_decision_did_not_know_of_wakes_the_run(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        apply(store, Commit { send: vec![to(run(1), "came meanwhile")], ..make.commit_at(at(4)) }).await;
+        let asleep = Step { wake: None, ..step(&head, "asleep") };
+        let head = moved(store, Commit { step: Some(asleep), ..make.commit_at(at(6)) }).await;
+        assert_eq!(head.wake, None, "the head still does not know of it");
+        assert_eq!(wake_of(store, 1).await, Some(at(4)), "it is due since the message came");
+        let later = Step { wake: Some(at(500)), ..attempt(&head, None) };
+        let head = moved(store, Commit { step: Some(later), ..make.commit_at(at(7)) }).await;
+        assert_eq!(wake_of(store, 1).await, Some(at(4)), "it is due since the message came");
+        let sooner = Step { wake: Some(at(2)), ..step(&head, "soon") };
+        moved(store, Commit { step: Some(sooner), ..make.commit_at(at(8)) }).await;
+        assert_eq!(wake_of(store, 1).await, Some(at(2)), "what is due already stays due since then");
+        assert_eq!(taken(store, claim(process(1), 8)).await, [run(1)]);
+        let known = load(store, run(1)).await.head;
+        let asleep = Step { wake: None, ..step(&known, "asleep") };
+        assert_eq!(moved(store, make.step(asleep)).await.wake, None, "who knows of it may sleep");
+        assert_eq!(wake_of(store, 1).await, None);
+    }
+
+    /// B9: a message wakes a sleeping run, and is no reason to decide anything again.
+    async fn a_message_wakes_its_run_without_moving_it(store: &Shared) {
+        let make = Make::new();
+        for (number, wake, expected) in [(1, None, 5), (2, Some(100), 5), (3, Some(3), 3)] {
+            let new = NewRun { wake: wake.map(at), ..new_run(run(number)) };
+            let head = started(store, make.create(new)).await;
+            let before = load(store, run(number)).await;
+            apply(store, Commit { send: vec![to(run(number), "hello")], ..make.commit_at(at(5)) }).await;
+            let after = load(store, run(number)).await;
+            assert_eq!(after.head.wake, Some(at(expected)), "it was due at {wake:?}");
+            assert_eq!((after.head.revision, after.updated_at), (before.head.revision, before.updated_at));
+            moved(store, make.step(step(&head, "decided before the message came"))).await;
+            assert_eq!(topics(store, run(number)).await, ["hello"]);
+        }
+    }
+
+    async fn a_message_to_an_ended_run_is_dropped_or_refused(store: &Shared) {
+        let make = Make::new();
+        for (number, status) in [(1, Status::Completed), (2, Status::Cancelled)] {
+            let head = started(store, make.create(new_run(run(number)))).await;
+            moved(store, make.step(Step { status, ..end(&head) })).await;
+            let before = load(store, run(number)).await;
+            assert_eq!(apply(store, make.send([maybe(run(number))])).await.sent, [Delivery::Dropped]);
+            let refused = refuse(store, make.send([to(run(number), "x")])).await;
+            assert_eq!(refused, Refused::NoTarget { run: run(number) });
+            assert_eq!(load(store, run(number)).await, before);
+        }
+        assert_eq!(apply(store, make.send([maybe(run(9))])).await.sent, [Delivery::Dropped]);
+        assert_eq!(refuse(store, make.send([to(run(9), "x")])).await, Refused::NoTarget { run: run(9) });
+    }
+
+    /// B5, B10: a run that stands failed or suspended keeps what comes.
+    async fn a_stopped_run_still_takes_messages(store: &Shared) {
+        let make = Make::new();
+        let statuses = [Status::Pending, Status::Suspended, Status::Failed, Status::Waiting, Status::Running];
+        for (number, status) in (1..).zip(statuses) {
+            started(store, make.create(NewRun { status, ..new_run(run(number)) })).await;
+            assert_eq!(apply(store, make.send([to(run(number), "x")])).await.sent, [Delivery::Kept(1)]);
+        }
+    }
+
+    /// B10: what is kept is bounded; the engine's own messages do not count, and taking one makes room.
+    async fn an_inbox_is_full_of_messages_that_count(store: &Shared) {
+        let make = Make::new();
+        started(store, make.create(new_run(run(1)))).await;
+        apply(store, make.send((0..10).map(|_| quiet(run(1), "quiet")))).await;
+        apply(store, make.send((0..999).map(|_| to(run(1), "loud")))).await;
+        let full = Refused::InboxFull { run: run(1), max: 1_000 };
+        assert_eq!(refuse(store, make.send([to(run(1), "fits"), to(run(1), "does not")])).await, full);
+        apply(store, make.send([to(run(1), "last")])).await;
+        assert_eq!(refuse(store, make.send([to(run(1), "one too many")])).await, full);
+        assert_eq!(apply(store, make.send([quiet(run(1), "quiet")])).await.sent, [Delivery::Kept(1_011)]);
+        let head = load(store, run(1)).await.head;
+        let took_quiet = Step { take: vec![1, 2], ..attempt(&head, None) };
+        let head = moved(store, make.step(took_quiet)).await;
+        assert_eq!(refuse(store, make.send([to(run(1), "no room yet")])).await, full);
+        let swap = Step { take: vec![11], ..step(&head, "took one and got one") };
+        let committed =
+            apply(store, Commit { send: vec![to(run(1), "in its place")], ..make.step(swap) }).await;
+        assert_eq!(committed.sent, [Delivery::Kept(1_012)]);
+        assert_eq!(refuse(store, make.send([to(run(1), "full again")])).await, full);
+    }
+
+    async fn a_run_may_send_to_itself(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let commit = Commit { send: vec![to(run(1), "note")], ..make.step(step(&head, "one")) };
+        let head = apply(store, commit).await.head.unwrap();
+        assert_eq!((head.wake, head.inbox_seen), (None, 0), "the head is as the step left it");
+        assert_eq!(wake_of(store, 1).await, Some(at(0)));
+        assert_eq!(topics(store, run(1)).await, ["note"]);
+        let head = moved(store, make.step(Step { wake: None, take: vec![1], ..step(&head, "two") })).await;
+        assert_eq!((head.version, topics(store, run(1)).await.len()), (2, 0));
+        let last = Commit { send: vec![maybe(run(1))], ..make.step(end(&head)) };
+        assert_eq!(apply(store, last).await.sent, [Delivery::Dropped], "it ends with this step");
+    }
+
+    /// B18: start and signal are one commit.
+    async fn a_message_reaches_a_run_created_in_the_same_commit(store: &Shared) {
+        let make = Make::new();
+        let commit = Commit { send: vec![to(run(1), "signal")], ..make.create(new_run(run(1))) };
+        let committed = apply(store, commit).await;
+        assert_eq!(committed.sent, [Delivery::Kept(1)]);
+        assert_eq!((committed.created[0].wake, committed.created[0].inbox_seen), (None, 0));
+        assert_eq!(wake_of(store, 1).await, Some(at(0)));
+        assert_eq!(topics(store, run(1)).await, ["signal"]);
+        let loaded = claimed(store, claim(process(1), 0)).await.remove(0);
+        assert_eq!((loaded.inbox.len(), loaded.head.inbox_seen), (1, 1));
+    }
+
+    /// B11: the child's own commit tells its parent; both or neither.
+    async fn a_childs_end_and_its_message_are_one_commit(store: &Shared) {
+        let make = Make::new();
+        started(store, make.create(new_run(run(1)))).await;
+        let child = started(store, make.create(due_run(run(2), 0))).await;
+        let ending = Commit { send: vec![quiet(run(1), "ended")], ..make.step(end(&child)) };
+        apply(store, ending.clone()).await;
+        assert!(matches!(refuse(store, ending).await, Refused::Moved { .. }));
+        assert_eq!(topics(store, run(1)).await, ["ended"]);
+        assert_eq!(wake_of(store, 1).await, Some(at(0)));
+    }
+
+    /// B10, B11: of many senders at once none gets lost and none is heard twice, while the run takes what it has.
+    async fn concurrent_messages_are_each_taken_once(store: &Shared) {
+        const SENDERS: usize = 8;
+        const EACH: usize = 10;
+        let make = std::sync::Arc::new(Make::new());
+        started(store, make.create(new_run(run(1)))).await;
+        let mut senders = JoinSet::new();
+        for sender in 0..SENDERS {
+            let (store, make) = (store.clone(), make.clone());
+            senders.spawn(async move {
+                for number in 0..EACH {
+                    apply(&store, make.send([to(run(1), &format!("{sender} {number}"))])).await;
+                }
+            });
+        }
+        let mut heard = Vec::new();
+        while heard.len() < SENDERS * EACH {
+            let took = take_all(store, &make, 1).await.expect("nobody else decides");
+            if took.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            heard.extend(took);
+        }
+        senders.join_all().await;
+        assert_eq!(topics(store, run(1)).await, Vec::<String>::new());
+        for sender in 0..SENDERS {
+            let mine: Vec<_> =
+                heard.iter().filter(|topic| topic.starts_with(&format!("{sender} "))).collect();
+            let expected: Vec<_> = (0..EACH).map(|number| format!("{sender} {number}")).collect();
+            assert_eq!(mine, expected.iter().collect::<Vec<_>>(), "in the order they were sent");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Parts of commits, made the same way every time: ids are counted and the clock stands where a case puts it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use serde_json::{Number, Value, json};
+use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
+use uuid::Uuid;
+
+use crate::cell::{CellKey, CellOp, CellWrite, Expect, Space, Ttl, ValueType};
+use crate::commit::{
+    AuditRow, Commit, CommitId, KeyWrite, Lives, Missing, NewMessage, NewRun, NextState, Ownership, Send,
+    Step, StoredDefinition,
+};
+use crate::run::{Head, OpenWait, ProcessId, Status};
+use crate::scope::{TenantId, TenantScope};
+
+/// Makes commits with ids that count up.
+#[derive(Debug, Default)]
+pub struct Make {
+    made: AtomicU64,
+}
+
+impl Make {
+    /// Begins to count.
+    pub fn new() -> Self {
+        Make::default()
+    }
+
+    /// A commit that changes nothing yet, at second 0.
+    pub fn commit(&self) -> Commit {
+        self.commit_at(at(0))
+    }
+
+    /// A commit that changes nothing yet, at a time of one's own.
+    pub fn commit_at(&self, at: Timestamp) -> Commit {
+        let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        Commit::new(CommitId(Uuid::from_u128(0xC0_0000 + u128::from(number))), at)
+    }
+
+    /// A commit that starts a run.
+    pub fn create(&self, new: NewRun) -> Commit {
+        Commit { create: vec![new], ..self.commit() }
+    }
+
+    /// A commit that moves a run.
+    pub fn step(&self, step: Step) -> Commit {
+        Commit { step: Some(step), ..self.commit() }
+    }
+
+    /// A commit that only writes cells.
+    pub fn write(&self, cells: impl IntoIterator<Item = CellWrite>) -> Commit {
+        Commit { cells: cells.into_iter().collect(), ..self.commit() }
+    }
+
+    /// A commit that only sends messages.
+    pub fn send(&self, send: impl IntoIterator<Item = Send>) -> Commit {
+        Commit { send: send.into_iter().collect(), ..self.commit() }
+    }
+}
+
+/// So many seconds after the suite's beginning of time, or before it.
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000 + seconds * 1_000)
+}
+
+/// The tenant of most cases.
+pub const ME: TenantScope = tenant(1);
+
+/// A tenant.
+pub const fn tenant(number: u128) -> TenantScope {
+    TenantScope::vouched(TenantId::new(Uuid::from_u128(0x7E_0000 + number)))
+}
+
+/// A run's id; a higher number is a newer run.
+pub const fn run(number: u128) -> RunId {
+    RunId::new(Uuid::from_u128(0xA0_0000 + number))
+}
+
+/// A process's id.
+pub const fn process(number: u128) -> ProcessId {
+    ProcessId(Uuid::from_u128(0xB0_0000 + number))
+}
+
+/// The hash of a definition with this text.
+pub fn definition(text: &str) -> DefinitionHash {
+    DefinitionHash::of(text.as_bytes())
+}
+
+/// A definition with this text.
+pub fn stored(text: &str) -> StoredDefinition {
+    let body = Bytes::copy_from_slice(text.as_bytes());
+    StoredDefinition { hash: definition(text), workflow: text.into(), version: 1, body }
+}
+
+/// Bytes of a text.
+pub fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+/// A checkpoint whose state, entry and place all show this text.
+pub fn next(text: &str) -> NextState {
+    NextState {
+        state: json!({"at": text, "vars": {}}).to_string().into(),
+        entry: json!({"entered": text}).to_string().into(),
+        places: vec![Name::from(text)],
+    }
+}
+
+/// A waiting run of workflow `orders`.
+pub fn new_run(run: RunId) -> NewRun {
+    NewRun {
+        run,
+        workflow: "orders".into(),
+        definition: definition("orders"),
+        version: 0,
+        first: next("created"),
+        status: Status::Waiting,
+        wake: None,
+        owner: None,
+        parent: None,
+        root: run,
+        attempt: None,
+        open: Vec::new(),
+    }
+}
+
+/// A run that is due at this second.
+pub fn due_run(run: RunId, seconds: i64) -> NewRun {
+    NewRun { status: Status::Running, wake: Some(at(seconds)), ..new_run(run) }
+}
+
+/// A step to the next version that changes nothing else.
+pub fn step(head: &Head, text: &str) -> Step {
+    Step { next: Some(next(text)), ..attempt(head, None) }
+}
+
+/// A step that changes only the attempt record.
+pub fn attempt(head: &Head, attempt: Option<&str>) -> Step {
+    Step {
+        head: head.clone(),
+        fence: None,
+        next: None,
+        status: head.status,
+        wake: head.wake,
+        owner: Ownership::Keep,
+        attempt: attempt.map(bytes),
+        take: Vec::new(),
+        open: Vec::new(),
+        close: Vec::new(),
+    }
+}
+
+/// A step that ends the run.
+pub fn end(head: &Head) -> Step {
+    Step { status: Status::Completed, wake: None, owner: Ownership::Release, ..step(head, "end") }
+}
+
+/// A message that counts.
+pub fn message(topic: &str) -> NewMessage {
+    NewMessage { topic: topic.to_owned(), body: bytes(topic), expires_at: None, counts: true }
+}
+
+/// A message to a run that must be there.
+pub fn to(run: RunId, topic: &str) -> Send {
+    Send { to: run, message: message(topic), missing: Missing::Refuse }
+}
+
+/// An open wait.
+pub fn wait(activation: u64) -> OpenWait {
+    OpenWait {
+        activation,
+        place: "review".into(),
+        since: at(0),
+        until: Some(at(60)),
+        detail: bytes(&format!("{{\"for\":{activation}}}")),
+    }
+}
+
+/// The namespace of most cells.
+pub const NAMESPACE: &str = "ns";
+
+/// A cell of the key-value store.
+pub fn cell(key: &str) -> CellKey {
+    CellKey { space: Space::Kv, owner: NAMESPACE.to_owned(), key: key.to_owned() }
+}
+
+/// An operation that expects nothing.
+pub fn write(key: &str, op: CellOp) -> CellWrite {
+    CellWrite { key: cell(key), op, expect: Expect::Anything, initial: None, by: None }
+}
+
+/// Sets a value that stays.
+pub fn set(key: &str, value: impl Into<Value>) -> CellWrite {
+    write(key, CellOp::Set { value: value.into(), value_type: ValueType::Json, ttl: Ttl::Forever })
+}
+
+/// Sets a value that expires at this second.
+pub fn set_until(key: &str, value: impl Into<Value>, seconds: i64) -> CellWrite {
+    let ttl = Ttl::Until(at(seconds));
+    write(key, CellOp::Set { value: value.into(), value_type: ValueType::Json, ttl })
+}
+
+/// Adds a number.
+pub fn increment(key: &str, by: impl Into<Number>) -> CellWrite {
+    write(key, CellOp::Increment { by: by.into() })
+}
+
+/// Deletes.
+pub fn delete(key: &str) -> CellWrite {
+    write(key, CellOp::Delete)
+}
+
+/// The operation of most keys.
+pub const OPERATION: &str = "start";
+
+/// A key for a request, told apart by its number; it holds for a minute.
+pub fn key(key: &str, request: u8) -> KeyWrite {
+    KeyWrite {
+        operation: OPERATION.to_owned(),
+        key: key.to_owned(),
+        request: [request; 32],
+        answer: bytes(&format!("answer {request}")),
+        lives: Lives::Until(at(60)),
+    }
+}
+
+/// A row of the audit trail.
+pub fn audit(subject: &str) -> AuditRow {
+    AuditRow {
+        operation: "set".to_owned(),
+        subject: subject.to_owned(),
+        actor: Some("ann".to_owned()),
+        run: None,
+        detail: bytes("{}"),
+    }
+}

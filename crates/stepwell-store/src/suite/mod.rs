@@ -1,0 +1,121 @@
+//! What every backend must show: cases and random scripts, run by one macro call per backend.
+//!
+//! A backend's tests say how an empty store is made, and get one test per case:
+//!
+//! ```
+//! use stepwell_store::suite::Fresh;
+//!
+//! async fn fresh() -> Fresh {
+//!     Fresh::new(stepwell_store::MemoryStore::new())
+//! }
+//!
+//! stepwell_store::conformance!(memory, fresh);
+//! # fn main() {}
+//! ```
+//!
+//! A case is an async function inside [`cases!`], which makes the function and its tests; there is no other list. The
+//! store has the default limits, and its time is the suite's: nothing here reads a clock.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::store::Store;
+
+/// Defines cases, and the macro that makes a test of each.
+///
+/// The first line names the module the cases are in and the macro to export.
+macro_rules! cases {
+    (
+        $module:ident as $export:ident;
+        $($(#[$meta:meta])* async fn $name:ident($store:ident: $kind:ty) $body:block)+
+    ) => {
+        $($(#[$meta])* pub async fn $name($store: $kind) $body)+
+        cases!(@export ($) $module $export $($name)+);
+    };
+    (@export ($dollar:tt) $module:ident $export:ident $($name:ident)+) => {
+        #[doc(hidden)]
+        #[macro_export]
+        macro_rules! $export {
+            ($dollar factory:expr) => {
+                $(
+                    #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                    async fn $name() {
+                        $crate::suite::bounded(async {
+                            let fresh = ($dollar factory)().await;
+                            $crate::suite::$module::$name(fresh.store()).await;
+                        })
+                        .await;
+                    }
+                )+
+            };
+        }
+    };
+}
+
+pub mod ask;
+pub mod cells;
+pub mod claims;
+pub mod dump;
+pub mod inbox;
+pub mod make;
+pub mod random;
+pub mod runs;
+pub mod script;
+pub mod whole;
+
+/// Makes a module with one test per case of the suite: its name, and an async function that makes an empty store.
+#[macro_export]
+macro_rules! conformance {
+    ($name:ident, $factory:expr) => {
+        #[allow(unused_imports, clippy::wildcard_imports)]
+        mod $name {
+            use super::*;
+            $crate::conformance!(@modules $factory; cells __suite_cells; claims __suite_claims; inbox __suite_inbox; runs __suite_runs; whole __suite_whole);
+        }
+    };
+    (@modules $factory:expr; $($module:ident $cases:ident);+) => {
+        $(
+            mod $module {
+                use super::*;
+                $crate::$cases!($factory);
+            }
+        )+
+    };
+}
+
+/// A store that others may hold too.
+pub type Shared = Arc<dyn Store>;
+
+/// An empty store, and what has to live as long as it does.
+pub struct Fresh {
+    store: Shared,
+    _keep: Box<dyn Any + Send + Sync>,
+}
+
+impl Fresh {
+    /// A store that needs nothing but itself.
+    pub fn new(store: impl Store + 'static) -> Self {
+        Fresh::keeping(store, ())
+    }
+
+    /// A store and a guard, such as the directory its file is in; the guard is dropped last.
+    pub fn keeping(store: impl Store + 'static, keep: impl Any + Send + Sync) -> Self {
+        Fresh { store: Arc::new(store), _keep: Box::new(keep) }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Shared {
+        &self.store
+    }
+}
+
+/// A case that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a case, and fails it when it hangs.
+pub async fn bounded(case: impl Future<Output = ()>) {
+    tokio::time::timeout(PATIENCE, case).await.expect("a case ends within its time");
+}

@@ -1,0 +1,314 @@
+//! The strategies behind the random scripts: small alphabets, so that what is drawn collides.
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::option::{of, weighted};
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::sample::{select, subsequence};
+use serde_json::{Number, Value, json};
+use stepwell_core::{RunId, Timestamp};
+use uuid::Uuid;
+
+use super::make::{at, audit, bytes, definition, key, message, new_run, process, run, stored, wait};
+use super::script::{Ask, Call, Line, Move, Script};
+use crate::cell::{CellKey, CellOp, CellWrite, Expect, Initial, Space, Ttl, ValueType};
+use crate::commit::{
+    Commit, CommitId, Fill, FillPart, KeyWrite, Lives, Missing, NewMessage, NewRun, NextState, Ownership,
+    Send,
+};
+use crate::run::{Parent, ProcessId, Status};
+use crate::store::{
+    Beat, CellFilter, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Sweep, SweepWhat, WaitQuery,
+};
+
+/// Scripts of up to 60 calls.
+pub fn scripts() -> impl Strategy<Value = Script> {
+    let opening = vec(begin(), 1..4).prop_map(|create| {
+        let create = create.into_iter().zip(1..).map(|(new, number)| NewRun { run: run(number), ..new });
+        let commit = Commit { create: create.collect(), ..Commit::new(CommitId(Uuid::nil()), at(0)) };
+        Call::Commit(Box::new((None, commit)))
+    });
+    (opening, vec(line(), 1..60)).prop_map(|(opening, mut lines)| {
+        lines.insert(0, Line { tick: 0, tenant: 1, call: opening });
+        Script(lines)
+    })
+}
+
+fn line() -> impl Strategy<Value = Line> {
+    let call = prop_oneof![
+        12 => commit(),
+        1 => (0_usize..4).prop_map(Call::Again),
+        1 => (0_usize..4).prop_map(Call::Outcome),
+        8 => ask().prop_map(Call::Ask),
+    ];
+    let tenants = prop_oneof![4 => Just(1_u128), 1 => Just(2_u128)];
+    (0_i64..3, tenants, call).prop_map(|(tick, tenant, call)| Line { tick, tenant, call })
+}
+
+fn commit() -> impl Strategy<Value = Call> {
+    let definitions = vec(select(vec!["orders", "other"]).prop_map(stored), 0..2);
+    let audits = vec(select(vec!["one", "two"]).prop_map(audit), 0..3);
+    let keys = prop_oneof![6 => vec(a_key(), 0..1), 1 => vec(a_key(), 1..3)];
+    let cells = prop_oneof![vec(cell_write(), 0..1), vec(cell_write(), 1..4)];
+    let fills = prop_oneof![vec(fill(), 0..1), vec(fill(), 1..3)];
+    let create = prop_oneof![8 => vec(begin(), 0..1), 2 => vec(begin(), 1..2), 1 => vec(begin(), 2..4)];
+    let parts = (weighted(0.6, step()), create, vec(send(), 0..3), cells, fills, keys, definitions, audits);
+    parts.prop_map(|(step, create, send, cells, mut fills, keys, definitions, audit)| {
+        if cells.is_empty() || step.is_none() {
+            // Without an operation or a state a fill is only ever refused; the suite has a case for that.
+            fills.clear();
+        }
+        let empty = Commit::new(CommitId(Uuid::nil()), at(0));
+        Call::Commit(Box::new((
+            step,
+            Commit { create, send, cells, fills, keys, definitions, audit, ..empty },
+        )))
+    })
+}
+
+fn a_run() -> impl Strategy<Value = RunId> + Clone {
+    (1_u128..=3).prop_map(run)
+}
+
+fn a_process() -> impl Strategy<Value = ProcessId> + Clone {
+    (1_u128..=2).prop_map(process)
+}
+
+fn dead() -> impl Strategy<Value = Vec<ProcessId>> {
+    subsequence(vec![process(1), process(2)], 0..=2)
+}
+
+fn second() -> impl Strategy<Value = Timestamp> {
+    (0_i64..70).prop_map(at)
+}
+
+fn status() -> impl Strategy<Value = Status> {
+    prop_oneof![
+        5 => Just(Status::Running),
+        5 => Just(Status::Waiting),
+        1 => Just(Status::Failed),
+        1 => Just(Status::Completed),
+    ]
+}
+
+fn next() -> impl Strategy<Value = NextState> {
+    let place = select(vec!["draft", "review", "wähle"]);
+    let padding = vec("[a-z]{0,40}", 0..20);
+    (place, padding).prop_map(|(place, padding)| NextState {
+        state: json!({"at": place, "vars": {}, "padding": padding}).to_string().into(),
+        entry: json!({ "entered": place }).to_string().into(),
+        places: vec![place.into()],
+    })
+}
+
+fn step() -> impl Strategy<Value = Move> {
+    let head = (
+        a_run(),
+        weighted(0.05, Just(())),
+        prop_oneof![2 => Just(None), 3 => Just(Some(0)), 1 => (1_usize..3).prop_map(Some)],
+    );
+    let fence = prop_oneof![3 => Just(None), 2 => Just(Some(0)), 1 => Just(Some(1))];
+    let owner = prop_oneof![
+        2 => Just(Ownership::Keep),
+        2 => a_process().prop_map(Ownership::Take),
+        1 => Just(Ownership::Release),
+    ];
+    let take = (0_usize..3, prop_oneof![9 => Just(vec![]), 1 => vec(1_u64..3, 1..3)]);
+    let row =
+        (weighted(0.8, next()), status(), of(second()), owner, of(select(vec!["{}", ""]).prop_map(bytes)));
+    let waits = (vec((1_u64..3).prop_map(wait), 0..2), vec(1_u64..3, 0..2));
+    (head, fence, take, row, waits).prop_map(
+        |((run, stray, back), fence, (take, guess), (next, status, wake, owner, attempt), (open, close))| {
+            Move {
+                run,
+                stray: stray.is_some(),
+                back,
+                fence,
+                take,
+                guess,
+                next,
+                status,
+                wake,
+                owner,
+                attempt,
+                open,
+                close,
+            }
+        },
+    )
+}
+
+fn begin() -> impl Strategy<Value = NewRun> {
+    let parent = of((a_run(), 1_u64..3).prop_map(|(run, activation)| Parent { run, activation, child: 0 }));
+    let kind = select(vec!["orders", "other"]);
+    let row = (a_run(), kind, 0_u64..2, next(), status(), of(second()), of(a_process()));
+    (row, parent, vec((1_u64..3).prop_map(wait), 0..2)).prop_map(|(row, parent, open)| {
+        let (run, kind, version, first, status, wake, owner) = row;
+        let (workflow, definition) = (kind.into(), definition(kind));
+        let root = parent.as_ref().map_or(run, |parent: &Parent| parent.run);
+        NewRun {
+            workflow,
+            definition,
+            version,
+            first,
+            status,
+            wake,
+            owner,
+            parent,
+            root,
+            open,
+            ..new_run(run)
+        }
+    })
+}
+
+fn send() -> impl Strategy<Value = Send> {
+    let bodies = vec(any::<u8>(), 0..5).prop_map(Bytes::from);
+    let missing = prop_oneof![4 => Just(Missing::Drop), 1 => Just(Missing::Refuse)];
+    (a_run(), bodies, of(second()), any::<bool>(), missing).prop_map(
+        |(to, body, expires_at, counts, missing)| Send {
+            to,
+            message: NewMessage { body, expires_at, counts, ..message("signal") },
+            missing,
+        },
+    )
+}
+
+fn cell_key() -> impl Strategy<Value = CellKey> {
+    let owner = prop_oneof![
+        4 => Just((Space::Kv, "ns".to_owned())),
+        1 => Just((Space::Execution, run(1).to_string())),
+        1 => Just((Space::Workflow, "orders".to_owned())),
+    ];
+    (owner, select(vec!["a", "ab", "b%"])).prop_map(|((space, owner), key)| CellKey {
+        space,
+        owner,
+        key: key.to_owned(),
+    })
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    select(vec![
+        json!(null),
+        json!(1),
+        json!("text"),
+        json!([1]),
+        json!({"a": 1}),
+        json!(i64::MAX),
+        json!(0.5),
+    ])
+}
+
+fn cell_op() -> impl Strategy<Value = CellOp> {
+    let ttl = prop_oneof![Just(Ttl::Forever), Just(Ttl::Keep), second().prop_map(Ttl::Until)];
+    let types = select(vec![ValueType::String, ValueType::Number, ValueType::Boolean, ValueType::Json]);
+    let by = select(vec![Number::from(1), Number::from(-2), Number::from(i64::MAX)]);
+    let field = (select(vec!["a", "b"]), value());
+    prop_oneof![
+        1 => Just(CellOp::Check),
+        6 => (value(), types, ttl).prop_map(|(value, value_type, ttl)| CellOp::Set { value, value_type, ttl }),
+        2 => Just(CellOp::Delete),
+        4 => by.prop_map(|by| CellOp::Increment { by }),
+        1 => field.prop_map(|(name, value)| CellOp::Merge { fields: [(name.to_owned(), value)].into_iter().collect() }),
+        1 => value().prop_map(|item| CellOp::Append { item }),
+        1 => Just(CellOp::RemoveFirst),
+        1 => Just(CellOp::RemoveLast),
+    ]
+}
+
+fn cell_write() -> impl Strategy<Value = CellWrite> {
+    let expect = prop_oneof![
+        8 => Just(Expect::Anything),
+        1 => Just(Expect::Absent),
+        1 => (0_u64..4).prop_map(Expect::Live),
+        1 => (0_u64..4).prop_map(Expect::Exactly),
+    ];
+    let initial = (value(), any::<bool>())
+        .prop_map(|(value, only_before_first_write)| Initial { value, only_before_first_write });
+    (cell_key(), cell_op(), expect, weighted(0.2, initial), of(a_run()))
+        .prop_map(|(key, op, expect, initial, by)| CellWrite { key, op, expect, initial, by })
+}
+
+fn fill() -> impl Strategy<Value = Fill> {
+    let part = select(vec![FillPart::Value, FillPart::Revision, FillPart::Created]);
+    let pointer = prop_oneof![8 => Just("/vars/n"), 1 => Just("/at/n"), 2 => Just("/new")];
+    let operation = prop_oneof![8 => Just(0_usize), 1 => Just(1)];
+    (operation, part, pointer).prop_map(|(operation, part, pointer)| Fill {
+        operation,
+        part,
+        pointer: pointer.to_owned(),
+    })
+}
+
+fn a_key() -> impl Strategy<Value = KeyWrite> {
+    let lives = prop_oneof![second().prop_map(Lives::Until), a_run().prop_map(Lives::WithRun)];
+    (select(vec!["a", "b"]), 1_u8..3, lives)
+        .prop_map(|(name, request, lives)| KeyWrite { lives, ..key(name, request) })
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    prop_oneof![
+        3 => a_run().prop_map(Ask::Load),
+        3 => claim().prop_map(Ask::Claim),
+        1 => dead().prop_map(Ask::Due),
+        2 => (a_process(), 0_u64..20).prop_map(|(process, seconds)| {
+            Ask::Beat(Beat { process, now: at(0), lease_ms: seconds * 1_000 })
+        }),
+        2 => listing(),
+        1 => record(),
+        1 => sweep().prop_map(Ask::Sweep),
+    ]
+}
+
+fn claim() -> impl Strategy<Value = Claim> {
+    let definitions = of(vec(select(vec!["orders", "other"]).prop_map(definition), 0..2));
+    (a_process(), 0_u32..4, definitions, dead()).prop_map(|(by, limit, definitions, dead)| Claim {
+        by,
+        now: at(0),
+        limit,
+        definitions,
+        dead,
+    })
+}
+
+fn listing() -> impl Strategy<Value = Ask> {
+    let filter = prop_oneof![
+        select(vec!["", "a", "b%", "%", "_"]).prop_map(|prefix| CellFilter::Prefix(prefix.to_owned())),
+        select(vec!["a", "b%"]).prop_map(|key| CellFilter::Key(key.to_owned())),
+    ];
+    let cells = (cell_key(), filter, any::<bool>(), 0_u32..3).prop_map(|(key, filter, with_dead, limit)| {
+        let CellKey { space, owner, .. } = key;
+        Ask::Cells(CellQuery { space, owner, filter, now: at(0), with_dead, limit, cursor: None })
+    });
+    let workflow = of(select(vec!["orders", "other", "none"]).prop_map(Into::into));
+    let runs =
+        (workflow, of(status()), of(a_run()), 0_u32..3).prop_map(|(workflow, status, parent, limit)| {
+            Ask::Runs(RunQuery { workflow, status, parent, limit, cursor: None })
+        });
+    let waits =
+        (of(a_run()), 0_u32..3).prop_map(|(run, limit)| Ask::Waits(WaitQuery { run, limit, cursor: None }));
+    let history = (a_run(), 0_u64..4, any::<bool>(), 0_u32..9).prop_map(|(run, from, with_state, limit)| {
+        Ask::History(HistoryQuery { run, from, with_state, limit })
+    });
+    prop_oneof![cells, runs, waits, history, (0_u32..3).prop_map(Ask::Audit)]
+}
+
+fn record() -> impl Strategy<Value = Ask> {
+    let key = select(vec!["a", "b"]).prop_map(|key| RecordQuery::Key {
+        operation: super::make::OPERATION.to_owned(),
+        key: key.to_owned(),
+        now: at(0),
+    });
+    let definition =
+        select(vec!["orders", "other"]).prop_map(|text| RecordQuery::Definition(definition(text)));
+    prop_oneof![key, definition].prop_map(Ask::Record)
+}
+
+fn sweep() -> impl Strategy<Value = Sweep> {
+    let what = prop_oneof![
+        2 => Just(SweepWhat::Cells),
+        2 => Just(SweepWhat::Keys),
+        1 => second().prop_map(|ended_before| SweepWhat::Runs { ended_before }),
+    ];
+    what.prop_map(|what| Sweep { now: at(0), limit: 100, what })
+}

@@ -1,0 +1,221 @@
+//! Cases about wholeness: whatever cannot be done, nothing of its commit is left.
+
+use serde_json::json;
+
+use super::Shared;
+use super::ask::{apply, load, outcome, refuse, started};
+use super::dump::{Dump, Names, dump};
+use super::make::{
+    ME, Make, at, attempt, audit, bytes, delete, due_run, end, increment, key, message, new_run, process,
+    run, set, step, stored, to, wait, write,
+};
+use crate::cell::{CellError, CellOp, CellWrite, Expect};
+use crate::commit::{Commit, Fill, FillPart, Missing, Ownership, Refused, Send, Step};
+use crate::run::Head;
+
+/// A way to spoil a commit, and what it is refused with.
+type Spoilt = (&'static str, fn(&mut Commit), fn(&Refused) -> bool);
+
+async fn seen(store: &Shared) -> Dump {
+    dump(store, ME, &Names::default(), at(0)).await
+}
+
+/// A store with something of everything in it; gives where run 1 stands.
+async fn furnished(store: &Shared, make: &Make) -> Head {
+    let create = vec![new_run(run(1)), new_run(run(2)), new_run(run(3))];
+    let cells = vec![set("text", "a"), set("number", 1), set("gone", 1)];
+    let first = Commit {
+        create,
+        cells,
+        send: vec![to(run(1), "hello")],
+        keys: vec![key("a", 1)],
+        definitions: vec![stored("orders")],
+        audit: vec![audit("first")],
+        ..make.commit()
+    };
+    let created = apply(store, first).await.created;
+    let ended = Commit { step: Some(end(&created[2])), cells: vec![delete("gone")], ..make.commit() };
+    apply(store, ended).await;
+    load(store, run(1)).await.head
+}
+
+/// A commit that does something of everything.
+fn everything(make: &Make, head: &Head) -> Commit {
+    Commit {
+        step: Some(Step {
+            owner: Ownership::Take(process(1)),
+            take: vec![1],
+            open: vec![wait(1)],
+            close: vec![2],
+            ..step(head, "next")
+        }),
+        create: vec![due_run(run(4), 0)],
+        send: vec![to(run(2), "hello"), to(run(4), "welcome"), to(run(1), "note to self")],
+        cells: vec![set("new", 1), increment("number", 1), delete("text")],
+        fills: vec![Fill { operation: 1, part: FillPart::Value, pointer: "/vars/n".to_owned() }],
+        keys: vec![key("b", 2)],
+        definitions: vec![stored("other")],
+        audit: vec![audit("second"), audit("third")],
+        ..make.commit()
+    }
+}
+
+fn step_of(commit: &mut Commit) -> &mut Step {
+    commit.step.as_mut().expect("the commit has a step")
+}
+
+fn cell_conflict(refused: &Refused) -> bool {
+    matches!(refused, Refused::Cell { operation: 3, error: CellError::Conflict { .. }, .. })
+}
+
+fn wrong_kind(refused: &Refused) -> bool {
+    matches!(refused, Refused::Cell { operation: 3, error: CellError::WrongKind { .. }, .. })
+}
+
+fn spoilt_run() -> Vec<Spoilt> {
+    vec![
+        ("key done", |c| c.keys.push(key("a", 1)), |r| matches!(r, Refused::Done { .. })),
+        ("key twice", |c| c.keys.push(key("b", 2)), |r| matches!(r, Refused::KeyReused { .. })),
+        ("key reused", |c| c.keys.push(key("a", 9)), |r| matches!(r, Refused::KeyReused { .. })),
+        ("no run", |c| step_of(c).head.run = run(9), |r| matches!(r, Refused::NoRun { .. })),
+        ("moved", |c| step_of(c).head.revision += 1, |r| matches!(r, Refused::Moved { .. })),
+        ("fenced", |c| step_of(c).fence = Some(9), |r| matches!(r, Refused::Fenced { .. })),
+        ("no message", |c| step_of(c).take.push(2), |r| matches!(r, Refused::NoMessage { seq: 2, .. })),
+        ("taken twice", |c| step_of(c).take.push(1), |r| matches!(r, Refused::NoMessage { seq: 1, .. })),
+        ("child exists", |c| c.create.push(new_run(run(2))), |r| matches!(r, Refused::RunExists { .. })),
+        ("child twice", |c| c.create.push(new_run(run(4))), |r| matches!(r, Refused::RunExists { .. })),
+        ("child is parent", |c| c.create.push(new_run(run(1))), |r| matches!(r, Refused::RunExists { .. })),
+    ]
+}
+
+fn spoilt_data() -> Vec<Spoilt> {
+    vec![
+        ("cell conflict", |c| c.cells.push(expect("number", Expect::Absent)), cell_conflict),
+        ("stale after delete", |c| c.cells.push(expect("gone", Expect::Live(1))), cell_conflict),
+        ("stale within the commit", |c| c.cells.push(expect("new", Expect::Live(2))), cell_conflict),
+        ("wrong kind", |c| c.cells.push(append("number")), wrong_kind),
+        ("empty key", |c| c.cells.push(set("", 1)), |r| matches!(r, Refused::Cell { .. })),
+        ("no place", |c| c.fills[0].pointer = "/nowhere/n".to_owned(), |r| matches!(r, Refused::Fill { .. })),
+        ("no operation", |c| c.fills[0].operation = 7, |r| matches!(r, Refused::Fill { .. })),
+        ("no pointer", |c| c.fills[0].pointer = "n".to_owned(), |r| matches!(r, Refused::Fill { .. })),
+        ("no next state", |c| step_of(c).next = None, |r| matches!(r, Refused::Fill { .. })),
+        ("no target", |c| c.send.push(to(run(9), "x")), |r| matches!(r, Refused::NoTarget { .. })),
+        ("ended target", |c| c.send.push(to(run(3), "x")), |r| matches!(r, Refused::NoTarget { .. })),
+        ("full inbox", flood, |r| matches!(r, Refused::InboxFull { max: 1_000, .. })),
+    ]
+}
+
+fn expect(key: &str, expect: Expect) -> CellWrite {
+    CellWrite { expect, ..set(key, 1) }
+}
+
+fn append(key: &str) -> CellWrite {
+    write(key, CellOp::Append { item: json!(1) })
+}
+
+fn flood(commit: &mut Commit) {
+    commit.send.extend((0..1_000).map(|_| to(run(2), "more")));
+}
+
+async fn leaves_no_trace(store: &Shared, spoils: Vec<Spoilt>) {
+    let make = Make::new();
+    let head = furnished(store, &make).await;
+    let before = seen(store).await;
+    for (name, spoil, expected) in spoils {
+        let mut commit = everything(&make, &head);
+        spoil(&mut commit);
+        let refused = refuse(store, commit.clone()).await;
+        assert!(expected(&refused), "{name}: {refused:?}");
+        assert_eq!(seen(store).await, before, "{name}");
+        assert_eq!(outcome(store, &commit).await, None, "{name}");
+    }
+    apply(store, everything(&make, &head)).await;
+    let after = seen(store).await;
+    assert_eq!((after.runs.len(), after.waits.len(), after.audit.len()), (4, 1, 3));
+}
+
+cases! { whole as __suite_whole;
+    /// B2: refused by a key, the run, its inbox or a new run, a commit leaves nothing behind.
+    async fn a_commit_refused_by_its_runs_leaves_no_trace(store: &Shared) {
+        leaves_no_trace(store, spoilt_run()).await;
+    }
+
+    /// B2: refused by a cell, a fill or a message, a commit leaves nothing behind.
+    async fn a_commit_refused_by_its_data_leaves_no_trace(store: &Shared) {
+        leaves_no_trace(store, spoilt_data()).await;
+    }
+
+    /// D9: several writes are one transaction; the last one's conflict undoes the first.
+    async fn data_without_a_run_is_written_whole_or_not_at_all(store: &Shared) {
+        let make = Make::new();
+        apply(store, make.write([set("text", "a")])).await;
+        let before = seen(store).await;
+        let writes = [set("b", 1), increment("b", 1), increment("text", 1)];
+        let commit = Commit { audit: vec![audit("b")], ..make.write(writes) };
+        let refused = refuse(store, commit.clone()).await;
+        assert!(matches!(refused, Refused::Cell { operation: 2, .. }), "{refused:?}");
+        assert_eq!(seen(store).await, before);
+        assert_eq!(outcome(store, &commit).await, None);
+    }
+
+    /// B2: everything a commit does is there as soon as one part of it is.
+    async fn everything_in_a_commit_is_seen_together(store: &Shared) {
+        let make = Make::new();
+        let head = furnished(store, &make).await;
+        let commit = everything(&make, &head);
+        let committed = apply(store, commit.clone()).await;
+        let after = load(store, run(1)).await;
+        assert_eq!(
+            Some(&after.head),
+            committed.head.as_ref().map(|head| Head { inbox_seen: 2, ..head.clone() }).as_ref()
+        );
+        assert_eq!(after.head.state, bytes(r#"{"at":"next","vars":{"n":2}}"#));
+        let topics: Vec<_> = after.inbox.iter().map(|message| &message.topic[..]).collect();
+        assert_eq!(topics, ["note to self"], "the first was taken");
+        assert_eq!(load(store, run(4)).await.inbox[0].topic, "welcome");
+        assert_eq!(load(store, run(2)).await.inbox[0].topic, "hello");
+        let seen = seen(store).await;
+        let live: Vec<_> =
+            seen.cells.iter().filter(|cell| cell.value.is_some()).map(|c| &c.key.key[..]).collect();
+        assert_eq!(live, ["new", "number"]);
+        assert_eq!(seen.definitions[1].items.len(), 1);
+        assert_eq!(outcome(store, &commit).await.unwrap().results, committed.results);
+    }
+
+    /// The first thing that cannot be done is the answer: keys, the run, its inbox, new runs, cells, fills, messages.
+    async fn refusals_come_in_the_contract_s_order(store: &Shared) {
+        let make = Make::new();
+        let head = furnished(store, &make).await;
+        let mut commit = everything(&make, &head);
+        commit.send.push(Send { to: run(9), message: message("x"), missing: Missing::Refuse });
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::NoTarget { .. }));
+        commit.fills[0].operation = 9;
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::Fill { .. }));
+        commit.cells.push(append("number"));
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::Cell { .. }));
+        commit.create.push(new_run(run(2)));
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::RunExists { .. }));
+        step_of(&mut commit).take.push(9);
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::NoMessage { .. }));
+        step_of(&mut commit).head.revision = 9;
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::Moved { .. }));
+        step_of(&mut commit).fence = Some(9);
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::Fenced { .. }));
+        commit.keys.push(key("a", 9));
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::KeyReused { .. }));
+        commit.audit = vec![audit("too many"); 5_000];
+        assert!(matches!(refuse(store, commit).await, Refused::TooLarge { .. }));
+    }
+
+    /// An attempt record is as whole as a checkpoint: with a message that finds nobody it is not written either.
+    async fn an_attempt_record_is_refused_whole(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let before = seen(store).await;
+        let step = Step { wake: Some(at(1)), ..attempt(&head, Some("{}")) };
+        let commit = Commit { send: vec![to(run(9), "x")], ..make.step(step) };
+        assert_eq!(refuse(store, commit.clone()).await, Refused::NoTarget { run: run(9) });
+        assert_eq!(seen(store).await, before);
+        assert_eq!(outcome(store, &commit).await, None);
+    }
+}
