@@ -59,12 +59,42 @@ pub(crate) fn cut(value: &Value, limits: &Limits) -> Option<Value> {
 ///
 /// Append-only. Durable runs keep the same in their checkpoints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", try_from = "Stored")]
 pub struct History {
     base: Snapshot,
     changes: Vec<Recorded>,
     #[serde(skip)]
     newest: Option<Value>,
+}
+
+/// A history as it was read; nobody has checked yet that its changes follow each other.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Stored {
+    base: Snapshot,
+    changes: Vec<Recorded>,
+}
+
+impl TryFrom<Stored> for History {
+    type Error = String;
+
+    fn try_from(stored: Stored) -> Result<Self, String> {
+        let mut document = to_value(&stored.base);
+        let mut version = stored.base.version();
+        for change in &stored.changes {
+            change.patch.apply(&mut document);
+            version = version.saturating_add(1);
+            let next = Snapshot::deserialize(&document)
+                .map_err(|error| format!("the change to version {version} leads to no snapshot: {error}"))?;
+            if change.entry.version != version || next.version() != version {
+                let (entry, next) = (change.entry.version, next.version());
+                return Err(format!(
+                    "version {version} must follow, and the history has entry {entry} and state {next}"
+                ));
+            }
+        }
+        Ok(History { base: stored.base, changes: stored.changes, newest: Some(document) })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -13,6 +13,7 @@ use stepwell_sqlite::{OpenError, SqliteStore};
 
 use crate::approval;
 use crate::exit::{Code, Failure};
+use crate::output::{self, talk};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -38,7 +39,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     })?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().map_err(Failure::unexpected)?;
     let story = Story { definition, options, store: Arc::new(store) };
-    runtime.block_on(story.tell()).map_err(Failure::unexpected)
+    runtime.block_on(story.tell())
 }
 
 struct Story<'a> {
@@ -48,7 +49,7 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
-    async fn tell(&self) -> Result<(), TurnError> {
+    async fn tell(&self) -> Result<(), Failure> {
         let desk = Desk::new(self.store.clone(), TenantScope::single());
         let run = match self.unfinished().await? {
             Some(run) => {
@@ -62,7 +63,7 @@ impl Story<'_> {
         loop {
             tokio::time::sleep(Duration::from_millis(self.options.pause_ms)).await;
             let Some(turned) = self.step(&desk, run).await? else { break };
-            self.show(run, &turned);
+            self.show(run, &turned)?;
             if turned.status.is_final() {
                 break;
             }
@@ -83,13 +84,13 @@ impl Story<'_> {
         Ok(None)
     }
 
-    async fn begin(&self, desk: &Desk) -> Result<RunId, TurnError> {
+    async fn begin(&self, desk: &Desk) -> Result<RunId, Failure> {
         let query = RunQuery { limit: 200, ..RunQuery::default() };
         let known = self.store.runs(TenantScope::single(), query).await?.items.len();
         let run = stepwell::new_run_id();
         let started = desk.start(&self.definition, run, approval::order(known + 1)).await?;
         talk(&format!("run {run} begins; its state is in {}", self.options.data.display()));
-        self.show(run, &started);
+        self.show(run, &started)?;
         Ok(run)
     }
 
@@ -105,24 +106,19 @@ impl Story<'_> {
         desk.turn(&self.definition, run, &Event::signal(signal, payload)).await.map(Some)
     }
 
-    fn show(&self, run: RunId, turned: &Turned) {
+    fn show(&self, run: RunId, turned: &Turned) -> Result<(), Failure> {
         let (entry, status) = (&turned.change.entry, turned.status);
         if self.options.json {
-            println!("{}", json!({"run": run, "status": status, "checkpoint": entry}));
-            return;
+            return output::line(&json!({"run": run, "status": status, "checkpoint": entry}).to_string());
         }
         let by = entry.payload.as_ref().and_then(|payload| payload["by"].as_str());
         let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
         let now = listed(&turned.change.snapshot.current_places());
         let now = if now.is_empty() { String::new() } else { format!(", now in {now}") };
-        println!("  version {:<2} {:<24} {status}{now}{by}", entry.version, entry.action);
+        output::line(&format!("  version {:<2} {:<24} {status}{now}{by}", entry.version, entry.action))
     }
 }
 
 fn listed(names: &[Name]) -> String {
     names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn talk(text: &str) {
-    eprintln!("{text}");
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Why the program ends without success.
+/// Why the program ends early.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
@@ -12,6 +12,8 @@ pub(crate) struct Failure {
 /// The exit codes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Code {
+    /// There is nothing more to do.
+    Success = 0,
     /// Something nobody expected.
     Unexpected = 1,
     /// It is not there.
@@ -35,5 +37,17 @@ impl Failure {
 
     pub(crate) fn unexpected(error: impl ToString) -> Self {
         Failure::new(Code::Unexpected, error)
+    }
+}
+
+impl From<stepwell::TurnError> for Failure {
+    fn from(error: stepwell::TurnError) -> Self {
+        Failure::unexpected(error)
+    }
+}
+
+impl From<stepwell::store::StoreError> for Failure {
+    fn from(error: stepwell::store::StoreError) -> Self {
+        Failure::unexpected(error)
     }
 }

@@ -1,9 +1,9 @@
 //! The stepwell binary: `stepwell <noun> <verb>`.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod approval;
 mod dev;
 mod exit;
+mod output;
 mod workflow;
 
 use std::process::ExitCode;
@@ -35,16 +35,13 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dev(options) => dev::run(&options),
         Command::Workflow { verb } => workflow::run(&verb),
-        Command::Version => {
-            println!("stepwell {}", env!("CARGO_PKG_VERSION"));
-            Ok(())
-        }
+        Command::Version => output::line(&format!("stepwell {}", env!("CARGO_PKG_VERSION"))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
-                eprintln!("stepwell: {}", failure.message);
+                output::talk(&format!("stepwell: {}", failure.message));
             }
             failure.code.into()
         }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use stepwell::core::{Problems, Spec, graph::Graph};
 
 use crate::exit::{Code, Failure};
+use crate::output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -45,12 +46,11 @@ fn validate(file: &PathBuf, as_json: bool) -> Result<(), Failure> {
     match spec.build() {
         Ok(definition) => {
             let hash = definition.hash();
-            if as_json {
-                println!("{}", json!({"valid": true, "name": name, "hash": hash, "problems": []}));
+            output::line(&if as_json {
+                json!({"valid": true, "name": name, "hash": hash, "problems": []}).to_string()
             } else {
-                println!("{name}: valid, hash {hash}");
-            }
-            Ok(())
+                format!("{name}: valid, hash {hash}")
+            })
         }
         Err(problems) => {
             let rows: Vec<_> = problems.0.iter().map(|problem| json!(problem)).collect();
@@ -61,7 +61,7 @@ fn validate(file: &PathBuf, as_json: bool) -> Result<(), Failure> {
 
 fn invalid(as_json: bool, problems: &[Value], message: &str) -> Result<(), Failure> {
     if as_json {
-        println!("{}", json!({"valid": false, "problems": problems}));
+        output::line(&json!({"valid": false, "problems": problems}).to_string())?;
         return Err(Failure::new(Code::Invalid, ""));
     }
     let detail = problems.first().and_then(|problem| problem["message"].as_str()).filter(|_| problems.len() == 1);
@@ -73,12 +73,7 @@ fn draw(file: &PathBuf, as_json: bool) -> Result<(), Failure> {
         .map_err(|problem| Failure::new(Code::Invalid, problem["message"].as_str().unwrap_or_default()))?;
     let definition = spec.build().map_err(|problems: Problems| Failure::new(Code::Invalid, problems))?;
     let graph = Graph::of(&definition);
-    if as_json {
-        println!("{}", json!(graph));
-    } else {
-        print!("{}", graph.to_mermaid());
-    }
-    Ok(())
+    if as_json { output::line(&json!(graph).to_string()) } else { output::print(&graph.to_mermaid()) }
 }
 
 fn read(file: &PathBuf) -> Result<String, Failure> {

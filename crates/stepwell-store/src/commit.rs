@@ -460,12 +460,17 @@ impl Commit {
 
     /// Refuses what is larger than a commit may be; no backend is asked for that.
     pub fn check_size(&self, limits: &Limits) -> Result<(), Refused> {
+        let waits = |open: &[OpenWait]| open.iter().map(|wait| wait.detail.len()).sum::<usize>();
+        let state = |next: &NextState| next.state.len() + next.entry.len();
+        let tries = |attempt: &Option<Bytes>| attempt.as_ref().map_or(0, Bytes::len);
         let steps = self.step.iter().map(|step| {
             let rows = 2 + step.take.len() + step.open.len() + step.close.len();
-            let bytes = step.next.as_ref().map_or(0, |next| next.state.len() + next.entry.len());
-            (rows, bytes)
+            (rows, step.next.as_ref().map_or(0, state) + tries(&step.attempt) + waits(&step.open))
         });
-        let created = self.create.iter().map(|new| (2 + new.open.len(), new.first.state.len()));
+        let created = self
+            .create
+            .iter()
+            .map(|new| (2 + new.open.len(), state(&new.first) + tries(&new.attempt) + waits(&new.open)));
         let sent = self.send.iter().map(|send| (2, send.message.body.len()));
         let cells = self.cells.iter().map(|write| (1, write.op.size_hint()));
         let keys = self.keys.iter().map(|key| (1, key.answer.len()));

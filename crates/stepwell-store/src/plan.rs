@@ -381,6 +381,9 @@ impl<'a, R: Rows> Planner<'a, R> {
         if let (None, Some(fill)) = (&next, fills.first()) {
             return Err(no_place(fill, "the commit has no next state").into());
         }
+        if let Some(next) = next.as_ref().filter(|_| !fills.is_empty()) {
+            self.limits.snapshot_bytes("the snapshot", next.state.len()).map_err(Refused::from)?;
+        }
         let (head, stored) = advance(&step, next.as_ref());
         let (row, _) = self.runs.get_mut(&run).expect("the step's row was read when it was checked");
         row.revision = head.revision;

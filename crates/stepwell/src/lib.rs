@@ -14,3 +14,8 @@ pub use turn::{Clock, Desk, SystemClock, Turned, TurnError};
 pub fn new_run_id() -> stepwell_core::RunId {
     stepwell_core::RunId::new(uuid::Uuid::now_v7())
 }
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

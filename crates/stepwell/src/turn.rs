@@ -7,7 +7,7 @@ use serde_json::Value;
 use stepwell_core::graph::open_waits;
 use stepwell_core::snapshot::Finished;
 use stepwell_core::{
-    Answers, Change, DecideError, Decision, Definition, Event, Failure, Limits, Rejected, RestoreError, RunId, Snapshot,
+    Answers, Change, DecideError, Decision, Definition, Event, Failure, Limits, Name, Rejected, RestoreError, RunId, Snapshot,
     Timestamp, dispatch, start,
 };
 use stepwell_store::{
@@ -66,13 +66,11 @@ pub enum TurnError {
     #[error(transparent)]
     Restore(#[from] RestoreError),
     /// The transition has an action; a turn by itself runs none.
-    #[error("transition `{transition}` runs the action `{action}`, and there is no engine here to run it")]
-    NeedsAction {
-        /// The transition.
-        transition: String,
-        /// The action.
-        action: String,
-    },
+    #[error("transition `{0}` runs the action `{1}`, and a turn by itself runs none")]
+    NeedsAction(Name, Name),
+    /// The decision is about a try, not about the snapshot.
+    #[error("what was decided on run {0} is recorded beside its snapshot, and a turn by itself keeps no tries")]
+    OnlyRecorded(RunId),
     /// The run moved every time.
     #[error("run {run} moved {MAX_TRIES} times while a decision on it was made")]
     Contended {
@@ -150,11 +148,8 @@ impl Desk {
             let now = self.clock.now();
             let change = match dispatch(definition, &snapshot, event, &Answers::none(), now)? {
                 Decision::Change(change) => *change,
-                Decision::Act(call) => {
-                    let (transition, action) = (call.transition.to_string(), call.action.to_string());
-                    return Err(TurnError::NeedsAction { transition, action });
-                }
-                Decision::Retry { .. } | Decision::Stop(_) => return Err(TurnError::Contended { run }),
+                Decision::Act(call) => return Err(TurnError::NeedsAction(call.transition, call.action)),
+                Decision::Retry { .. } | Decision::Stop(_) => return Err(TurnError::OnlyRecorded(run)),
             };
             let (status, commit) = self.step(definition, loaded.head, &snapshot, &change, now)?;
             match self.store.commit(self.scope, commit).await {

@@ -1,1 +1,340 @@
-//! Later.
+//! The workflow as a picture with the run laid over it, and what can be asked of a run without moving it.
+
+use serde_json::{Value, json};
+use stepwell_core::dispatch::Available;
+use stepwell_core::graph::{Graph, OpenWait, open_waits};
+use stepwell_core::spec::{ChildRule, Guard, Place, Quorum, Transition, Trigger, Wait};
+use stepwell_core::{
+    Answers, Decision, Event, Outcome, PlaceStatus, Refusal, Rejected, Spec, available, can_execute,
+};
+
+use crate::driver::{Driver, at, build, bytes};
+
+/// One of every kind of place and way.
+fn order() -> Spec {
+    let ask = Wait {
+        signal: Some("ANSWER".into()),
+        form: Some(json!({"type": "object", "properties": {"ok": {"type": "boolean"}}})),
+        answerers: vec!["role:manager".to_owned(), "user:ann".to_owned()],
+        ..Wait::default()
+    };
+    let parts = Wait { children: Some(ChildRule::All), error_place: Some("sorry".into()), ..Wait::default() };
+    Spec::new("order")
+        .step("draft")
+        .fork("fork", ["ask", "start"])
+        .place("ask", Place::Wait(ask))
+        .step("start")
+        .place("parts", Place::Wait(parts))
+        .join("both", Quorum::All, ["ask", "parts"])
+        .step("check")
+        .end("done")
+        .end("sorry")
+        .signal("GO")
+        .signal("ANSWER")
+        .on_signal("submit", "draft", "GO", "fork")
+        .auto("asked", "ask", "both")
+        .transition(Transition::new("late", "ask", "sorry").after_ms(60_000))
+        .transition(Transition::new("begin", "start", "parts").action("start children").error_place("sorry"))
+        .auto("made", "parts", "both")
+        .auto("joined", "both", "check")
+        .transition(Transition::new("finish", "check", "done").on_signal("GO").when("context.total > 5"))
+        .transition(
+            Transition::new("refuse", "check", "sorry").on_signal("GO").guard(Guard::named("manager")),
+        )
+        .transition(Transition::new("expire", "check", "sorry").on(Trigger::Until("context.deadline".into())))
+}
+
+fn begun() -> Driver {
+    let mut run = Driver::start_with(order(), json!({"total": 1, "deadline": at(90_000)}));
+    run.signal("GO", Value::Null);
+    run
+}
+
+/// In `check`, the last place before the ends.
+fn checking() -> Driver {
+    let mut run = begun();
+    let call = run.act(&Event::advance());
+    run.done(&call, Outcome::default());
+    run.signal("ANSWER", Value::Null);
+    run.rest();
+    assert_eq!(run.places(), ["check"]);
+    run
+}
+
+#[test]
+fn the_json_graph_has_every_place_and_every_way() {
+    let graph = serde_json::to_value(Graph::of(&build(order()))).unwrap();
+    assert_eq!(graph["workflow"], "order");
+    let node = |id: &str, kind: &str, initial: bool| json!({"id": id, "kind": kind, "initial": initial});
+    let nodes = json!([
+        node("ask", "wait", false),
+        node("both", "join", false),
+        node("check", "step", false),
+        node("done", "end", false),
+        node("draft", "step", true),
+        node("fork", "fork", false),
+        node("parts", "wait", false),
+        node("sorry", "end", false),
+        node("start", "step", false),
+    ]);
+    assert_eq!(graph["nodes"], nodes);
+    let edges: Vec<_> = graph["edges"].as_array().unwrap().iter().collect();
+    assert_eq!(edges.len(), 13);
+    for expected in [
+        json!({"from": "fork", "to": "ask", "kind": "branch"}),
+        json!({"from": "fork", "to": "start", "kind": "branch"}),
+        json!({"from": "parts", "to": "sorry", "kind": "error"}),
+        json!({"transition": "submit", "from": "draft", "to": "fork", "kind": "signal", "label": "GO"}),
+        json!({"transition": "asked", "from": "ask", "to": "both", "kind": "auto"}),
+        json!({"transition": "late", "from": "ask", "to": "sorry", "kind": "timer", "label": "after 60000 ms"}),
+        json!({"transition": "begin", "from": "start", "to": "parts", "kind": "auto", "label": "/ start children"}),
+        json!({"transition": "begin", "from": "start", "to": "sorry", "kind": "error", "label": "on error"}),
+        json!({"transition": "finish", "from": "check", "to": "done", "kind": "signal", "label": "GO [`context.total > 5`]"}),
+        json!({"transition": "refuse", "from": "check", "to": "sorry", "kind": "signal", "label": "GO [`manager`]"}),
+        json!({"transition": "expire", "from": "check", "to": "sorry", "kind": "timer", "label": "until context.deadline"}),
+    ] {
+        assert!(edges.contains(&&expected), "{expected} is not in {edges:#?}");
+    }
+}
+
+#[test]
+fn the_json_graph_of_a_run_has_the_status_and_number_of_activations_of_every_place() {
+    let run = begun();
+    let graph = Graph::with_status(&run.definition, &run.snapshot);
+    let status = |id: &str| {
+        let node = graph.nodes.iter().find(|node| node.id == *id).unwrap();
+        (node.status.unwrap(), node.activations.unwrap())
+    };
+    use PlaceStatus::{Active, Completed, Idle, Waiting};
+    assert_eq!(status("draft"), (Completed, 0));
+    assert_eq!(status("fork"), (Completed, 0));
+    assert_eq!(status("ask"), (Waiting, 1));
+    assert_eq!(status("start"), (Active, 1));
+    assert_eq!(status("done"), (Idle, 0));
+    let json = serde_json::to_value(&graph).unwrap();
+    let ask = json!({"id": "ask", "kind": "wait", "initial": false, "status": "waiting", "activations": 1});
+    assert_eq!(json["nodes"][0], ask);
+}
+
+#[test]
+fn mermaid_draws_the_workflow() {
+    insta::assert_snapshot!(Graph::of(&build(order())).to_mermaid(), @r#"
+    flowchart TD
+        p0(["ask"])
+        p1{{"both"}}
+        p2["check"]
+        p3((("done")))
+        p4["draft"]
+        start(( )) --> p4
+        p5{{"fork"}}
+        p6(["parts"])
+        p7((("sorry")))
+        p8["start"]
+        p5 --> p0
+        p5 --> p8
+        p6 -.-> p7
+        p4 -->|"GO"| p5
+        p0 --> p1
+        p0 -->|"after 60000 ms"| p7
+        p8 -->|"/ start children"| p6
+        p8 -.->|"on error"| p7
+        p6 --> p1
+        p1 --> p2
+        p2 -->|"GO [#96;context.total #62; 5#96;]"| p3
+        p2 -->|"GO [#96;manager#96;]"| p7
+        p2 -->|"until context.deadline"| p7
+    "#);
+}
+
+#[test]
+fn mermaid_lays_the_status_of_a_run_over_it() {
+    let spec = Spec::new("small")
+        .step("a")
+        .wait("b", "GO")
+        .step("c")
+        .end("d")
+        .signal("GO")
+        .auto("ab", "a", "b")
+        .auto("bc", "b", "c")
+        .auto("cd", "c", "d");
+    let mut run = Driver::start(spec);
+    run.advance();
+    insta::assert_snapshot!(Graph::with_status(&run.definition, &run.snapshot).to_mermaid(), @r#"
+    flowchart TD
+        p0["a"]:::completed
+        start(( )) --> p0
+        p1(["b"]):::waiting
+        p2["c"]:::idle
+        p3((("d"))):::idle
+        p0 --> p1
+        p1 --> p2
+        p2 --> p3
+        classDef idle fill:#f4f4f5,stroke:#a1a1aa,color:#3f3f46
+        classDef active fill:#dbeafe,stroke:#1d4ed8,color:#1e3a8a
+        classDef waiting fill:#fef3c7,stroke:#b45309,color:#78350f
+        classDef completed fill:#dcfce7,stroke:#15803d,color:#14532d
+    "#);
+    run.signal("GO", Value::Null);
+    assert!(Graph::with_status(&run.definition, &run.snapshot).to_mermaid().contains("p1([\"b\"]):::active"));
+}
+
+#[test]
+fn mermaid_quotes_odd_names_and_keeps_a_label_on_one_line() {
+    let odd = r#"end "of" <b>#1</b> & `x` | ]) %% ünï"#;
+    let spec = Spec::new("odd")
+        .step(odd)
+        .end("end")
+        .transition(Transition::new("t", odd, "end").when("1 = 1\n  and \"a\" = \"a\""));
+    let drawn = Graph::of(&build(spec)).to_mermaid();
+    insta::assert_snapshot!(drawn, @r#"
+    flowchart TD
+        p0((("end")))
+        p1["end #34;of#34; #60;b#62;#35;1#60;/b#62; #38; #96;x#96; | ]) %% ünï"]
+        start(( )) --> p1
+        p1 -->|"[#96;1 = 1   and #34;a#34; = #34;a#34;#96;]"| p0
+    "#);
+}
+
+// ---- asking without moving ----
+
+#[test]
+fn a_dry_run_says_what_a_signal_would_do_and_does_nothing() {
+    let run = Driver::start_with(order(), json!({"total": 1, "deadline": at(90_000)}));
+    let before = bytes(&run.snapshot);
+    let ask = |signal: &str| {
+        can_execute(&run.definition, &run.snapshot, signal, Value::Null, &Answers::none(), at(0))
+    };
+    let Ok(Decision::Change(change)) = ask("GO") else { panic!("it would be taken") };
+    assert_eq!(change.snapshot.version(), 1);
+    assert!(matches!(ask("ANSWER"), Err(Rejected::Refused(Refusal::NoActiveSource { .. }))));
+    assert!(matches!(ask("GOO"), Err(Rejected::Refused(Refusal::UnknownSignal { .. }))));
+    assert_eq!(bytes(&run.snapshot), before);
+    assert_eq!(run.snapshot.version(), 0);
+}
+
+/// Transition, target, signal and what holds it back.
+fn shown(run: &Driver, answers: &Answers, now: stepwell_core::Timestamp) -> Vec<Value> {
+    let all = available(&run.definition, &run.snapshot, answers, now).unwrap();
+    assert!(all.iter().all(|one| run.snapshot.activation(one.activation).unwrap().place == one.from));
+    all.into_iter()
+        .map(|Available { transition, to, signal, held_back_by, .. }| {
+            json!([transition, to, signal, held_back_by])
+        })
+        .collect()
+}
+
+#[test]
+fn available_transitions_say_what_holds_them_back() {
+    let run = begun();
+    let expected = [
+        json!(["asked", "both", null, "`ask` is waiting"]),
+        json!(["late", "sorry", null, "timer, due 2023-11-14T22:14:20Z"]),
+        json!(["begin", "parts", null, null]),
+    ];
+    assert_eq!(shown(&run, &Answers::none(), at(0)), expected);
+    assert_eq!(shown(&run, &Answers::none(), at(60_000))[1], json!(["late", "sorry", null, null]));
+
+    let run = checking();
+    let expected = [
+        json!(["finish", "done", "GO", "guard `context.total > 5`"]),
+        json!(["refuse", "sorry", "GO", null]),
+        json!(["expire", "sorry", null, "timer, due 2023-11-14T22:14:50Z"]),
+    ];
+    assert_eq!(shown(&run, &Answers::none().with("manager", true), at(0)), expected);
+    let no = shown(&run, &Answers::none().with("manager", false), at(0));
+    assert_eq!(no[1], json!(["refuse", "sorry", "GO", "guard `manager`"]));
+    let unanswered = available(&run.definition, &run.snapshot, &Answers::none(), at(0)).unwrap_err();
+    assert!(unanswered.to_string().contains("`manager`"), "{unanswered}");
+}
+
+#[test]
+fn a_timer_that_ended_with_its_wait_is_said_to_have_ended() {
+    let mut run = begun();
+    run.signal("ANSWER", Value::Null);
+    let late = &shown(&run, &Answers::none(), at(60_000))[1];
+    assert_eq!(late, &json!(["late", "sorry", null, "its wait was resolved before the timer"]));
+}
+
+#[test]
+fn nothing_is_available_in_a_run_that_has_ended() {
+    let mut run = begun();
+    run.go(&Event::Cancelled);
+    assert_eq!(shown(&run, &Answers::none(), at(0)), [json!(null); 0]);
+    assert_eq!(open_waits(&run.definition, &run.snapshot), []);
+    assert_eq!(run.snapshot.current_places(), [""; 0]);
+}
+
+#[test]
+fn current_places_are_each_named_once_and_sorted() {
+    let spec = Spec::new("c")
+        .fork("f", ["b", "a", "b"])
+        .step("a")
+        .step("b")
+        .end("z")
+        .auto("az", "a", "z")
+        .auto("bz", "b", "z");
+    let run = Driver::start(spec);
+    assert_eq!(run.snapshot.current_places(), ["a", "b"]);
+    assert_eq!(run.snapshot.activations().len(), 3);
+}
+
+// ---- open waits ----
+
+#[test]
+fn open_waits_say_what_for_since_and_until_when_the_form_and_who_may_answer() {
+    let mut run = Driver::start_with(order(), json!({"total": 1, "deadline": at(90_000)}));
+    run.now = at(500);
+    run.signal("GO", Value::Null);
+    let expected = OpenWait {
+        activation: run.id_in("ask"),
+        place: "ask".into(),
+        signals: vec!["ANSWER".into()],
+        children: None,
+        since: at(500),
+        until: Some(at(60_500)),
+        form: Some(json!({"type": "object", "properties": {"ok": {"type": "boolean"}}})),
+        answerers: vec!["role:manager".to_owned(), "user:ann".to_owned()],
+    };
+    assert_eq!(open_waits(&run.definition, &run.snapshot), [expected]);
+    run.signal("ANSWER", Value::Null);
+    assert_eq!(open_waits(&run.definition, &run.snapshot), [], "it is resolved");
+}
+
+#[test]
+fn open_waits_count_the_children_still_missing_and_leave_out_joins() {
+    let mut run = begun();
+    let call = run.act(&Event::advance());
+    run.done(&call, Outcome { children: 3, ..Outcome::default() });
+    run.child("parts", 1, stepwell_core::snapshot::ChildEnd::Completed { output: Value::Null });
+    run.signal("ANSWER", Value::Null);
+    run.advance();
+    assert_eq!(run.places(), ["both", "parts"]);
+    let waits = open_waits(&run.definition, &run.snapshot);
+    let shown: Vec<_> = waits.iter().map(|wait| (wait.place.as_str(), wait.children)).collect();
+    assert_eq!(shown, [("parts", Some(2))]);
+    assert_eq!(waits[0].signals, [""; 0]);
+}
+
+#[test]
+fn a_step_that_takes_signals_is_an_open_wait_too_and_one_that_takes_none_is_not() {
+    let run = Driver::start_with(order(), json!({"total": 1, "deadline": at(90_000)}));
+    let waits = open_waits(&run.definition, &run.snapshot);
+    assert_eq!(waits.len(), 1);
+    assert_eq!((waits[0].place.as_str(), &waits[0].signals), ("draft", &vec!["GO".into()]));
+    let waits = open_waits(&checking().definition, &checking().snapshot);
+    assert_eq!(waits.len(), 1);
+    assert_eq!(waits[0].signals, ["GO"], "two transitions take it, it is named once");
+    assert_eq!(waits[0].until, Some(at(90_000)));
+    let plain = Driver::start(Spec::new("p").step("a").end("z").auto("az", "a", "z"));
+    assert_eq!(open_waits(&plain.definition, &plain.snapshot), []);
+}
+
+#[test]
+fn open_waits_are_told_to_programs_in_json() {
+    let run = begun();
+    let waits = serde_json::to_value(open_waits(&run.definition, &run.snapshot)).unwrap();
+    assert_eq!(waits[0]["since"], "2023-11-14T22:13:20Z");
+    assert_eq!(waits[0]["until"], "2023-11-14T22:14:20Z");
+    assert_eq!(waits[0]["answerers"], json!(["role:manager", "user:ann"]));
+    assert_eq!(waits[0].get("children"), None);
+}

@@ -9,6 +9,7 @@ mod forks;
 mod graph;
 mod history;
 mod properties;
+mod random;
 mod restore;
 mod schema;
 mod template;

@@ -1,1 +1,324 @@
-//! Later.
+//! Whatever happens to whatever workflow: a change is one version and sound, anything else changes nothing, and a
+//! saved run has the future of one that was never put away.
+
+use proptest::prelude::{ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_assume, proptest};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{TestCaseError, TestRunner};
+use serde_json::{Value, json};
+use stepwell_core::graph::{Graph, open_waits};
+use stepwell_core::patch::Patch;
+use stepwell_core::snapshot::{ActivationId, ChildEnd};
+use stepwell_core::{
+    ActionCall, Answers, DecideError, Decision, Definition, Event, Failure, History, Limits, Outcome,
+    Refusal, Rejected, RunId, Snapshot, Timestamp, available, dispatch, questions, start,
+};
+
+use crate::driver::{at, bytes};
+use crate::random::{Happening, Plan, happenings, plan, signal};
+
+/// Few enough that splitting branches do not grow without end.
+fn limits() -> Limits {
+    Limits { activations: 40, ..Limits::default() }
+}
+
+/// A run with what its host remembers: the time, and the actions it was told to run.
+#[derive(Debug, Clone)]
+struct Run {
+    definition: Definition,
+    snapshot: Snapshot,
+    now: Timestamp,
+    calls: Vec<ActionCall>,
+}
+
+/// The spec as a run at version 0; nothing if the definition is refused.
+fn begun(plan: &Plan) -> Option<Run> {
+    let definition = plan.spec().build_within(&limits()).ok()?;
+    let context = json!({"n": 0, "until": at(30)});
+    let created = start(&definition, RunId::nil(), context, at(0)).ok()?;
+    Some(Run { definition, snapshot: created.snapshot, now: at(0), calls: Vec::new() })
+}
+
+impl Run {
+    fn pick(&self, which: usize) -> ActivationId {
+        let all = self.snapshot.activations();
+        if all.is_empty() { which as u64 } else { all[which % all.len()].id }
+    }
+
+    /// The event this is here and now; nothing if only time passes.
+    fn event(&self, happening: &Happening) -> Option<Event> {
+        Some(match happening {
+            Happening::Pass(_) => return None,
+            Happening::Signal { signal: number, payload } => Event::signal(signal(*number), payload.clone()),
+            Happening::UnknownSignal => Event::signal("S", Value::Null),
+            Happening::Advance => Event::advance(),
+            Happening::AdvanceOne(which) => Event::Advanced { activation: Some(self.pick(*which)) },
+            Happening::Timer(which) => Event::TimerFired { activation: self.pick(*which) },
+            Happening::Done { call, n, children } => {
+                let call = self.call(*call)?;
+                let outcome = Outcome {
+                    context: Patch::set("n", json!(n)),
+                    session: Patch::set(format!("slot{n}"), json!(n)),
+                    output: json!([n]),
+                    children: *children,
+                    ..Outcome::default()
+                };
+                Event::ActionDone { call, outcome }
+            }
+            Happening::Failed { call, retries, is_final } => {
+                let failure = Failure { is_final: *is_final, ..Failure::new("broken", "it broke") };
+                Event::ActionFailed { call: self.call(*call)?, failure, retries: *retries }
+            }
+            Happening::Child { activation, child, how } => {
+                let waiting = self.snapshot.activations().iter().filter(|a| a.children.is_some());
+                let waiting: Vec<_> = waiting.map(|a| a.id).collect();
+                let activation = waiting.get(activation % waiting.len().max(1)).copied().unwrap_or(1);
+                let end = match how {
+                    0 => ChildEnd::Completed { output: json!(child) },
+                    1 => ChildEnd::Failed { error: Failure::new("broken", "it broke") },
+                    _ => ChildEnd::Cancelled,
+                };
+                Event::ChildDone { activation, child: *child, end }
+            }
+            Happening::Resolve(which) => {
+                Event::WaitResolved { activation: self.pick(*which), payload: json!({"n": 1}) }
+            }
+            Happening::Patch(n) => Event::Patched { patch: Patch::set("n", json!(n)) },
+            Happening::Cancel => Event::Cancelled,
+        })
+    }
+
+    /// One of the calls given out, most often a recent one; stale ones too.
+    fn call(&self, which: usize) -> Option<ActionCall> {
+        let newest = self.calls.len().checked_sub(1)?;
+        let back = if which % 4 == 0 { which / 4 % self.calls.len() } else { 0 };
+        self.calls.get(newest - back).cloned()
+    }
+
+    /// Answers the questions that are asked, and no others.
+    fn answers(&self, event: &Event) -> Answers {
+        let mut answers = Answers::none();
+        for question in questions(&self.definition, &self.snapshot, event) {
+            let says = (question.activation + self.snapshot.version()) % 3 != 0;
+            answers.put(question, says);
+        }
+        answers
+    }
+
+    fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
+        dispatch(&self.definition, &self.snapshot, event, &self.answers(event), self.now)
+    }
+
+    /// Lets it happen, as a host would.
+    fn go(&mut self, happening: &Happening) -> Option<Result<Decision, Rejected>> {
+        if let Happening::Pass(ms) = happening {
+            self.now = self.now.plus_ms(*ms);
+        }
+        let event = self.event(happening)?;
+        let decision = self.decide(&event);
+        match &decision {
+            Ok(Decision::Change(change)) => self.snapshot = change.snapshot.clone(),
+            Ok(Decision::Act(call)) => self.calls.push(call.clone()),
+            Ok(Decision::Retry { .. } | Decision::Stop(_)) | Err(_) => {}
+        }
+        Some(decision)
+    }
+}
+
+/// What holds for a snapshot at any time.
+fn check_sound(run: &Run) -> Result<(), TestCaseError> {
+    let (definition, snapshot) = (&run.definition, &run.snapshot);
+    prop_assert_eq!(snapshot.contradictions(definition), [""; 0]);
+    let restored = Snapshot::restore(definition, &bytes(snapshot));
+    prop_assert_eq!(restored.as_ref(), Ok(snapshot));
+    let drawn = Graph::with_status(definition, snapshot);
+    let activations: usize = drawn.nodes.iter().filter_map(|node| node.activations).sum();
+    prop_assert_eq!(activations, snapshot.activations().len());
+    prop_assert!(open_waits(definition, snapshot).len() <= activations);
+    let answers = Answers::none().with("lucky", true);
+    prop_assert!(available(definition, snapshot, &answers, run.now).is_ok());
+    Ok(())
+}
+
+/// What holds for a decision, whatever it is.
+fn check_decision(
+    before: &Run,
+    event: &Event,
+    decision: &Result<Decision, Rejected>,
+) -> Result<(), TestCaseError> {
+    prop_assert_eq!(&before.decide(event), decision, "the same question has the same answer");
+    if before.snapshot.is_terminal() {
+        prop_assert_eq!(decision, &Err(Rejected::Refused(Refusal::Terminal)));
+    }
+    match decision {
+        Ok(Decision::Change(change)) => {
+            prop_assert_eq!(change.snapshot.version(), before.snapshot.version() + 1);
+            prop_assert_eq!(change.entry.version, change.snapshot.version());
+            prop_assert!(change.snapshot.updated_at() >= before.snapshot.updated_at());
+            for ended in &change.ended {
+                prop_assert!(change.snapshot.activation(*ended).is_none(), "{} was ended", ended);
+            }
+            let newest = before.snapshot.activations().iter().map(|a| a.id).max().unwrap_or(0);
+            for activation in change.snapshot.activations() {
+                let known = before.snapshot.activation(activation.id);
+                prop_assert!(known.is_some() || activation.id > newest, "{} is used again", activation.id);
+                prop_assert!(known.is_none_or(|known| known.place == activation.place));
+            }
+        }
+        Ok(Decision::Act(call)) => {
+            let activation = before.snapshot.activation(call.activation);
+            prop_assert!(activation.is_some(), "an action is given out for an activation that is there");
+        }
+        Ok(Decision::Retry { at, .. }) => prop_assert!(*at >= before.now),
+        Ok(Decision::Stop(_)) | Err(Rejected::Refused(_)) => {}
+        Err(Rejected::Undecidable(error)) => {
+            prop_assert!(matches!(error, DecideError::Limit(_)), "{error}");
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_a_change_is_one_sound_version_and_anything_else_changes_nothing(
+        plan in plan(),
+        happenings in happenings(),
+    ) {
+        let run = begun(&plan);
+        prop_assume!(run.is_some());
+        let mut run = run.expect("assumed");
+        check_sound(&run)?;
+        let mut history = History::new(run.snapshot.clone());
+        let mut states = vec![run.snapshot.clone()];
+        for happening in &happenings {
+            let before = run.clone();
+            let Some(decision) = run.go(happening) else { continue };
+            let event = before.event(happening).expect("it was decided");
+            check_decision(&before, &event, &decision)?;
+            match decision {
+                Ok(Decision::Change(change)) => {
+                    check_sound(&run)?;
+                    prop_assert_eq!(history.push(change.entry, &run.snapshot), Ok(()));
+                    states.push(run.snapshot.clone());
+                }
+                _ => prop_assert_eq!(bytes(&run.snapshot), bytes(&before.snapshot)),
+            }
+        }
+        for (version, state) in states.iter().enumerate() {
+            prop_assert_eq!(&history.rewind(version as u64), &Ok(state.clone()));
+        }
+    }
+
+    #[test]
+    fn a_run_that_was_saved_has_the_future_of_one_that_was_not(
+        plan in plan(),
+        past in happenings(),
+        future in happenings(),
+    ) {
+        let run = begun(&plan);
+        prop_assume!(run.is_some());
+        let mut run = run.expect("assumed");
+        for happening in past.iter().filter(|happening| !matches!(happening, Happening::Cancel)) {
+            run.go(happening);
+        }
+        let mut saved = run.clone();
+        saved.definition = Definition::from_canonical(&run.definition.canonical())
+            .expect("it was built before")
+            .spec()
+            .clone()
+            .build_within(&limits())
+            .expect("it was built before");
+        for happening in &future {
+            saved.snapshot = Snapshot::restore(&saved.definition, &bytes(&saved.snapshot))
+                .map_err(|error| TestCaseError::fail(error.to_string()))?;
+            prop_assert_eq!(run.go(happening), saved.go(happening));
+            prop_assert_eq!(bytes(&run.snapshot), bytes(&saved.snapshot));
+        }
+    }
+
+    #[test]
+    fn a_run_that_has_ended_refuses_everything(plan in plan(), past in happenings(), number in any::<u8>()) {
+        let run = begun(&plan);
+        prop_assume!(run.is_some());
+        let mut run = run.expect("assumed");
+        for happening in past.iter().chain([&Happening::Cancel]) {
+            run.go(happening);
+        }
+        prop_assert!(run.snapshot.is_terminal());
+        prop_assert_eq!(run.snapshot.activations(), []);
+        let end = ChildEnd::Cancelled;
+        let activation = u64::from(number);
+        let mut events = vec![
+            Event::signal(signal(number % 4), json!({"n": 1})),
+            Event::advance(),
+            Event::Advanced { activation: Some(activation) },
+            Event::TimerFired { activation },
+            Event::WaitResolved { activation, payload: Value::Null },
+            Event::ChildDone { activation, child: 0, end },
+            Event::Patched { patch: Patch::set("n", json!(1)) },
+            Event::Cancelled,
+        ];
+        for call in &run.calls {
+            events.push(Event::ActionDone { call: call.clone(), outcome: Outcome::default() });
+            let failure = Failure::new("broken", "it broke");
+            events.push(Event::ActionFailed { call: call.clone(), failure, retries: 0 });
+        }
+        for event in events {
+            prop_assert_eq!(run.decide(&event), Err(Rejected::Refused(Refusal::Terminal)));
+        }
+    }
+}
+
+/// How often something was seen in many runs.
+#[derive(Debug, Default)]
+struct Seen {
+    plans: u32,
+    begun: u32,
+    completed: u32,
+    changes: u32,
+    actions: u32,
+    retries: u32,
+    stops: u32,
+    stopped: u32,
+    ended: u32,
+    nested: u32,
+    absorbed: u32,
+    refused: u32,
+}
+
+#[test]
+fn the_random_workflows_are_mostly_sound_and_go_everywhere() {
+    let mut runner = TestRunner::deterministic();
+    let mut seen = Seen::default();
+    for _ in 0..300 {
+        let plan = plan().new_tree(&mut runner).expect("nothing is filtered").current();
+        let happenings = happenings().new_tree(&mut runner).expect("nothing is filtered").current();
+        seen.plans += 1;
+        let Some(mut run) = begun(&plan) else { continue };
+        seen.begun += 1;
+        for happening in happenings.iter().filter(|happening| !matches!(happening, Happening::Cancel)) {
+            match run.go(happening) {
+                Some(Ok(Decision::Change(change))) => {
+                    seen.changes += 1;
+                    seen.stopped += u32::from(change.stopped.is_some());
+                    seen.ended += u32::from(!change.ended.is_empty());
+                    seen.nested += u32::from(change.snapshot.passings().len() > 1);
+                    let moved = !change.entry.transitions.is_empty() && change.entry.entered.is_empty();
+                    seen.absorbed += u32::from(moved);
+                }
+                Some(Ok(Decision::Act(_))) => seen.actions += 1,
+                Some(Ok(Decision::Retry { .. })) => seen.retries += 1,
+                Some(Ok(Decision::Stop(_))) => seen.stops += 1,
+                Some(Err(_)) => seen.refused += 1,
+                None => {}
+            }
+        }
+        seen.completed += u32::from(run.snapshot.is_terminal());
+    }
+    assert!(seen.begun * 10 >= seen.plans * 9, "{seen:?}");
+    assert!(seen.completed * 10 >= seen.begun, "{seen:?}");
+    let rare = [seen.retries, seen.stops, seen.stopped, seen.ended, seen.nested, seen.absorbed];
+    assert!(rare.iter().all(|count| *count >= 5), "{seen:?}");
+    assert!(seen.changes >= 1_000 && seen.actions >= 100 && seen.refused >= 1_000, "{seen:?}");
+}

@@ -41,7 +41,7 @@ pub async fn refuse(store: &dyn Store, commit: Commit) -> Refused {
 pub async fn refuse_as(store: &dyn Store, scope: TenantScope, commit: Commit) -> Refused {
     match store.commit(scope, commit).await {
         Err(CommitError::Refused(refused)) => refused,
-        other => panic!("the commit was to be refused: {other:?}"),
+        other => panic!("the commit was to be refused: {:.500}", format!("{other:?}")),
     }
 }
 

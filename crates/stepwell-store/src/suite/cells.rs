@@ -4,7 +4,7 @@ use serde_json::{Map, Number, Value, json};
 use tokio::task::JoinSet;
 
 use super::Shared;
-use super::ask::{apply, get, get_at, get_dead, load, moved, operated, refuse, started};
+use super::ask::{self, apply, get, get_at, get_dead, load, moved, operated, refuse, started};
 use super::make::{
     ME, Make, at, bytes, cell, delete, increment, new_run, next, run, set, set_until, step, write,
 };
@@ -12,6 +12,7 @@ use crate::cell::{
     Cell, CellError, CellKey, CellOp, CellWrite, Expect, Initial, OpResult, Space, Ttl, ValueType,
 };
 use crate::commit::{Commit, CommitError, Fill, FillPart, NextState, Refused, Step};
+use crate::store::CellQuery;
 
 /// A cell as a case finds it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -65,8 +66,9 @@ fn result(revision: u64, created: bool, existed: bool) -> OpResult {
     OpResult { revision, created, existed, value: None }
 }
 
-fn giving(value: impl Into<Value>, result: OpResult) -> OpResult {
-    OpResult { value: Some(value.into()), ..result }
+fn giving(value: impl Into<Value>, mut result: OpResult) -> OpResult {
+    result.value = Some(value.into());
+    result
 }
 
 fn expecting(write: CellWrite, expect: Expect) -> CellWrite {
@@ -357,8 +359,8 @@ cases! { cells as __suite_cells;
         apply(store, make.write([set_until("k", 5, 10)])).await;
         assert!(get_at(store, "k", at(9)).await.is_some());
         assert_eq!(get_at(store, "k", at(10)).await, None);
-        assert_eq!(super::ask::keys(store, super::ask::cells(at(9))).await, ["k"]);
-        assert_eq!(super::ask::keys(store, super::ask::cells(at(10))).await, Vec::<String>::new());
+        assert_eq!(ask::keys(store, ask::cells(at(9))).await, ["k"]);
+        assert_eq!(ask::keys(store, ask::cells(at(10))).await, Vec::<String>::new());
         let at_ten = |write| Commit { cells: vec![write], ..make.commit_at(at(10)) };
         let live = expecting(set("k", 1), Expect::Live(1));
         assert!(matches!(
@@ -534,9 +536,8 @@ cases! { cells as __suite_cells;
             apply(store, make.write([CellWrite { key, ..set("", number) }])).await;
         }
         for (number, (space, owner)) in names.iter().enumerate() {
-            let query =
-                crate::CellQuery { space: *space, owner: (*owner).to_owned(), ..super::ask::cells(at(0)) };
-            let found = super::ask::all_cells(store, ME, query).await;
+            let query = CellQuery { space: *space, owner: (*owner).to_owned(), ..ask::cells(at(0)) };
+            let found = ask::all_cells(store, ME, query).await;
             assert_eq!(found.len(), 1, "{space:?} {owner}");
             assert_eq!((&found[0].value, found[0].revision), (&Some(json!(number)), 1));
         }

@@ -59,11 +59,19 @@ pub mod ask;
 pub mod cells;
 pub mod claims;
 pub mod dump;
+pub mod hinted;
+pub mod history;
 pub mod inbox;
+pub mod keys;
+pub mod listing;
 pub mod make;
+pub mod odd;
 pub mod random;
+pub mod records;
 pub mod runs;
 pub mod script;
+pub mod sweeps;
+pub mod tenants;
 pub mod whole;
 
 /// Makes a module with one test per case of the suite: its name, and an async function that makes an empty store.
@@ -73,10 +81,24 @@ macro_rules! conformance {
         #[allow(unused_imports, clippy::wildcard_imports)]
         mod $name {
             use super::*;
-            $crate::conformance!(@modules $factory; cells __suite_cells; claims __suite_claims; inbox __suite_inbox; runs __suite_runs; whole __suite_whole);
+            $crate::conformance! { @modules $factory;
+                cells __suite_cells;
+                claims __suite_claims;
+                hinted __suite_hinted;
+                history __suite_history;
+                inbox __suite_inbox;
+                keys __suite_keys;
+                listing __suite_listing;
+                odd __suite_odd;
+                records __suite_records;
+                runs __suite_runs;
+                sweeps __suite_sweeps;
+                tenants __suite_tenants;
+                whole __suite_whole;
+            }
         }
     };
-    (@modules $factory:expr; $($module:ident $cases:ident);+) => {
+    (@modules $factory:expr; $($module:ident $cases:ident;)+) => {
         $(
             mod $module {
                 use super::*;

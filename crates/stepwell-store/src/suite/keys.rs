@@ -1,0 +1,240 @@
+//! Cases about doing things once: keys, and what became of a commit whose answer was lost.
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::Shared;
+use super::ask::{apply, find, get, moved, operated, outcome, recorded, refuse, started};
+use super::make::{
+    ME, Make, OPERATION, at, attempt, bytes, end, increment, key, new_run, run, set, step, to,
+};
+use crate::commit::{
+    Commit, CommitError, CommitId, CommitRef, KeyWrite, Lives, RECORD_KEPT_MS, Refused, Whereabouts,
+};
+use crate::store::{Recorded, Sweep, SweepWhat};
+
+fn done(name: &str, request: u8) -> Refused {
+    Refused::Done { operation: OPERATION.to_owned(), key: name.to_owned(), answer: key(name, request).answer }
+}
+
+fn reused(name: &str) -> Refused {
+    Refused::KeyReused { operation: OPERATION.to_owned(), key: name.to_owned() }
+}
+
+fn keyed(make: &Make, write: KeyWrite) -> Commit {
+    Commit { keys: vec![write], ..make.write([increment("count", 1)]) }
+}
+
+async fn count(store: &Shared) -> u64 {
+    get(store, "count").await.map_or(0, |cell| cell.value.unwrap().as_u64().unwrap())
+}
+
+cases! { keys as __suite_keys;
+    /// B18, D10: the same key and request is done once, and answered with what was recorded.
+    async fn the_same_request_is_done_once(store: &Shared) {
+        let make = Make::new();
+        apply(store, keyed(&make, key("a", 1))).await;
+        let other_answer = KeyWrite { answer: bytes("not this one"), ..key("a", 1) };
+        assert_eq!(refuse(store, keyed(&make, other_answer)).await, done("a", 1));
+        assert_eq!(count(store).await, 1);
+        apply(store, keyed(&make, key("b", 1))).await;
+        assert_eq!(count(store).await, 2, "another key is another request");
+    }
+
+    /// D10: the same key for another request is an error.
+    async fn a_key_is_not_used_for_another_request(store: &Shared) {
+        let make = Make::new();
+        apply(store, keyed(&make, key("a", 1))).await;
+        assert_eq!(refuse(store, keyed(&make, key("a", 2))).await, reused("a"));
+        let elsewhere = KeyWrite { operation: "signal".to_owned(), ..key("a", 2) };
+        apply(store, keyed(&make, elsewhere)).await;
+        assert_eq!(count(store).await, 2, "operations do not share their keys");
+    }
+
+    /// B18: the same key gives the same run.
+    async fn a_start_with_the_same_key_makes_one_run(store: &Shared) {
+        let make = Make::new();
+        let start = |number| {
+            let lives = Lives::WithRun(run(number));
+            let answer = bytes(&run(number).to_string());
+            Commit {
+                keys: vec![KeyWrite { lives, answer, ..key("a", 1) }],
+                ..make.create(new_run(run(number)))
+            }
+        };
+        apply(store, start(1)).await;
+        let Refused::Done { answer, .. } = refuse(store, start(2)).await else {
+            panic!("it was done before")
+        };
+        assert_eq!(answer, bytes(&run(1).to_string()));
+        assert_eq!(find(store, run(2)).await, None);
+    }
+
+    /// D10: after its time a key is new, from that very instant on.
+    async fn an_expired_key_is_new(store: &Shared) {
+        let make = Make::new();
+        apply(store, keyed(&make, key("a", 1))).await;
+        let later = |seconds, request| {
+            let lives = Lives::Until(at(seconds + 60));
+            Commit { at: at(seconds), ..keyed(&make, KeyWrite { lives, ..key("a", request) }) }
+        };
+        assert_eq!(refuse(store, later(59, 2)).await, reused("a"));
+        assert_eq!(recorded(store, "a", at(59)).await.unwrap().answer, Some(bytes("answer 1")));
+        assert_eq!(recorded(store, "a", at(60)).await, None);
+        apply(store, later(60, 2)).await;
+        assert_eq!(refuse(store, later(61, 2)).await, done("a", 2), "with the answer of its new use");
+        assert_eq!(refuse(store, later(61, 1)).await, reused("a"));
+        assert_eq!(count(store).await, 2);
+    }
+
+    /// B10, B18: a key that lives with a run holds as long as the run is there, ended or not.
+    async fn a_key_lives_as_long_as_its_run(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let lives = Lives::WithRun(run(1));
+        let commit = |seconds| Commit { at: at(seconds), ..keyed(&make, KeyWrite { lives, ..key("a", 1) }) };
+        apply(store, commit(0)).await;
+        assert_eq!(refuse(store, commit(1_000_000)).await, done("a", 1));
+        moved(store, make.step(end(&head))).await;
+        assert_eq!(refuse(store, commit(1_000_000)).await, done("a", 1));
+        let what = SweepWhat::Keys;
+        store.sweep(ME, Sweep { now: at(2_000_000), limit: 100, what }).await.unwrap();
+        assert_eq!(refuse(store, commit(2_000_000)).await, done("a", 1));
+        let what = SweepWhat::Runs { ended_before: at(1) };
+        assert_eq!(store.sweep(ME, Sweep { now: at(2_000_000), limit: 100, what }).await.unwrap().count, 1);
+        assert_eq!(recorded(store, "a", at(0)).await, None);
+        apply(store, commit(2_000_000)).await;
+    }
+
+    /// B18: of any number of commits with one key at the same time, one is applied.
+    async fn concurrent_commits_with_one_key_apply_once(store: &Shared) {
+        let make = Make::new();
+        for round in 0..5 {
+            let name = format!("round {round}");
+            let mut tasks = JoinSet::new();
+            for number in 0..8 {
+                let new = new_run(run(100 * (round + 1) + number));
+                let cells = vec![increment("count", 1)];
+                let commit = Commit { keys: vec![key(&name, 1)], cells, ..make.create(new) };
+                let store = store.clone();
+                tasks.spawn(async move { store.commit(ME, commit).await });
+            }
+            let answers = tasks.join_all().await;
+            assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
+            let lost = Err(CommitError::Refused(done(&name, 1)));
+            assert_eq!(answers.iter().filter(|answer| **answer == lost).count(), 7);
+        }
+        assert_eq!(count(store).await, 5);
+    }
+
+    /// One key that is taken refuses the whole commit, and the others stay free.
+    async fn one_taken_key_of_several_refuses_all(store: &Shared) {
+        let make = Make::new();
+        apply(store, keyed(&make, key("a", 1))).await;
+        let both = |request| Commit { keys: vec![key("b", 1), key("a", request)], ..make.commit() };
+        assert_eq!(refuse(store, both(1)).await, done("a", 1));
+        assert_eq!(refuse(store, both(2)).await, reused("a"));
+        assert_eq!(recorded(store, "b", at(0)).await, None);
+        apply(store, Commit { keys: vec![key("b", 1), key("c", 1)], ..make.commit() }).await;
+        assert_eq!(refuse(store, keyed(&make, key("c", 1))).await, done("c", 1));
+    }
+
+    /// The record of a key holds the answer and the results of the operations.
+    async fn a_keys_record_can_be_read(store: &Shared) {
+        let make = Make::new();
+        let results = apply(store, keyed(&make, key("a", 1))).await.results;
+        let answer = Some(bytes("answer 1"));
+        assert_eq!(recorded(store, "a", at(0)).await, Some(Recorded { results, answer: answer.clone() }));
+        apply(store, Commit { keys: vec![key("b", 1)], ..make.commit() }).await;
+        assert_eq!(recorded(store, "b", at(0)).await, Some(Recorded { results: vec![], answer }));
+        assert_eq!(recorded(store, "c", at(0)).await, None);
+    }
+
+    /// B4: a commit whose answer was lost is found by its checkpoint, with its results.
+    async fn the_outcome_of_a_step_is_found_in_its_checkpoint(store: &Shared) {
+        let make = Make::new();
+        let create = Commit { cells: vec![increment("count", 5)], ..make.create(new_run(run(1))) };
+        assert_eq!(outcome(store, &create).await, None);
+        let committed = apply(store, create.clone()).await;
+        let expected = Recorded { results: committed.results, answer: None };
+        assert_eq!(outcome(store, &create).await, Some(expected));
+        let taken =
+            Commit { cells: vec![increment("count", 1)], ..make.step(step(&committed.created[0], "one")) };
+        let rival = make.step(step(&committed.created[0], "rival"));
+        let results = apply(store, taken.clone()).await.results;
+        assert_eq!(results[0].value, Some(json!(6)));
+        assert_eq!(outcome(store, &taken).await, Some(Recorded { results, answer: None }));
+        assert_eq!(outcome(store, &rival).await, None, "the same version, another commit");
+        let bare = make.create(new_run(run(2)));
+        apply(store, bare.clone()).await;
+        assert_eq!(outcome(store, &bare).await, Some(Recorded { results: vec![], answer: None }));
+    }
+
+    /// D10: a commit without a checkpoint is found by its key.
+    async fn the_outcome_of_a_keyed_commit_is_found_in_its_record(store: &Shared) {
+        let make = Make::new();
+        let first = keyed(&make, key("a", 1));
+        assert_eq!(outcome(store, &first).await, None);
+        let results = apply(store, first.clone()).await.results;
+        let expected = Recorded { results, answer: Some(bytes("answer 1")) };
+        assert_eq!(outcome(store, &first).await, Some(expected));
+        let second =
+            Commit { at: at(60), ..keyed(&make, KeyWrite { lives: Lives::Until(at(99)), ..key("a", 2) }) };
+        assert_eq!(outcome(store, &second).await, None, "the key's record is another commit's");
+        apply(store, second.clone()).await;
+        assert!(outcome(store, &second).await.is_some());
+        assert_eq!(outcome(store, &first).await, None, "its key has gone to another");
+    }
+
+    /// C7: a commit that leaves neither checkpoint nor key is found all the same, for a day.
+    async fn the_outcome_of_a_data_only_commit_is_recorded(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let data = make.write([increment("count", 1), set("k", "x")]);
+        let tried = make.step(attempt(&head, Some("{}")));
+        let message = make.send([to(run(1), "hello")]);
+        for commit in [data, tried, message] {
+            assert_eq!(outcome(store, &commit).await, None);
+            let results = apply(store, commit.clone()).await.results;
+            let expected = Recorded { results, answer: Some(Bytes::new()) };
+            assert_eq!(outcome(store, &commit).await, Some(expected));
+        }
+        let day = i64::try_from(RECORD_KEPT_MS / 1_000).unwrap();
+        let sweep = |seconds| Sweep { now: at(seconds), limit: 100, what: SweepWhat::Keys };
+        assert_eq!(store.sweep(ME, sweep(day - 1)).await.unwrap().count, 0);
+        assert_eq!(store.sweep(ME, sweep(day)).await.unwrap().count, 3);
+    }
+
+    /// The accident: the answer to an increment is lost, it is sent again, and counts twice.
+    async fn a_data_only_commit_sent_twice_is_applied_once(store: &Shared) {
+        let make = Make::new();
+        let commit = make.write([increment("count", 1)]);
+        assert_eq!(operated(store, commit.clone()).await.value, Some(json!(1)));
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::Done { .. }));
+        let mut tasks = JoinSet::new();
+        let twin = make.write([increment("count", 1)]);
+        for _ in 0..8 {
+            let (store, twin) = (store.clone(), twin.clone());
+            tasks.spawn(async move { store.commit(ME, twin).await.is_ok() });
+        }
+        assert_eq!(tasks.join_all().await.into_iter().filter(|applied| *applied).count(), 1);
+        assert_eq!(count(store).await, 2);
+    }
+
+    async fn the_outcome_of_an_unknown_commit_is_none(store: &Shared) {
+        let make = Make::new();
+        started(store, make.create(new_run(run(1)))).await;
+        let id = CommitId(uuid::Uuid::from_u128(12_345));
+        let places = [
+            Whereabouts::Checkpoint { run: run(1), version: 0 },
+            Whereabouts::Checkpoint { run: run(1), version: 1 },
+            Whereabouts::Checkpoint { run: run(1), version: u64::MAX },
+            Whereabouts::Checkpoint { run: run(2), version: 0 },
+            Whereabouts::Key { operation: OPERATION.to_owned(), key: "a".to_owned() },
+        ];
+        for place in places {
+            assert_eq!(store.outcome(ME, CommitRef { id, at: place }).await, Ok(None));
+        }
+    }
+}

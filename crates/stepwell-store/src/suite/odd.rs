@@ -1,0 +1,250 @@
+//! Cases about odd input: bytes and names of any kind, limits, and numbers and cursors nobody gave out.
+
+use bytes::Bytes;
+use serde_json::json;
+
+use super::Shared;
+use super::ask::{
+    all_audit, all_runs, apply, find, get, load, moved, operated, outcome, recorded, refuse, started,
+};
+use super::make::{
+    ME, Make, at, attempt, audit, bytes, key, message, new_run, next, run, set, step, stored, to, wait, write,
+};
+use crate::cell::{CellKey, CellOp, CellWrite, Space};
+use crate::commit::{
+    Commit, Fill, FillPart, KeyWrite, NewMessage, NewRun, NextState, Refused, Send, Step, StoredDefinition,
+};
+use crate::run::OpenWait;
+use crate::store::{CellQuery, HistoryQuery, Record, RecordQuery, RunQuery, StoreError, WaitQuery};
+
+/// Bytes that are no text in any encoding.
+const RAW: &[u8] = b"\0\x01\xFF\xFE\xC3(\0\x80'\"\\\n\r\x1A";
+/// Names from everywhere.
+const NAMES: [&str; 6] = ["übung", "注文", "🚀 go", "a'b\"c", "{\"not\":\"json\"}", "tab\tand\nline"];
+
+fn too_large(refused: &Refused, limit: &str) -> bool {
+    matches!(refused, Refused::TooLarge(exceeded) if exceeded.limit == limit)
+}
+
+fn state_of(bytes: usize) -> NextState {
+    NextState { state: Bytes::from(vec![b'x'; bytes]), ..next("large") }
+}
+
+cases! { odd as __suite_odd;
+    /// What the engine wrote is bytes to a store: it comes back as it was, text or not.
+    async fn raw_bytes_read_back_as_they_were(store: &Shared) {
+        let make = Make::new();
+        for (number, raw) in (1..).zip([RAW, b"", b"\0"]) {
+            let raw = Bytes::copy_from_slice(raw);
+            let name = format!("k{number}");
+            let definition = StoredDefinition { body: raw.clone(), ..stored(&name) };
+            let open = vec![OpenWait { detail: raw.clone(), ..wait(1) }];
+            let new = NewRun { attempt: Some(raw.clone()), open: open.clone(), ..new_run(run(number)) };
+            let body = NewMessage { body: raw.clone(), ..message("raw") };
+            let create = Commit {
+                send: vec![Send { message: body, ..to(run(number), "") }],
+                keys: vec![KeyWrite { answer: raw.clone(), ..key(&name, 1) }],
+                definitions: vec![definition.clone()],
+                ..make.create(new)
+            };
+            let head = started(store, create).await;
+            let loaded = load(store, run(number)).await;
+            assert_eq!(loaded.attempt, Some(raw.clone()));
+            assert_eq!(loaded.inbox[0].body, raw);
+            assert_eq!(recorded(store, &name, at(0)).await.unwrap().answer, Some(raw.clone()));
+            let again = Commit { keys: vec![key(&name, 1)], ..make.commit() };
+            assert!(matches!(refuse(store, again).await, Refused::Done { answer, .. } if answer == raw));
+            let found = store.records(ME, RecordQuery::Definition(definition.hash)).await.unwrap().items;
+            assert_eq!(found, [Record::Definition(definition)]);
+            let query = WaitQuery { run: Some(run(number)), ..WaitQuery::default() };
+            assert_eq!(store.waits(ME, query).await.unwrap().items[0].wait, open[0]);
+            let change = Step { attempt: Some(raw.clone()), ..step(&head, "on") };
+            moved(store, make.step(change)).await;
+            assert_eq!(load(store, run(number)).await.attempt, Some(raw));
+        }
+    }
+
+    /// An empty attempt record is one; none at all is another thing.
+    async fn empty_and_absent_are_not_the_same(store: &Shared) {
+        let make = Make::new();
+        let head =
+            started(store, make.create(NewRun { attempt: Some(Bytes::new()), ..new_run(run(1)) })).await;
+        assert_eq!(load(store, run(1)).await.attempt, Some(Bytes::new()));
+        let head = moved(store, make.step(attempt(&head, None))).await;
+        assert_eq!(load(store, run(1)).await.attempt, None);
+        moved(store, make.step(attempt(&head, Some("")))).await;
+        assert_eq!(load(store, run(1)).await.attempt, Some(Bytes::new()));
+    }
+
+    /// States are bytes as well, also none at all, and a run may be in no place.
+    async fn an_empty_state_reads_back(store: &Shared) {
+        let make = Make::new();
+        let empty = NextState { state: Bytes::new(), entry: Bytes::new(), places: vec![] };
+        let head = started(store, make.create(NewRun { first: empty.clone(), ..new_run(run(1)) })).await;
+        assert_eq!(load(store, run(1)).await.head.state, Bytes::new());
+        let head = moved(store, make.step(Step { next: Some(empty), ..step(&head, "") })).await;
+        assert_eq!((head.version, load(store, run(1)).await.head), (1, head.clone()));
+        let raw = NextState { state: Bytes::from_static(RAW), ..next("raw") };
+        moved(store, make.step(Step { next: Some(raw), ..step(&head, "") })).await;
+        assert_eq!(load(store, run(1)).await.head.state, RAW);
+        let query = HistoryQuery { run: run(1), from: 0, with_state: true, limit: 9 };
+        let rows = store.history(ME, query).await.unwrap().items;
+        assert_eq!((&rows[1].state, &rows[1].entry), (&Some(Bytes::new()), &Bytes::new()));
+    }
+
+    /// Names are text of any script.
+    async fn names_of_any_script_read_back(store: &Shared) {
+        let make = Make::new();
+        for (number, name) in (1..).zip(NAMES) {
+            let places = vec![name.into(), "second".into()];
+            let first = NextState { places: places.clone(), ..next("x") };
+            let new = NewRun { workflow: name.into(), first, ..new_run(run(number)) };
+            let owner = CellWrite {
+                key: CellKey { space: Space::Workflow, owner: name.to_owned(), key: name.to_owned() },
+                ..set("", name)
+            };
+            let actor = Some(name.to_owned());
+            let commit = Commit {
+                send: vec![to(run(number), name)],
+                cells: vec![owner],
+                keys: vec![KeyWrite { operation: name.to_owned(), ..key(name, 1) }],
+                audit: vec![crate::AuditRow {
+                    operation: name.to_owned(),
+                    actor: actor.clone(),
+                    ..audit(name)
+                }],
+                ..make.create(new)
+            };
+            apply(store, commit).await;
+            let loaded = load(store, run(number)).await;
+            assert_eq!((&loaded.workflow[..], &loaded.inbox[0].topic[..]), (name, name));
+            let query = RunQuery { workflow: Some(name.into()), ..RunQuery::default() };
+            let listed = all_runs(store, ME, query).await;
+            assert_eq!((listed.len(), &listed[0].places), (1, &places));
+            let owner = name.to_owned();
+            let query = CellQuery { space: Space::Workflow, owner, ..super::ask::cells(at(0)) };
+            assert_eq!(store.cells(ME, query).await.unwrap().items[0].value, Some(json!(name)));
+            let Record::Audit { row, .. } = all_audit(store, ME, 100).await.pop().unwrap() else { panic!() };
+            assert_eq!((&row.operation[..], &row.subject[..], row.actor), (name, name, actor));
+            let query = RecordQuery::Key { operation: name.to_owned(), key: name.to_owned(), now: at(0) };
+            assert_eq!(store.records(ME, query).await.unwrap().items.len(), 1);
+        }
+    }
+
+    /// D2: every JSON value is one, also those that some databases would rather not keep.
+    async fn odd_json_values_read_back(store: &Shared) {
+        let make = Make::new();
+        let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
+        let values = [
+            json!("\0 and \u{7F} and \u{2028}"),
+            json!({"": 0, "\0": 1, " ": {"a.b": 1, "$ref": "#"}}),
+            json!("\u{FFFF}\u{10FFFF}"),
+            json!({"b": 1, "a": 2}),
+            deep,
+        ];
+        for (number, value) in values.into_iter().enumerate() {
+            let name = format!("k{number}");
+            apply(store, make.write([set(&name, value.clone())])).await;
+            assert_eq!(get(store, &name).await.unwrap().value, Some(value.clone()));
+            apply(
+                store,
+                make.write([write(
+                    &name,
+                    CellOp::Set {
+                        value: json!([value]),
+                        value_type: crate::ValueType::Json,
+                        ttl: crate::Ttl::Keep,
+                    },
+                )]),
+            )
+            .await;
+            let taken = operated(store, make.write([write(&name, CellOp::RemoveFirst)])).await;
+            assert_eq!(taken.value, Some(value));
+        }
+    }
+
+    /// A commit over its limits is refused before anything else is looked at.
+    async fn a_commit_over_its_limits_is_refused(store: &Shared) {
+        let make = Make::new();
+        let many = Commit { audit: vec![audit("x"); 5_001], ..make.commit() };
+        assert!(too_large(&refuse(store, many).await, "commit_rows"));
+        let detail = Bytes::from(vec![b' '; 3 * 1024 * 1024 + 1]);
+        let row = crate::AuditRow { detail, ..audit("x") };
+        let heavy = Commit { audit: vec![row; 6], ..make.create(new_run(run(1))) };
+        assert!(too_large(&refuse(store, heavy).await, "commit_bytes"));
+        let max = 4 * 1024 * 1024;
+        let large = NewRun { first: state_of(max + 1), ..new_run(run(1)) };
+        assert!(too_large(&refuse(store, make.create(large)).await, "snapshot_bytes"));
+        assert_eq!(find(store, run(1)).await, None);
+        let head = started(store, make.create(NewRun { first: state_of(max), ..new_run(run(1)) })).await;
+        let large = Step { next: Some(state_of(max + 1)), ..step(&head, "") };
+        assert!(too_large(&refuse(store, make.step(large)).await, "snapshot_bytes"));
+        assert_eq!(load(store, run(1)).await.head.state.len(), max);
+    }
+
+    /// A state that only a fill makes too large is too large as well.
+    async fn a_state_filled_over_its_limit_is_refused(store: &Shared) {
+        let make = Make::new();
+        apply(store, make.write([set("list", json!(["y".repeat(1_000)]))])).await;
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let padding = "x".repeat(4 * 1024 * 1024 - 100);
+        let state = json!({ "padding": padding }).to_string().into();
+        let fills = vec![Fill { operation: 0, part: FillPart::Value, pointer: "/item".to_owned() }];
+        let commit = Commit {
+            cells: vec![write("list", CellOp::RemoveFirst)],
+            fills,
+            ..make.step(Step { next: Some(NextState { state, ..next("x") }), ..step(&head, "") })
+        };
+        assert!(too_large(&refuse(store, commit.clone()).await, "snapshot_bytes"));
+        assert_eq!(outcome(store, &commit).await, None);
+        assert_eq!(get(store, "list").await.unwrap().revision, 1);
+    }
+
+    /// A number too large for a database's integers is a number nobody gave out, not an accident.
+    async fn numbers_nobody_gave_out_are_answered(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let huge = u64::MAX;
+        let taken = make.step(Step { take: vec![huge], ..step(&head, "x") });
+        assert_eq!(refuse(store, taken).await, Refused::NoMessage { run: run(1), seq: huge });
+        let stale = Step { head: crate::Head { revision: huge, ..head.clone() }, ..step(&head, "x") };
+        assert!(matches!(refuse(store, make.step(stale)).await, Refused::Moved { expected: u64::MAX, .. }));
+        let fenced = Step { fence: Some(huge), ..step(&head, "x") };
+        assert!(matches!(refuse(store, make.step(fenced)).await, Refused::Fenced { expected: u64::MAX, .. }));
+        let cursor = Some(format!("{}:{huge}", run(1)));
+        let page = store.waits(ME, WaitQuery { run: None, limit: 5, cursor }).await.unwrap();
+        assert_eq!(page.items, []);
+    }
+
+    /// A cursor that no page gave is an error of the caller's.
+    async fn a_bad_cursor_is_the_callers_error(store: &Shared) {
+        let make = Make::new();
+        apply(store, Commit { audit: vec![audit("x")], ..make.create(new_run(run(1))) }).await;
+        for cursor in ["", "nonsense", "1", ":", "a:b", "'; --", "00000000-0000-0000-0000-000000000000:x"] {
+            let cursor = Some(cursor.to_owned());
+            let runs = store.runs(ME, RunQuery { cursor: cursor.clone(), ..RunQuery::default() }).await;
+            assert!(matches!(runs, Err(StoreError::Invalid(_))), "{cursor:?}: {runs:?}");
+            let waits = store.waits(ME, WaitQuery { cursor: cursor.clone(), ..WaitQuery::default() }).await;
+            assert!(matches!(waits, Err(StoreError::Invalid(_))), "{cursor:?}: {waits:?}");
+            let trail = store.records(ME, RecordQuery::Audit { limit: 5, cursor: cursor.clone() }).await;
+            assert!(matches!(trail, Err(StoreError::Invalid(_))), "{cursor:?}: {trail:?}");
+        }
+    }
+
+    /// A commit that changes nothing is applied like any other.
+    async fn an_empty_commit_is_applied(store: &Shared) {
+        let commit = Make::new().commit();
+        let committed = apply(store, commit.clone()).await;
+        assert_eq!((committed.head, committed.created, committed.results), (None, vec![], vec![]));
+        assert!(outcome(store, &commit).await.is_some());
+        assert_eq!(bytes(""), outcome(store, &commit).await.unwrap().answer.unwrap());
+    }
+
+    /// Bringing the schema up to date is harmless when it is.
+    async fn migrating_again_changes_nothing(store: &Shared) {
+        let first = store.migrate().await.expect("a store can be migrated");
+        let head = started(store, Make::new().create(new_run(run(1)))).await;
+        assert_eq!(store.migrate().await, Ok(first));
+        assert_eq!(load(store, run(1)).await.head, head);
+    }
+}

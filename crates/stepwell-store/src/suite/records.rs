@@ -1,0 +1,119 @@
+//! Cases about what stands beside runs: definitions, the audit trail, open waits.
+
+use super::Shared;
+use super::ask::{all_audit, all_waits, apply, moved, started};
+use super::make::{
+    ME, Make, at, attempt, audit, bytes, definition, end, new_run, run, set, step, stored, wait,
+};
+use crate::commit::{AuditRow, Commit, CommitId, NewRun, Step, StoredDefinition};
+use crate::run::OpenWait;
+use crate::store::{Record, RecordQuery, WaitQuery, WaitRow};
+
+async fn waits(store: &Shared, number: Option<u128>) -> Vec<WaitRow> {
+    all_waits(store, ME, WaitQuery { run: number.map(run), limit: 2, cursor: None }).await
+}
+
+fn row(number: u128, wait: OpenWait) -> WaitRow {
+    WaitRow { run: run(number), wait }
+}
+
+fn subjects(trail: &[Record]) -> Vec<&str> {
+    trail
+        .iter()
+        .map(|record| match record {
+            Record::Audit { row, .. } => &row.subject[..],
+            other => panic!("not a row of the audit trail: {other:?}"),
+        })
+        .collect()
+}
+
+cases! { records as __suite_records;
+    /// B16: a definition is stored once, under its hash, and never changes.
+    async fn a_definition_is_written_once(store: &Shared) {
+        let make = Make::new();
+        let read = async |hash| store.records(ME, RecordQuery::Definition(hash)).await.unwrap().items;
+        assert_eq!(read(definition("orders")).await, []);
+        let first = StoredDefinition { version: 3, ..stored("orders") };
+        apply(store, Commit { definitions: vec![first.clone(), stored("other")], ..make.commit() }).await;
+        let again = StoredDefinition { version: 4, body: bytes("changed"), ..first.clone() };
+        apply(store, Commit { definitions: vec![again.clone(), again], ..make.commit() }).await;
+        assert_eq!(read(definition("orders")).await, [Record::Definition(first)]);
+        assert_eq!(read(definition("other")).await, [Record::Definition(stored("other"))]);
+        assert_eq!(read(definition("none")).await, []);
+    }
+
+    /// D12: audit rows are written with their commit, and read back as they were.
+    async fn audit_rows_are_part_of_their_commit(store: &Shared) {
+        let make = Make::new();
+        let full = AuditRow { run: Some(run(1)), ..audit("full") };
+        let bare = AuditRow { actor: None, detail: bytes(r#"{"a":[1,"ü"]}"#), ..audit("bare") };
+        let commit = Commit { audit: vec![full.clone(), bare.clone()], ..make.write([set("k", 1)]) };
+        let commit = Commit { at: at(5), ..commit };
+        apply(store, commit.clone()).await;
+        let record = |row| Record::Audit { commit: commit.id, at: at(5), row };
+        assert_eq!(all_audit(store, ME, 100).await, [record(full), record(bare)]);
+    }
+
+    /// B18: the audit trail is in the order of its commits, and within a commit in its own.
+    async fn the_audit_trail_is_in_order_page_by_page(store: &Shared) {
+        let make = Make::new();
+        for number in [3_u128, 1, 2] {
+            let rows = (0..12).map(|row| audit(&format!("{number}.{row:02}"))).collect();
+            let id = CommitId(uuid::Uuid::from_u128(number));
+            apply(store, Commit { id, audit: rows, ..make.commit() }).await;
+        }
+        let expected: Vec<_> =
+            (1..=3).flat_map(|n| (0..12).map(move |row| format!("{n}.{row:02}"))).collect();
+        for limit in [1, 5, 36, 100] {
+            assert_eq!(subjects(&all_audit(store, ME, limit).await), expected, "pages of {limit}");
+        }
+    }
+
+    /// A10: waits open and close with the step that says so.
+    async fn waits_open_and_close_with_their_step(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(NewRun { open: vec![wait(1)], ..new_run(run(1)) })).await;
+        assert_eq!(waits(store, None).await, [row(1, wait(1))]);
+        let endless = OpenWait { until: None, place: "wähle".into(), detail: bytes("{}"), ..wait(7) };
+        let forked = Step { open: vec![endless.clone(), wait(3)], close: vec![1], ..step(&head, "forked") };
+        let head = moved(store, make.step(forked)).await;
+        assert_eq!(waits(store, Some(1)).await, [row(1, wait(3)), row(1, endless.clone())]);
+        let closed = Step { close: vec![3, 99, u64::MAX], ..attempt(&head, None) };
+        let head = moved(store, make.step(closed)).await;
+        assert_eq!(waits(store, Some(1)).await, [row(1, endless)], "closing what is not open is nothing");
+        moved(store, make.step(Step { close: vec![7], ..end(&head) })).await;
+        assert_eq!(waits(store, None).await, []);
+    }
+
+    /// A wait that is opened again replaces the one before, also when the same step closes it.
+    async fn a_wait_opened_again_is_replaced(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(NewRun { open: vec![wait(1)], ..new_run(run(1)) })).await;
+        let longer = OpenWait { until: Some(at(999)), detail: bytes("{\"again\":1}"), ..wait(1) };
+        let head =
+            moved(store, make.step(Step { open: vec![longer.clone()], ..step(&head, "longer") })).await;
+        assert_eq!(waits(store, None).await, [row(1, longer)]);
+        let other = OpenWait { place: "elsewhere".into(), ..wait(1) };
+        let swapped = Step { open: vec![other.clone()], close: vec![1], ..step(&head, "swapped") };
+        moved(store, make.step(swapped)).await;
+        assert_eq!(waits(store, None).await, [row(1, other)]);
+    }
+
+    /// A10: open waits are listed over all runs, by run and activation, page by page.
+    async fn waits_are_listed_over_all_runs(store: &Shared) {
+        let make = Make::new();
+        for number in [2, 3, 1] {
+            let open = [10, 9, 100].map(wait).to_vec();
+            started(store, make.create(NewRun { open, ..new_run(run(number)) })).await;
+        }
+        let all = waits(store, None).await;
+        let found: Vec<_> = all.iter().map(|row| (row.run, row.wait.activation)).collect();
+        let expected: Vec<_> =
+            (1..=3).flat_map(|n| [9, 10, 100].map(|activation| (run(n), activation))).collect();
+        assert_eq!(found, expected);
+        assert_eq!(waits(store, Some(2)).await, [9, 10, 100].map(|activation| row(2, wait(activation))));
+        assert_eq!(waits(store, Some(9)).await, []);
+        let page = store.waits(ME, WaitQuery { limit: 9, ..WaitQuery::default() }).await.unwrap();
+        assert_eq!((page.items.len(), page.next), (9, None));
+    }
+}

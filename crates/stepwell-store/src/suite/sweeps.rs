@@ -1,0 +1,151 @@
+//! Cases about tidying up: bounded, oldest first, and never needed for an answer to be right.
+
+use serde_json::json;
+
+use super::Shared;
+use super::ask::{
+    self, all_audit, all_history, all_waits, apply, find, get, get_dead, load, moved, operated, recorded,
+};
+use super::make::{
+    ME, Make, at, audit, cell, end, increment, key, new_run, run, set, set_until, step, stored, to, wait,
+    write,
+};
+use crate::cell::{CellKey, CellOp, CellWrite, Expect, OpResult, Space};
+use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused};
+use crate::run::{Parent, Status};
+use crate::store::{CellQuery, HistoryQuery, RecordQuery, Sweep, SweepWhat, Swept, WaitQuery};
+
+async fn sweep(store: &Shared, seconds: i64, limit: u32, what: SweepWhat) -> Swept {
+    store.sweep(ME, Sweep { now: at(seconds), limit, what }).await.expect("a sweep is answered")
+}
+
+/// A cell shared by a root run and everything below it.
+fn slot(owner: u128, key: &str) -> CellWrite {
+    let key = CellKey { space: Space::Execution, owner: run(owner).to_string(), key: key.to_owned() };
+    CellWrite { key, by: Some(run(owner)), ..set("", 1) }
+}
+
+async fn slots(store: &Shared, owner: u128) -> usize {
+    let owner = run(owner).to_string();
+    let query = CellQuery { space: Space::Execution, owner, with_dead: true, ..ask::cells(at(0)) };
+    ask::all_cells(store, ME, query).await.len()
+}
+
+cases! { sweeps as __suite_sweeps;
+    /// D14: expired cells become tombstones with key and revision, a bounded number at a time, oldest first.
+    async fn expired_cells_become_tombstones(store: &Shared) {
+        let make = Make::new();
+        apply(store, make.write((0..5_u32).map(|n| set_until(&format!("k{n}"), n, 14 - i64::from(n))))).await;
+        apply(store, make.write([set("stays", 1), set_until("later", 1, 99)])).await;
+        assert_eq!(sweep(store, 9, 10, SweepWhat::Cells).await, Swept { count: 0, more: false });
+        assert_eq!(sweep(store, 20, 2, SweepWhat::Cells).await, Swept { count: 2, more: true });
+        assert_eq!(get_dead(store, "k4", at(20)).await.unwrap().value, None, "it expired first");
+        assert_eq!(get_dead(store, "k0", at(20)).await.unwrap().value, Some(json!(0)));
+        assert_eq!(sweep(store, 20, 10, SweepWhat::Cells).await, Swept { count: 3, more: false });
+        assert_eq!(sweep(store, 20, 10, SweepWhat::Cells).await, Swept { count: 0, more: false });
+        let tombstone = get_dead(store, "k0", at(20)).await.unwrap();
+        assert_eq!((tombstone.value, tombstone.revision, tombstone.expires_at), (None, 1, None));
+        assert_eq!((tombstone.key, tombstone.created_at), (cell("k0"), at(0)));
+        assert!(get(store, "stays").await.is_some() && get(store, "later").await.is_some());
+    }
+
+    /// D3, D4: before and after the sweep an expired key answers the same.
+    async fn a_sweep_changes_no_answer(store: &Shared) {
+        let make = Make::new();
+        apply(store, make.write([set_until("swept", 5, 10), set_until("not", 5, 10)])).await;
+        sweep(store, 10, 1, SweepWhat::Cells).await;
+        let values = ["swept", "not"].map(|key| get_dead(store, key, at(10)));
+        let [swept, not] = values;
+        assert_ne!(swept.await.unwrap().value, not.await.unwrap().value, "one of the two is swept");
+        for key in ["swept", "not"] {
+            assert_eq!(ask::get_at(store, key, at(10)).await, None);
+            let late = |write| Commit { cells: vec![write], ..make.commit_at(at(10)) };
+            let checked = late(CellWrite { expect: Expect::Exactly(1), ..write(key, CellOp::Check) });
+            apply(store, checked).await;
+            let expected = OpResult { revision: 2, created: true, existed: false, value: Some(json!(1)) };
+            assert_eq!(operated(store, late(increment(key, 1))).await, expected);
+        }
+    }
+
+    /// D10: keys go when their time is over, a bounded number at a time; those of living runs stay.
+    async fn expired_keys_go(store: &Shared) {
+        let make = Make::new();
+        apply(store, make.create(new_run(run(1)))).await;
+        let until = |name: &str, seconds| KeyWrite { lives: Lives::Until(at(seconds)), ..key(name, 1) };
+        let with_run = KeyWrite { lives: Lives::WithRun(run(1)), ..key("run", 1) };
+        let keys = vec![until("c", 10), until("b", 11), until("a", 12), until("later", 99), with_run];
+        apply(store, Commit { keys, ..make.commit() }).await;
+        assert_eq!(sweep(store, 12, 2, SweepWhat::Keys).await, Swept { count: 2, more: true });
+        assert!(recorded(store, "a", at(0)).await.is_some(), "the oldest went first");
+        assert_eq!(recorded(store, "c", at(0)).await, None);
+        assert_eq!(sweep(store, 12, 2, SweepWhat::Keys).await, Swept { count: 1, more: false });
+        assert_eq!(sweep(store, 12, 2, SweepWhat::Keys).await, Swept { count: 0, more: false });
+        assert!(recorded(store, "later", at(0)).await.is_some());
+        assert!(recorded(store, "run", at(0)).await.is_some());
+    }
+
+    /// B18: retention removes runs that ended before a time, a bounded number at a time.
+    async fn ended_runs_go_when_their_time_is_over(store: &Shared) {
+        let make = Make::new();
+        for (number, ended) in [(1, 30), (2, 10), (3, 20), (4, 40)] {
+            let head = ask::started(store, make.create(new_run(run(number)))).await;
+            let status = if number % 2 == 0 { Status::Completed } else { Status::Cancelled };
+            let step = crate::Step { status, ..end(&head) };
+            moved(store, Commit { step: Some(step), ..make.commit_at(at(ended)) }).await;
+        }
+        for (number, status) in [(5, Status::Failed), (6, Status::Waiting), (7, Status::Suspended)] {
+            apply(store, make.create(NewRun { status, ..new_run(run(number)) })).await;
+        }
+        let runs = SweepWhat::Runs { ended_before: at(40) };
+        assert_eq!(sweep(store, 999, 2, runs).await, Swept { count: 2, more: true });
+        assert!(find(store, run(1)).await.is_some(), "those that ended first went first");
+        assert_eq!(sweep(store, 999, 2, runs).await, Swept { count: 1, more: false });
+        assert_eq!(sweep(store, 999, 2, runs).await, Swept { count: 0, more: false });
+        let left = ask::all_runs(store, ME, crate::RunQuery::default()).await;
+        let left: Vec<_> = left.into_iter().map(|row| row.run).collect();
+        assert_eq!(left, [7, 6, 5, 4].map(run), "ended at the very instant is not ended before it");
+    }
+
+    /// B18, D13: a run goes with everything that is its own; the audit trail and data stay.
+    async fn a_purged_run_leaves_only_its_audit_trail_and_data(store: &Shared) {
+        let make = Make::new();
+        let create = Commit {
+            cells: vec![
+                slot(1, "a"),
+                slot(1, "b"),
+                slot(2, "a"),
+                CellWrite { by: Some(run(1)), ..set("kv", 1) },
+            ],
+            send: vec![to(run(1), "never taken")],
+            keys: vec![KeyWrite { lives: Lives::WithRun(run(1)), ..key("a", 1) }],
+            definitions: vec![stored("orders")],
+            audit: vec![audit("created")],
+            ..make.create(NewRun { open: vec![wait(1), wait(2)], ..new_run(run(1)) })
+        };
+        let head = apply(store, create.clone()).await.created.remove(0);
+        let parent = Some(Parent { run: run(1), activation: 1, child: 0 });
+        apply(store, make.create(NewRun { parent: parent.clone(), root: run(1), ..new_run(run(2)) })).await;
+        let head = moved(store, make.step(step(&head, "one"))).await;
+        let last = make.step(end(&head));
+        apply(store, last.clone()).await;
+        assert_eq!(sweep(store, 0, 10, SweepWhat::Runs { ended_before: at(1) }).await.count, 1);
+        assert_eq!(find(store, run(1)).await, None);
+        let history = HistoryQuery { run: run(1), from: 0, with_state: true, limit: 10 };
+        assert_eq!(all_history(store, ME, history).await, []);
+        assert_eq!(all_waits(store, ME, WaitQuery::default()).await, []);
+        assert_eq!(recorded(store, "a", at(0)).await, None);
+        assert_eq!((slots(store, 1).await, slots(store, 2).await), (0, 1), "its shared state went with it");
+        assert_eq!(ask::outcome(store, &last).await, None);
+        assert_eq!(ask::outcome(store, &create).await, None);
+        assert_eq!(all_audit(store, ME, 10).await.len(), 1);
+        assert_eq!(get(store, "kv").await.unwrap().created_by, Some(run(1)), "a soft reference");
+        assert_eq!(load(store, run(2)).await.parent, parent, "so is a child's parent");
+        let definition = RecordQuery::Definition(stored("orders").hash);
+        assert_eq!(store.records(ME, definition).await.unwrap().items.len(), 1);
+        let late = make.step(step(&head, "late"));
+        assert_eq!(ask::refuse(store, late).await, Refused::NoRun { run: run(1) });
+        let again = apply(store, make.create(new_run(run(1)))).await.created.remove(0);
+        let loaded = load(store, run(1)).await;
+        assert_eq!((loaded.head, loaded.inbox), (again, vec![]), "nothing of the old run is left");
+    }
+}

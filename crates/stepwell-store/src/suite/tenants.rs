@@ -1,0 +1,133 @@
+//! Cases about tenants: two of them with the same ids, keys and cells, and neither sees the other.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::Shared;
+use super::ask::{apply, claim, load, refuse_as, taken};
+use super::dump::{Dump, Names, dump};
+use super::make::{
+    Make, at, audit, due_run, end, increment, key, process, run, set, set_until, step, stored, tenant, to,
+    wait,
+};
+use crate::cell::{CellWrite, Expect};
+use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused, Step};
+use crate::run::Head;
+use crate::scope::TenantScope;
+use crate::store::{Claim, Sweep, SweepWhat};
+
+const ONE: TenantScope = tenant(1);
+const TWO: TenantScope = tenant(2);
+
+async fn seen(store: &Shared, scope: TenantScope) -> Dump {
+    dump(store, scope, &Names::default(), at(0)).await
+}
+
+/// A commit with something of everything in it; `mark` shows whose it is.
+fn everything(make: &Make, mark: u8) -> Commit {
+    let open = vec![wait(u64::from(mark))];
+    Commit {
+        create: vec![NewRun { open, ..due_run(run(1), i64::from(mark)) }, due_run(run(2), i64::from(mark))],
+        send: vec![to(run(1), &format!("for {mark}"))],
+        cells: vec![set("k", mark), set_until("old", mark, 30)],
+        keys: vec![key("a", mark), KeyWrite { lives: Lives::WithRun(run(1)), ..key("b", mark) }],
+        definitions: vec![stored("orders")],
+        audit: vec![audit(&format!("by {mark}"))],
+        ..make.commit()
+    }
+}
+
+async fn furnished(store: &Shared, make: &Make) -> BTreeMap<TenantScope, Head> {
+    let mut heads = BTreeMap::new();
+    for (scope, mark) in [(ONE, 1), (TWO, 2)] {
+        let committed = store.commit(scope, everything(make, mark)).await.expect("nothing is taken yet");
+        heads.insert(scope, committed.created[0].clone());
+    }
+    heads
+}
+
+cases! { tenants as __suite_tenants;
+    /// D11: the same ids, keys and cells in two tenants are two of everything.
+    async fn tenants_do_not_see_each_other(store: &Shared) {
+        let make = Make::new();
+        let untouched = seen(store, TWO).await;
+        apply(store, everything(&make, 1)).await;
+        assert_eq!(seen(store, TWO).await, untouched, "what one writes the other does not see");
+        let first = seen(store, ONE).await;
+        store.commit(TWO, everything(&make, 2)).await.expect("nothing of it is taken in this tenant");
+        assert_eq!(seen(store, ONE).await, first);
+        let second = seen(store, TWO).await;
+        assert_eq!(second.loaded[1].inbox[0].topic, "for 2");
+        assert_eq!(second.cells[0].value, Some(json!(2)));
+        assert_eq!((second.runs.len(), second.waits.len(), second.audit.len()), (2, 1, 1));
+        assert_eq!(second.waits[0].wait.activation, 2);
+    }
+
+    /// D11: no write of one tenant reaches a row of the other.
+    async fn a_tenants_writes_stay_its_own(store: &Shared) {
+        let make = Make::new();
+        let heads = furnished(store, &make).await;
+        let before = seen(store, TWO).await;
+        let change = Step { take: vec![1], close: vec![1, 2], ..end(&heads[&ONE]) };
+        let cells = vec![CellWrite { expect: Expect::Live(1), ..increment("k", 10) }];
+        apply(store, Commit { cells, send: vec![to(run(2), "x")], ..make.step(change) }).await;
+        assert_eq!(seen(store, TWO).await, before);
+        assert_eq!(load(store, run(1)).await.head.version, 1);
+        store.commit(TWO, make.step(step(&heads[&TWO], "mine"))).await.expect("its head has not moved");
+    }
+
+    /// D11: what is another tenant's is not there: it can neither be moved, reached nor found again.
+    async fn another_tenants_rows_are_not_there(store: &Shared) {
+        let make = Make::new();
+        let create = everything(&make, 1);
+        let head = apply(store, create.clone()).await.created.remove(0);
+        let refused = refuse_as(store, TWO, make.step(step(&head, "x"))).await;
+        assert_eq!(refused, Refused::NoRun { run: run(1) });
+        let refused = refuse_as(store, TWO, make.send([to(run(1), "x")])).await;
+        assert_eq!(refused, Refused::NoTarget { run: run(1) });
+        let expecting = make.write([CellWrite { expect: Expect::Live(1), ..set("k", 1) }]);
+        assert!(matches!(refuse_as(store, TWO, expecting).await, Refused::Cell { .. }));
+        assert_eq!(store.load(TWO, run(1)).await, Ok(None));
+        assert_eq!(store.outcome(TWO, create.reference()).await, Ok(None));
+        assert!(store.outcome(ONE, create.reference()).await.unwrap().is_some());
+        let other_request = Commit { keys: vec![key("a", 9)], ..make.commit() };
+        store.commit(TWO, other_request).await.expect("the key is free in this tenant");
+    }
+
+    /// D11: a claim takes runs of one tenant.
+    async fn a_claim_takes_runs_of_its_tenant(store: &Shared) {
+        let make = Make::new();
+        furnished(store, &make).await;
+        let before = seen(store, TWO).await;
+        assert_eq!(taken(store, claim(process(1), 10)).await, [run(1), run(2)]);
+        assert_eq!(taken(store, claim(process(1), 10)).await, []);
+        assert_eq!(seen(store, TWO).await, before);
+        let heirs = Claim { dead: vec![process(1)], ..claim(process(2), -1) };
+        assert_eq!(
+            store.claim(TWO, heirs.clone()).await.unwrap(),
+            [],
+            "they are not due, and nobody owns them"
+        );
+        assert_eq!(taken(store, heirs).await.len(), 2);
+        assert_eq!(store.claim(TWO, claim(process(1), 10)).await.unwrap().len(), 2);
+    }
+
+    /// D11: a sweep tidies up one tenant.
+    async fn a_sweep_tidies_up_its_tenant(store: &Shared) {
+        let make = Make::new();
+        let heads = furnished(store, &make).await;
+        for (scope, head) in &heads {
+            store.commit(*scope, make.step(end(head))).await.unwrap();
+        }
+        let before = seen(store, TWO).await;
+        for (what, count) in
+            [(SweepWhat::Cells, 1), (SweepWhat::Keys, 1), (SweepWhat::Runs { ended_before: at(1) }, 1)]
+        {
+            let swept = store.sweep(ONE, Sweep { now: at(1_000), limit: 100, what }).await.unwrap();
+            assert_eq!(swept.count, count, "{what:?}");
+        }
+        assert_eq!(seen(store, TWO).await, before);
+        assert_eq!(seen(store, ONE).await.runs.len(), 1);
+    }
+}
