@@ -30,7 +30,8 @@ impl Bare {
     pub(crate) fn open(path: &Path) -> Result<Bare, String> {
         let connection = Connection::open(path).and_then(prepare).map_err(|error| error.to_string())?;
         let (send, receive) = mpsc::channel(4_096);
-        let thread = std::thread::spawn(move || write(&connection, receive).map_err(|error| error.to_string()));
+        let thread =
+            std::thread::spawn(move || write(&connection, receive).map_err(|error| error.to_string()));
         Ok(Bare { send: Some(send), thread: Some(thread) })
     }
 
@@ -65,7 +66,8 @@ fn write(connection: &Connection, mut receive: mpsc::Receiver<Work>) -> rusqlite
     let mut commit = connection.prepare("commit")?;
     let mut create = connection.prepare("insert into runs (id, version, updated_at) values (?1, ?2, ?3)")?;
     let mut update = connection.prepare("update runs set version = ?2, updated_at = ?3 where id = ?1")?;
-    let mut insert = connection.prepare("insert into checkpoints (run, version, state) values (?1, ?2, ?3)")?;
+    let mut insert =
+        connection.prepare("insert into checkpoints (run, version, state) values (?1, ?2, ?3)")?;
     let mut batch = Vec::with_capacity(BATCH);
     while receive.blocking_recv_many(&mut batch, BATCH) > 0 {
         begin.execute([])?;

@@ -62,7 +62,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-fn measure(runtime: &Runtime, writers: usize, slices: usize, slice: Duration) -> Result<serde_json::Value, String> {
+fn measure(
+    runtime: &Runtime,
+    writers: usize,
+    slices: usize,
+    slice: Duration,
+) -> Result<serde_json::Value, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let bare = Bare::open(&folder.path().join("bare.sqlite"))?;
     let ours = open(&folder.path().join("ours.sqlite"))?;
@@ -75,7 +80,8 @@ fn measure(runtime: &Runtime, writers: usize, slices: usize, slice: Duration) ->
         bare_all.push(bare_slice);
     }
     bare.close()?;
-    let times = |slices: &[Slice]| slices.iter().flat_map(|slice| slice.times_us.iter().copied()).collect::<Vec<_>>();
+    let times =
+        |slices: &[Slice]| slices.iter().flat_map(|slice| slice.times_us.iter().copied()).collect::<Vec<_>>();
     let (mut ours_us, mut bare_us) = (times(&ours_all), times(&bare_all));
     let per_s = |slices: &[Slice]| median(slices.iter().map(Slice::per_s).collect());
     let round = |value: f64| (value * 1_000.0).round() / 1_000.0;
@@ -151,7 +157,8 @@ fn ours_slice(
         async move {
             let scope = TenantScope::single();
             let now = Timestamp::from_millis(1_700_000_000_000);
-            let (mut script, mut state) = (Script::new(seed(number, writer)), State::new(seed(number, writer)));
+            let (mut script, mut state) =
+                (Script::new(seed(number, writer)), State::new(seed(number, writer)));
             let mut times = Vec::new();
             let mut head = None;
             let begin = Instant::now();

@@ -88,7 +88,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         tally.acknowledged += count;
         runtime.block_on(verify(&database, &acknowledged, &mut tally))?;
         if !options.json && cycle % 50 == 49 {
-            eprintln!("{} kills, {} commits acknowledged, {} lost", cycle + 1, tally.acknowledged, tally.lost);
+            eprintln!(
+                "{} kills, {} commits acknowledged, {} lost",
+                cycle + 1,
+                tally.acknowledged,
+                tally.lost
+            );
         }
     }
     println!(
@@ -149,7 +154,9 @@ fn watch(child: &mut Child, name: &str, after: Duration) -> Result<Acknowledged,
     let (mut count, mut acknowledged) = (0, BTreeMap::new());
     for line in &lines {
         // The last line may be cut off by the kill; a number that was not ended is not an acknowledgement.
-        let Some((run, version)) = line.strip_suffix('.').and_then(|line| line.split_once(' ')) else { continue };
+        let Some((run, version)) = line.strip_suffix('.').and_then(|line| line.split_once(' ')) else {
+            continue;
+        };
         let (Ok(run), Ok(version)) = (run.parse::<u64>(), version.parse::<u64>()) else { continue };
         let newest = acknowledged.entry(run).or_insert(version);
         *newest = version.max(*newest);
@@ -167,7 +174,12 @@ async fn verify(database: &Path, acknowledged: &BTreeMap<u64, u64>, tally: &mut 
     Ok(())
 }
 
-async fn verify_run(store: &SqliteStore, number: u64, acknowledged: u64, tally: &mut Tally) -> Result<(), String> {
+async fn verify_run(
+    store: &SqliteStore,
+    number: u64,
+    acknowledged: u64,
+    tally: &mut Tally,
+) -> Result<(), String> {
     let scope = TenantScope::single();
     let run = run_id(number);
     let loaded = store.load(scope, run).await.map_err(|error| error.to_string())?;

@@ -99,7 +99,12 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn new(seed: u64) -> Self {
-        Script { ids: Random::new(seed), counter: 0, workflow: Name::from("bench"), places: vec![Name::from("working")] }
+        Script {
+            ids: Random::new(seed),
+            counter: 0,
+            workflow: Name::from("bench"),
+            places: vec![Name::from("working")],
+        }
     }
 
     fn commit(&mut self, at: Timestamp) -> Commit {

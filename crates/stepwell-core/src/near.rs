@@ -2,9 +2,11 @@
 
 /// The known name closest to `wrong`, if it is close enough to be a slip of the finger.
 pub(crate) fn near<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let tolerance = match wrong.chars().count() {
-        0..=2 => 1,
-        3..=5 => 2,
+    // In a very short word two slips leave nothing in common.
+    let tolerance = match wrong.chars().take(6).count() {
+        0..=1 => 0,
+        2..=3 => 1,
+        4..=5 => 2,
         _ => 3,
     };
     known
@@ -24,7 +26,8 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a 
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
+    // Enough letters to be far from any name; a million of them must not cost as much.
+    for (i, ca) in a.chars().take(256).enumerate() {
         let mut diagonal = row[0];
         row[0] = i + 1;
         for (j, cb) in b.iter().enumerate() {

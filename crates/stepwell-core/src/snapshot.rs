@@ -490,7 +490,7 @@ impl Snapshot {
         let expected = matches!(&node.kind, PlaceKind::Wait(wait) if wait.children.is_some());
         match &activation.children {
             None if expected => {
-                found.push(format!("activation {id} in `{place}` has no account of its children"))
+                found.push(format!("activation {id} in `{place}` has no account of its children"));
             }
             Some(_) if !expected => found.push(format!("activation {id} in `{place}` waits for no children")),
             Some(children) if children.ended.keys().any(|child| *child >= children.total) => {
@@ -517,17 +517,22 @@ impl Snapshot {
         if passing.outer.is_some_and(|outer| outer.passing >= id) {
             found.push(format!("passing {id} is inside a later one"));
         }
-        let Some(PlaceKind::Fork { join, .. }) = compiled.place(&passing.fork).map(|node| &node.kind) else {
+        let Some(PlaceKind::Fork { branches, join }) = compiled.place(&passing.fork).map(|node| &node.kind)
+        else {
             found.push(format!("passing {id} is of `{}`, which is not a fork", passing.fork));
             return;
         };
+        if passing.branches as usize != branches.len() {
+            let (has, should) = (passing.branches, branches.len());
+            found.push(format!("passing {id} has {has} branches, and `{}` has {should}", passing.fork));
+        }
         let alive = self.activations.iter().any(|a| a.branch.is_some_and(|b| b.passing == id))
             || self.passings.iter().any(|inner| inner.outer.is_some_and(|b| b.passing == id));
         if !alive && (passing.fired || join.is_none()) {
             found.push(format!("passing {id} is open, and none of its branches is"));
         }
         let Some(join) = join.map(|join| &compiled.places[join]) else { return };
-        let PlaceKind::Join { quorum, .. } = join.kind else { return };
+        let PlaceKind::Join { quorum, cancel_rest } = join.kind else { return };
         let arrived = self.arrived(id, &join.name).count();
         let branches: BTreeSet<_> =
             self.arrived(id, &join.name).map(|activation| activation.branch).collect();
@@ -537,6 +542,10 @@ impl Snapshot {
         if passing.fired && arrived > 0 {
             found
                 .push(format!("the join of passing {id} has fired, and {arrived} branches still wait in it"));
+        }
+        if passing.fired && cancel_rest {
+            found
+                .push(format!("the join of passing {id} has fired and ended the rest, and it is still open"));
         }
         if !passing.fired && arrived >= quorum as usize {
             found

@@ -546,10 +546,9 @@ impl<'a> Turn<'a> {
                 _ => drop(self.next.passings.remove(index)),
             }
         }
-        if self.next.activations.is_empty() && self.next.passings.is_empty() && !self.next.is_terminal {
-            if let Some(end) = self.next.last_end.take() {
-                self.finish(end);
-            }
+        let nowhere = self.next.activations.is_empty() && self.next.passings.is_empty();
+        if nowhere && let Some(end) = self.next.last_end.take() {
+            self.finish(end);
         }
     }
 

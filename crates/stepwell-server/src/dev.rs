@@ -8,7 +8,7 @@ use serde_json::json;
 use stepwell::core::graph::open_waits;
 use stepwell::core::{Definition, Event, Name, Refusal, Rejected, RunId};
 use stepwell::store::{RunQuery, Status, Store, TenantScope};
-use stepwell::{Desk, Turned, TurnError};
+use stepwell::{Desk, TurnError, Turned};
 use stepwell_sqlite::{OpenError, SqliteStore};
 
 use crate::approval;
@@ -34,10 +34,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         .map_err(|error| Failure::unexpected(format!("{}: {error}", options.data.display())))?;
     let path = options.data.join("stepwell.sqlite");
     let store = SqliteStore::open(&path).map_err(|error| match &error {
-        OpenError::InUse { .. } => Failure::new(Code::Conflict, error),
+        OpenError::InUse { .. } => Failure::new(Code::Conflict, error.to_string()),
         _ => Failure::unexpected(error),
     })?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().map_err(Failure::unexpected)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_time().build().map_err(Failure::unexpected)?;
     let story = Story { definition, options, store: Arc::new(store) };
     runtime.block_on(story.tell())
 }
@@ -68,7 +69,9 @@ impl Story<'_> {
                 break;
             }
         }
-        talk("done. Start it again for another order; kill it in the middle (Ctrl-C, kill -9), and it goes on.");
+        talk(
+            "done. Start it again for another order; kill it in the middle (Ctrl-C, kill -9), and it goes on.",
+        );
         Ok(())
     }
 

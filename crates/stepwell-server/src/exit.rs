@@ -31,12 +31,12 @@ impl From<Code> for ExitCode {
 }
 
 impl Failure {
-    pub(crate) fn new(code: Code, message: impl ToString) -> Self {
-        Failure { code, message: message.to_string() }
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Failure { code, message: message.into() }
     }
 
-    pub(crate) fn unexpected(error: impl ToString) -> Self {
-        Failure::new(Code::Unexpected, error)
+    pub(crate) fn unexpected(error: impl std::fmt::Display) -> Self {
+        Failure::new(Code::Unexpected, format!("{error}"))
     }
 }
 

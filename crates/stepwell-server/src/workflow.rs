@@ -64,14 +64,18 @@ fn invalid(as_json: bool, problems: &[Value], message: &str) -> Result<(), Failu
         output::line(&json!({"valid": false, "problems": problems}).to_string())?;
         return Err(Failure::new(Code::Invalid, ""));
     }
-    let detail = problems.first().and_then(|problem| problem["message"].as_str()).filter(|_| problems.len() == 1);
-    Err(Failure::new(Code::Invalid, detail.map_or_else(|| message.to_owned(), |one| format!("{message}: {one}"))))
+    let detail =
+        problems.first().and_then(|problem| problem["message"].as_str()).filter(|_| problems.len() == 1);
+    Err(Failure::new(
+        Code::Invalid,
+        detail.map_or_else(|| message.to_owned(), |one| format!("{message}: {one}")),
+    ))
 }
 
 fn draw(file: &PathBuf, as_json: bool) -> Result<(), Failure> {
     let spec = parse(&read(file)?)
         .map_err(|problem| Failure::new(Code::Invalid, problem["message"].as_str().unwrap_or_default()))?;
-    let definition = spec.build().map_err(|problems: Problems| Failure::new(Code::Invalid, problems))?;
+    let definition = spec.build().map_err(|problems: Problems| Failure::new(Code::Invalid, problems.to_string()))?;
     let graph = Graph::of(&definition);
     if as_json { output::line(&json!(graph).to_string()) } else { output::print(&graph.to_mermaid()) }
 }
@@ -79,11 +83,12 @@ fn draw(file: &PathBuf, as_json: bool) -> Result<(), Failure> {
 fn read(file: &PathBuf) -> Result<String, Failure> {
     let mut text = String::new();
     if file.as_os_str() == "-" {
-        std::io::stdin().read_to_string(&mut text).map_err(|error| Failure::new(Code::Invalid, error))?;
+        std::io::stdin().read_to_string(&mut text).map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
         return Ok(text);
     }
     std::fs::read_to_string(file).map_err(|error| {
-        let code = if error.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::Unexpected };
+        let code =
+            if error.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::Unexpected };
         Failure::new(code, format!("{}: {error}", file.display()))
     })
 }

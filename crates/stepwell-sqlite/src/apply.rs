@@ -6,13 +6,13 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 use stepwell_core::{Limits, RunId, Timestamp};
+use stepwell_store::delta::Stored;
 use stepwell_store::plan::{
     self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, new_row, ownership, refuse_step,
 };
-use stepwell_store::delta::Stored;
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Head, Hint, NewRun, OpenWait, Refused, RunRow, Step,
-    StoredDefinition, TenantId,
+    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Head, Hint, NewRun, OpenWait, Refused, RunRow,
+    Step, StoredDefinition, TenantId,
 };
 
 use crate::rows;
@@ -49,7 +49,12 @@ impl Prepared {
 type Applied = rusqlite::Result<Result<Committed, Refused>>;
 
 /// Applies a commit, or says why not.
-pub(crate) fn commit(session: &mut Session<'_>, tenant: TenantId, prepared: &Prepared, hints: &mut Vec<Hint>) -> Applied {
+pub(crate) fn commit(
+    session: &mut Session<'_>,
+    tenant: TenantId,
+    prepared: &Prepared,
+    hints: &mut Vec<Hint>,
+) -> Applied {
     match prepared {
         Prepared::Step { commit, head, stored, places } => {
             let Some(step) = &commit.step else { return Ok(Ok(nothing())) };
@@ -92,11 +97,16 @@ fn plain_step(
     hints: &mut Vec<Hint>,
 ) -> Applied {
     // Taken apart without `..`: a new field does not compile until it is written here.
-    let Commit { id, at, step: _, create: _, send: _, cells: _, fills: _, keys: _, definitions, audit } = commit;
+    let Commit { id, at, step: _, create: _, send: _, cells: _, fills: _, keys: _, definitions, audit } =
+        commit;
     if !compare_and_set(session, tenant, *at, step, moved)? {
         let row = run_row(session.connection, tenant, step.head.run)?;
         let refused = refuse_step(row.as_ref(), step);
-        let moved = || Refused::Moved { run: step.head.run, expected: step.head.revision, actual: step.head.revision };
+        let moved = || Refused::Moved {
+            run: step.head.run,
+            expected: step.head.revision,
+            actual: step.head.revision,
+        };
         return Ok(Err(refused.unwrap_or_else(moved)));
     }
     let run = step.head.run;
@@ -138,7 +148,8 @@ fn compare_and_set(
     let Step { head, fence, next: _, status, wake, owner: _, attempt, take: _, open: _, close: _ } = step;
     let after = moved.head;
     let (owner, new_fence) = ownership(step);
-    let still = *status == head.status && *wake == head.wake && owner == head.owner && new_fence == head.fence;
+    let still =
+        *status == head.status && *wake == head.wake && owner == head.owner && new_fence == head.fence;
     let (tenant, run) = (tenant.uuid(), head.run.uuid());
     let fence = fence.map(rows::int);
     let changed = if still {
@@ -185,7 +196,8 @@ fn plain_create(
     stored: &Stored,
     hints: &mut Vec<Hint>,
 ) -> Applied {
-    let Commit { id, at, step: _, create: _, send: _, cells: _, fills: _, keys: _, definitions, audit } = commit;
+    let Commit { id, at, step: _, create: _, send: _, cells: _, fills: _, keys: _, definitions, audit } =
+        commit;
     if !insert_run(session, tenant, row)? {
         return Ok(Err(Refused::RunExists { run: new.run }));
     }
@@ -357,7 +369,12 @@ fn open_wait(connection: &Connection, tenant: TenantId, run: RunId, wait: &OpenW
     Ok(())
 }
 
-fn close_wait(connection: &Connection, tenant: TenantId, run: RunId, activation: u64) -> rusqlite::Result<()> {
+fn close_wait(
+    connection: &Connection,
+    tenant: TenantId,
+    run: RunId,
+    activation: u64,
+) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(sql::wait_delete)?;
     statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(activation)])?;
     Ok(())
@@ -433,7 +450,11 @@ fn beside(
 }
 
 /// A run's row.
-pub(crate) fn run_row(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<Option<RunRow>> {
+pub(crate) fn run_row(
+    connection: &Connection,
+    tenant: TenantId,
+    run: RunId,
+) -> rusqlite::Result<Option<RunRow>> {
     let mut statement = connection.prepare_cached(sql::run_get)?;
     statement.query_row(params![tenant.uuid().into_bytes(), run.uuid().into_bytes()], rows::run).optional()
 }

@@ -23,7 +23,8 @@ pub(crate) fn check_library() -> Result<(), OpenError> {
 
 /// The writer's connection; creates the file.
 pub(crate) fn writing(path: &Path, cache_kib: u32) -> Result<Connection, OpenError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = open(path, flags)?;
     set(&connection, "page_size", "4096")?;
     set(&connection, "journal_mode", "wal")?;
@@ -68,7 +69,10 @@ fn shared(connection: &Connection, cache_kib: u32) -> Result<(), OpenError> {
 /// Sets a pragma and reads it back: SQLite ignores what it cannot do without a word.
 fn set(connection: &Connection, pragma: &str, wanted: &str) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Store(store_error(&error));
-    connection.pragma_update_and_check(None, pragma, wanted, |_| Ok(())).or_else(no_answer).map_err(failed)?;
+    connection
+        .pragma_update_and_check(None, pragma, wanted, |_| Ok(()))
+        .or_else(no_answer)
+        .map_err(failed)?;
     let found: rusqlite::types::Value =
         connection.pragma_query_value(None, pragma, |row| row.get(0)).map_err(failed)?;
     let found = match found {

@@ -8,7 +8,9 @@ use stepwell_store::StoreError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// Another process has it.
-    #[error("{path} is in use by {holder}: one process at a time owns a database; stop it, or use another file")]
+    #[error(
+        "{path} is in use by {holder}: one process at a time owns a database; stop it, or use another file"
+    )]
     InUse {
         /// The database.
         path: String,
@@ -16,7 +18,9 @@ pub enum OpenError {
         holder: String,
     },
     /// A setting was not taken.
-    #[error("SQLite did not take `{pragma} = {wanted}` (it says `{found}`): the file system may not support it")]
+    #[error(
+        "SQLite did not take `{pragma} = {wanted}` (it says `{found}`): the file system may not support it"
+    )]
     Setting {
         /// The setting.
         pragma: String,
@@ -26,7 +30,9 @@ pub enum OpenError {
         found: String,
     },
     /// The SQLite library has a bug that loses data.
-    #[error("SQLite {found} is too old: {needed} or newer is needed, older ones can lose commits when the log is reset")]
+    #[error(
+        "SQLite {found} is too old: {needed} or newer is needed, older ones can lose commits when the log is reset"
+    )]
     TooOld {
         /// The version linked.
         found: String,
@@ -54,7 +60,9 @@ pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
         ErrorCode::DiskFull => StoreError::Full(text),
         ErrorCode::SystemIoFailure if loses_trust(failure.extended_code) => StoreError::Fatal(text),
         ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Corrupt(text),
-        ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig => StoreError::Invalid(text),
+        ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig => {
+            StoreError::Invalid(text)
+        }
         _ => StoreError::Unavailable(text),
     }
 }

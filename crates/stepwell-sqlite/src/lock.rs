@@ -21,14 +21,24 @@ impl Lock {
             path: path.display().to_string(),
             reason: format!("the lock file cannot be used: {error}"),
         };
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(wrong)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(wrong)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 let _ = file.read_to_string(&mut holder);
-                let holder = holder.lines().next().filter(|line| !line.is_empty()).unwrap_or("another process");
-                return Err(OpenError::InUse { path: database.display().to_string(), holder: holder.to_owned() });
+                let holder =
+                    holder.lines().next().filter(|line| !line.is_empty()).unwrap_or("another process");
+                return Err(OpenError::InUse {
+                    path: database.display().to_string(),
+                    holder: holder.to_owned(),
+                });
             }
             Err(TryLockError::Error(error)) => return Err(wrong(error)),
         }

@@ -32,7 +32,10 @@ fn apply(connection: &mut Connection, migrations: &[Migration]) -> Result<Schema
     check_known(&applied, migrations)?;
     for migration in &migrations[applied.len()..] {
         transaction.execute_batch(migration.sql).map_err(|error| {
-            StoreError::Schema(format!("migration {} ({}) failed: {error}", migration.version, migration.name))
+            StoreError::Schema(format!(
+                "migration {} ({}) failed: {error}",
+                migration.version, migration.name
+            ))
         })?;
         let row = params![migration.version, migration.name, checksum(migration.sql)];
         transaction
@@ -44,7 +47,8 @@ fn apply(connection: &mut Connection, migrations: &[Migration]) -> Result<Schema
 }
 
 fn applied(connection: &Connection) -> rusqlite::Result<Vec<(u32, Vec<u8>)>> {
-    let mut statement = connection.prepare("select version, checksum from stepwell_migrations order by version")?;
+    let mut statement =
+        connection.prepare("select version, checksum from stepwell_migrations order by version")?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     rows.collect()
 }
@@ -82,7 +86,8 @@ mod tests {
         let sql = "select name, sql from sqlite_schema where sql is not null and name not like 'stepwell_%' order by name";
         let mut statement = connection.prepare(sql).unwrap();
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?))).unwrap();
-        let folded = |(name, sql): (String, String)| (name, sql.split_whitespace().collect::<Vec<_>>().join(" "));
+        let folded =
+            |(name, sql): (String, String)| (name, sql.split_whitespace().collect::<Vec<_>>().join(" "));
         rows.map(|row| folded(row.unwrap())).collect()
     }
 

@@ -7,9 +7,9 @@ use stepwell_store::delta;
 use stepwell_store::plan::decode_results;
 use stepwell_store::store::{bad_cursor, page_rows, read_cursor};
 use stepwell_store::{
-    AuditRow, Beat, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Due, HistoryQuery, HistoryRow, Loaded, Page,
-    ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Status, StoredDefinition, Sweep, SweepWhat,
-    Swept, TenantId, WaitQuery, WaitRow, Whereabouts,
+    AuditRow, Beat, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Due, HistoryQuery, HistoryRow,
+    Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Status,
+    StoredDefinition, Sweep, SweepWhat, Swept, TenantId, WaitQuery, WaitRow, Whereabouts,
 };
 use uuid::Uuid;
 
@@ -35,7 +35,8 @@ pub(crate) fn load(connection: &Connection, tenant: TenantId, run: RunId) -> Rea
 fn loaded(connection: &Connection, tenant: TenantId, row: RunRow) -> Read<Loaded> {
     let state = chain(connection, tenant, row.run, row.chain.base, row.version)?;
     let mut statement = connection.prepare_cached(sql::inbox_list)?;
-    let inbox = statement.query_map(params![tenant.uuid().into_bytes(), row.run.uuid().into_bytes()], rows::message)?;
+    let inbox = statement
+        .query_map(params![tenant.uuid().into_bytes(), row.run.uuid().into_bytes()], rows::message)?;
     let inbox = inbox.collect::<rusqlite::Result<_>>()?;
     Ok(row.loaded(state, inbox))
 }
@@ -43,19 +44,25 @@ fn loaded(connection: &Connection, tenant: TenantId, row: RunRow) -> Read<Loaded
 /// The state at a version, from the whole state it builds on.
 fn chain(connection: &Connection, tenant: TenantId, run: RunId, base: u64, version: u64) -> Read<Bytes> {
     let mut statement = connection.prepare_cached(sql::checkpoint_chain)?;
-    let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(base), rows::int(version)];
+    let which =
+        params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(base), rows::int(version)];
     let bodies = statement.query_map(which, |row| row.get::<_, Vec<u8>>(0))?;
     let bodies = bodies.collect::<rusqlite::Result<Vec<_>>>()?;
     Ok(delta::read(bodies.iter().map(Vec::as_slice))?)
 }
 
-pub(crate) fn outcome(connection: &Connection, tenant: TenantId, commit: &CommitRef) -> Read<Option<Recorded>> {
+pub(crate) fn outcome(
+    connection: &Connection,
+    tenant: TenantId,
+    commit: &CommitRef,
+) -> Read<Option<Recorded>> {
     let same = |id: [u8; 16]| id == commit.id.0.into_bytes();
     match &commit.at {
         Whereabouts::Checkpoint { run, version } => {
             let mut statement = connection.prepare_cached(sql::checkpoint_commit)?;
             let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(*version)];
-            let found = statement.query_row(which, |row| Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?)));
+            let found =
+                statement.query_row(which, |row| Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?)));
             let Some((_, results)) = found.optional()?.filter(|(id, _)| same(*id)) else { return Ok(None) };
             Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None }))
         }
@@ -80,18 +87,21 @@ fn key_row(
 
 pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) -> Read<Vec<Loaded>> {
     let id = tenant.uuid();
-    let definitions = claim.definitions.as_ref().map(|known| rows::hex_list(known.iter().map(DefinitionHash::as_bytes)));
+    let definitions =
+        claim.definitions.as_ref().map(|known| rows::hex_list(known.iter().map(DefinitionHash::as_bytes)));
     let mut found: Vec<RunRow> = Vec::new();
     if !claim.dead.is_empty() {
         let dead = rows::hex_list(claim.dead.iter().map(|process| process.0.into_bytes()));
         let mut statement = connection.prepare_cached(sql::claim_orphans)?;
-        let orphans = statement.query_map(params![id.into_bytes(), dead, definitions, claim.limit], rows::run)?;
+        let orphans =
+            statement.query_map(params![id.into_bytes(), dead, definitions, claim.limit], rows::run)?;
         found.extend(orphans.collect::<rusqlite::Result<Vec<_>>>()?);
     }
     let room = claim.limit.saturating_sub(found.len() as u32);
     if room > 0 {
         let mut statement = connection.prepare_cached(sql::claim_due)?;
-        let due = statement.query_map(params![id.into_bytes(), claim.now.micros(), definitions, room], rows::run)?;
+        let due = statement
+            .query_map(params![id.into_bytes(), claim.now.micros(), definitions, room], rows::run)?;
         found.extend(due.collect::<rusqlite::Result<Vec<_>>>()?);
     }
     let mut taken = Vec::with_capacity(found.len());
@@ -130,7 +140,8 @@ pub(crate) fn beat(connection: &Connection, beat: &Beat) -> Read<Vec<ProcessId>>
     connection.prepare_cached(sql::process_beat)?.execute(params![beat.process.0.into_bytes(), until])?;
     connection.prepare_cached(sql::process_forget)?.execute([beat.now.micros()])?;
     let mut statement = connection.prepare_cached(sql::process_dead)?;
-    let dead = statement.query_map([beat.now.micros()], |row| Ok(ProcessId(Uuid::from_bytes(row.get(0)?))))?;
+    let dead =
+        statement.query_map([beat.now.micros()], |row| Ok(ProcessId(Uuid::from_bytes(row.get(0)?))))?;
     Ok(dead.collect::<rusqlite::Result<_>>()?)
 }
 
@@ -141,14 +152,16 @@ pub(crate) fn cells(connection: &Connection, tenant: TenantId, query: &CellQuery
         let which = params![tenant.uuid().into_bytes(), space.as_str(), owner, key];
         let cell = statement.query_row(which, |row| rows::cell(row, *space, owner)).optional()?;
         let wanted = |cell: &Cell| {
-            (*with_dead || cell.live(*now).is_some()) && cursor.as_ref().is_none_or(|cursor| cell.key.key > *cursor)
+            (*with_dead || cell.live(*now).is_some())
+                && cursor.as_ref().is_none_or(|cursor| cell.key.key > *cursor)
         };
         return Ok(Page { items: cell.into_iter().filter(wanted).collect(), next: None });
     }
     let CellFilter::Prefix(prefix) = filter else { return Ok(Page { items: Vec::new(), next: None }) };
     let mut statement = connection.prepare_cached(sql::cells_list)?;
     // A blob is greater than every text: it stands for "no end".
-    let end = after_prefix(prefix).map_or(rusqlite::types::Value::Blob(Vec::new()), rusqlite::types::Value::Text);
+    let end =
+        after_prefix(prefix).map_or(rusqlite::types::Value::Blob(Vec::new()), rusqlite::types::Value::Text);
     let found = statement.query_map(
         params![
             tenant.uuid().into_bytes(),
@@ -212,7 +225,8 @@ pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery
     let found: Vec<WaitRow> = match run {
         None => {
             let mut statement = connection.prepare_cached(sql::waits_all)?;
-            let found = statement.query_map(params![id.into_bytes(), after, activation, ask(*limit)], rows::wait)?;
+            let found =
+                statement.query_map(params![id.into_bytes(), after, activation, ask(*limit)], rows::wait)?;
             found.collect::<rusqlite::Result<_>>()?
         }
         Some(run) => {
@@ -233,7 +247,11 @@ fn after(cursor: Option<&str>) -> Read<(Vec<u8>, i64)> {
     })
 }
 
-pub(crate) fn history(connection: &Connection, tenant: TenantId, query: &HistoryQuery) -> Read<Page<HistoryRow>> {
+pub(crate) fn history(
+    connection: &Connection,
+    tenant: TenantId,
+    query: &HistoryQuery,
+) -> Read<Page<HistoryRow>> {
     let HistoryQuery { run, from, with_state, limit } = query;
     let mut statement = connection.prepare_cached(sql::history)?;
     let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(*from), ask(*limit)];
@@ -292,20 +310,22 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
 fn audit(connection: &Connection, tenant: TenantId, limit: u32, cursor: Option<&str>) -> Read<Page<Record>> {
     let (commit, ordinal) = after(cursor)?;
     let mut statement = connection.prepare_cached(sql::audit_list)?;
-    let found = statement.query_map(params![tenant.uuid().into_bytes(), commit, ordinal, ask(limit)], |row| {
-        let commit = CommitId(Uuid::from_bytes(row.get(0)?));
-        let run: Option<[u8; 16]> = row.get(6)?;
-        let audit = AuditRow {
-            operation: row.get(3)?,
-            subject: row.get(4)?,
-            actor: row.get(5)?,
-            run: run.map(|run| RunId::new(Uuid::from_bytes(run))),
-            detail: rows::bytes(row, 7)?,
-        };
-        Ok((commit, rows::unsigned(row, 1)?, Timestamp::from_micros(row.get(2)?), audit))
-    })?;
+    let found =
+        statement.query_map(params![tenant.uuid().into_bytes(), commit, ordinal, ask(limit)], |row| {
+            let commit = CommitId(Uuid::from_bytes(row.get(0)?));
+            let run: Option<[u8; 16]> = row.get(6)?;
+            let audit = AuditRow {
+                operation: row.get(3)?,
+                subject: row.get(4)?,
+                actor: row.get(5)?,
+                run: run.map(|run| RunId::new(Uuid::from_bytes(run))),
+                detail: rows::bytes(row, 7)?,
+            };
+            Ok((commit, rows::unsigned(row, 1)?, Timestamp::from_micros(row.get(2)?), audit))
+        })?;
     let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
-    let Page { items, next } = Page::cut(found, limit, |(commit, ordinal, ..)| format!("{}:{ordinal}", commit.0));
+    let Page { items, next } =
+        Page::cut(found, limit, |(commit, ordinal, ..)| format!("{}:{ordinal}", commit.0));
     let record = |(commit, _, at, row)| Record::Audit { commit, at, row };
     Ok(Page { items: items.into_iter().map(record).collect(), next })
 }
@@ -313,12 +333,16 @@ fn audit(connection: &Connection, tenant: TenantId, limit: u32, cursor: Option<&
 pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) -> rusqlite::Result<Swept> {
     let id = tenant.uuid();
     let count = match sweep.what {
-        SweepWhat::Cells => connection
-            .prepare_cached(sql::sweep_cells)?
-            .execute(params![id.into_bytes(), sweep.now.micros(), sweep.limit])?,
-        SweepWhat::Keys => connection
-            .prepare_cached(sql::sweep_keys)?
-            .execute(params![id.into_bytes(), sweep.now.micros(), sweep.limit])?,
+        SweepWhat::Cells => connection.prepare_cached(sql::sweep_cells)?.execute(params![
+            id.into_bytes(),
+            sweep.now.micros(),
+            sweep.limit
+        ])?,
+        SweepWhat::Keys => connection.prepare_cached(sql::sweep_keys)?.execute(params![
+            id.into_bytes(),
+            sweep.now.micros(),
+            sweep.limit
+        ])?,
         SweepWhat::Runs { ended_before } => {
             let mut statement = connection.prepare_cached(sql::sweep_runs)?;
             let which = params![id.into_bytes(), ended_before.micros(), sweep.limit];
@@ -333,8 +357,7 @@ pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) ->
 
 /// A run goes, with everything that is its own.
 fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<()> {
-    let own =
-        [sql::purge_run, sql::purge_checkpoints, sql::purge_inbox, sql::purge_waits, sql::purge_keys];
+    let own = [sql::purge_run, sql::purge_checkpoints, sql::purge_inbox, sql::purge_waits, sql::purge_keys];
     for statement in own {
         let mut statement = connection.prepare_cached(statement)?;
         statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes()])?;

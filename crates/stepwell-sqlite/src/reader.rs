@@ -30,10 +30,11 @@ impl Readers {
             let connection = connection::reading(path, cache_kib)?;
             let receive = receive.clone();
             let thread = std::thread::Builder::new().name("stepwell-reader".to_owned());
-            let thread = thread.spawn(move || work(&connection, &receive)).map_err(|error| OpenError::File {
-                path: path.display().to_string(),
-                reason: format!("a reader's thread cannot be started: {error}"),
-            })?;
+            let thread =
+                thread.spawn(move || work(&connection, &receive)).map_err(|error| OpenError::File {
+                    path: path.display().to_string(),
+                    reason: format!("a reader's thread cannot be started: {error}"),
+                })?;
             threads.push(thread);
         }
         Ok(Readers { send: Some(send), threads })

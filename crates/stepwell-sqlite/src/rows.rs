@@ -1,12 +1,13 @@
 //! Rows to values and back.
 
 use bytes::Bytes;
-use rusqlite::types::Type;
 use rusqlite::Row;
+use rusqlite::types::Type;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::plan::KeyRow;
 use stepwell_store::{
-    Cell, CellKey, Chain, CommitId, Lives, Message, OpenWait, Parent, ProcessId, RunRow, Space, ValueType, WaitRow,
+    Cell, CellKey, Chain, CommitId, Lives, Message, OpenWait, Parent, ProcessId, RunRow, Space, ValueType,
+    WaitRow,
 };
 use uuid::Uuid;
 
@@ -173,6 +174,9 @@ fn read<T: rusqlite::types::FromSql, U>(
 }
 
 fn unreadable(column: usize) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, "it is not a value this version knows".into())
+    rusqlite::Error::FromSqlConversionFailure(
+        column,
+        Type::Text,
+        "it is not a value this version knows".into(),
+    )
 }
-

@@ -114,7 +114,9 @@ mod tests {
                 .collect();
             let scans = |line: &&String| {
                 line.starts_with("SCAN")
-                    && !["json_each", "USING", "tenants", "SCAN t", "CONSTANT ROW"].iter().any(|known| line.contains(known))
+                    && !["json_each", "USING", "tenants", "SCAN t", "CONSTANT ROW"]
+                        .iter()
+                        .any(|known| line.contains(known))
             };
             let scanning: Vec<_> = plan.iter().filter(scans).collect();
             let allowed: &[&str] = &["process_dead", "process_forget"];

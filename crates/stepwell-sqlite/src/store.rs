@@ -8,18 +8,18 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use stepwell_core::{Limits, RunId};
 use stepwell_store::{
-    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Due, HintSender, Hints, HistoryQuery,
-    HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store,
-    StoreError, Sweep, Swept, TenantScope, WaitQuery, WaitRow,
+    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Due, HintSender, Hints,
+    HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary,
+    SchemaVersion, Store, StoreError, Sweep, Swept, TenantScope, WaitQuery, WaitRow,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::apply::Prepared;
 use crate::error::OpenError;
 use crate::jobs::{CallJob, CommitJob, Job};
 use crate::lock::Lock;
 use crate::reader::{ReadError, Readers};
-use crate::writer::{self, Failed};
+use crate::writer::{self, Failed, Jobs};
 use crate::{connection, migrate, query};
 
 /// How a database is opened.
@@ -47,7 +47,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct SqliteStore {
     // Closed in this order: no more work, the readers, then the writer, which leaves no log behind, and the lock last.
-    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
+    jobs: Option<Jobs>,
     writer: Option<JoinHandle<()>>,
     readers: Readers,
     failed: Failed,
@@ -95,7 +95,12 @@ impl SqliteStore {
     async fn send(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
         self.check()?;
         let closed = || StoreError::Unavailable("the database is closed".to_owned());
-        self.jobs.as_ref().ok_or_else(closed)?.send(job).await.map_err(|_| self.check().err().unwrap_or_else(closed))
+        self.jobs
+            .as_ref()
+            .ok_or_else(closed)?
+            .send(job)
+            .await
+            .map_err(|_| self.check().err().unwrap_or_else(closed))
     }
 
     /// After a failed fsync nothing is answered any more, not even a read: it could show what is not on disk.
@@ -147,7 +152,14 @@ impl Store for SqliteStore {
         let reference = commit.reference();
         let (reply, answer) = oneshot::channel();
         let prepared = Prepared::new(commit, &self.limits);
-        let job = CommitJob { scope, prepared, reference: reference.clone(), result: None, hints: Vec::new(), reply };
+        let job = CommitJob {
+            scope,
+            prepared,
+            reference: reference.clone(),
+            result: None,
+            hints: Vec::new(),
+            reply,
+        };
         self.send(Box::new(job)).await?;
         let gone = || CommitError::Unknown { reference, why: "the writer is gone".to_owned() };
         answer.await.unwrap_or_else(|_| Err(gone()))

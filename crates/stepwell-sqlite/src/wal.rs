@@ -103,5 +103,6 @@ fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Pages in the log that are not yet in the database.
 fn pages(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.query_row("pragma wal_checkpoint(noop)", [], |row| Ok(row.get::<_, i64>(1)? - row.get::<_, i64>(2)?))
+    connection
+        .query_row("pragma wal_checkpoint(noop)", [], |row| Ok(row.get::<_, i64>(1)? - row.get::<_, i64>(2)?))
 }

@@ -21,6 +21,9 @@ use crate::wal::Log;
 /// Why the store closed itself; empty while it is open.
 pub(crate) type Failed = Arc<OnceLock<String>>;
 
+/// Where the writer gets its work from.
+pub(crate) type Jobs = mpsc::Sender<Box<dyn Job>>;
+
 /// Starts the writer's thread on a connection.
 pub(crate) fn start(
     path: &Path,
@@ -29,7 +32,7 @@ pub(crate) fn start(
     queue: usize,
     hints: HintSender,
     failed: Failed,
-) -> Result<(mpsc::Sender<Box<dyn Job>>, JoinHandle<()>), OpenError> {
+) -> Result<(Jobs, JoinHandle<()>), OpenError> {
     let log = Log::open(path)?;
     let (send, receive) = mpsc::channel(queue);
     let thread = std::thread::Builder::new().name("stepwell-writer".to_owned()).spawn(move || {

@@ -59,15 +59,22 @@ impl<S: Store> Faulty<S> {
         self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::None)
     }
 
-    async fn around<T>(
+    /// Makes the call as the script says; `lost` is what the caller hears when the answer does not arrive.
+    async fn goes<T, E: From<StoreError>>(
         &self,
-        call: impl Future<Output = Result<T, StoreError>> + std::marker::Send,
-    ) -> Result<T, StoreError> {
-        let lost = || StoreError::Unavailable("the answer was lost (injected)".to_owned());
+        call: impl Future<Output = Result<T, E>> + std::marker::Send,
+        lost: impl FnOnce() -> E + std::marker::Send,
+    ) -> Result<T, E> {
         match self.next() {
             Fault::None => call.await,
-            Fault::Before => Err(before()),
-            Fault::LoseAnswer => call.await.and(Err(lost())),
+            Fault::Before => {
+                Err(StoreError::Unavailable("the call never arrived (injected)".to_owned()).into())
+            }
+            Fault::LoseAnswer => {
+                // Whether it was done or refused, the caller hears neither.
+                let _ = call.await;
+                Err(lost())
+            }
             Fault::Delay(pause) => {
                 tokio::time::sleep(pause).await;
                 call.await
@@ -79,35 +86,23 @@ impl<S: Store> Faulty<S> {
             }
         }
     }
+
+    async fn around<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>> + std::marker::Send,
+    ) -> Result<T, StoreError> {
+        self.goes(call, || StoreError::Unavailable(LOST.to_owned())).await
+    }
 }
 
-fn before() -> StoreError {
-    StoreError::Unavailable("the call never arrived (injected)".to_owned())
-}
+const LOST: &str = "the answer was lost (injected)";
 
 #[async_trait]
 impl<S: Store> Store for Faulty<S> {
     async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
         let reference = commit.reference();
-        let call = self.inner.commit(scope, commit);
-        match self.next() {
-            Fault::None => call.await,
-            Fault::Before => Err(before().into()),
-            Fault::LoseAnswer => {
-                // Whether it was applied or refused, the caller hears neither.
-                let _ = call.await;
-                Err(CommitError::Unknown { reference, why: "the answer was lost (injected)".to_owned() })
-            }
-            Fault::Delay(pause) => {
-                tokio::time::sleep(pause).await;
-                call.await
-            }
-            Fault::DelayAnswer(pause) => {
-                let answer = call.await;
-                tokio::time::sleep(pause).await;
-                answer
-            }
-        }
+        let lost = || CommitError::Unknown { reference, why: LOST.to_owned() };
+        self.goes(self.inner.commit(scope, commit), lost).await
     }
 
     async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {

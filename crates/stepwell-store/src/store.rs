@@ -27,7 +27,8 @@ pub trait Store: Send + Sync {
     /// A run as it stands, for a turn.
     async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
 
-    /// Takes runs that are due and that nobody, or a dead process, owns.
+    /// Takes runs that are due and that nobody, or a dead process, owns: the dead's first, then by the time they are
+    /// due, then by id.
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError>;
 
     /// Which tenants have work, and since or from when. Runs owned by one of the dead have been due since ever.
@@ -54,7 +55,7 @@ pub trait Store: Send + Sync {
     /// Small things by key.
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
 
-    /// Tidies up what has expired, a bounded number of rows at a time.
+    /// Tidies up what has expired, the oldest first, a bounded number of rows at a time.
     async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError>;
 
     /// Brings the schema up to date.

@@ -8,7 +8,7 @@ pub mod turn;
 
 pub use stepwell_core as core;
 pub use stepwell_store as store;
-pub use turn::{Clock, Desk, SystemClock, Turned, TurnError};
+pub use turn::{Clock, Desk, SystemClock, TurnError, Turned};
 
 /// An id for a new run: it sorts by the time it was made.
 pub fn new_run_id() -> stepwell_core::RunId {

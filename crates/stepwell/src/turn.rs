@@ -7,12 +7,12 @@ use serde_json::Value;
 use stepwell_core::graph::open_waits;
 use stepwell_core::snapshot::Finished;
 use stepwell_core::{
-    Answers, Change, DecideError, Decision, Definition, Event, Failure, Limits, Name, Rejected, RestoreError, RunId, Snapshot,
-    Timestamp, dispatch, start,
+    Answers, Change, DecideError, Decision, Definition, Event, Failure, Limits, Name, Rejected, RestoreError,
+    RunId, Snapshot, Timestamp, dispatch, start,
 };
 use stepwell_store::{
-    Commit, CommitError, CommitId, Head, NewRun, NextState, OpenWait, Ownership, Refused, Status, Step, Store, StoreError,
-    StoredDefinition, TenantScope,
+    Commit, CommitError, CommitId, Head, NewRun, NextState, OpenWait, Ownership, Refused, Status, Step,
+    Store, StoreError, StoredDefinition, TenantScope,
 };
 
 /// How often a decision is made again because the run has moved, before that is called an error.
@@ -69,7 +69,9 @@ pub enum TurnError {
     #[error("transition `{0}` runs the action `{1}`, and a turn by itself runs none")]
     NeedsAction(Name, Name),
     /// The decision is about a try, not about the snapshot.
-    #[error("what was decided on run {0} is recorded beside its snapshot, and a turn by itself keeps no tries")]
+    #[error(
+        "what was decided on run {0} is recorded beside its snapshot, and a turn by itself keeps no tries"
+    )]
     OnlyRecorded(RunId),
     /// The run moved every time.
     #[error("run {run} moved {MAX_TRIES} times while a decision on it was made")]
@@ -105,7 +107,12 @@ impl Desk {
     }
 
     /// Begins a run: version 0, its definition stored with it.
-    pub async fn start(&self, definition: &Definition, run: RunId, context: Value) -> Result<Turned, TurnError> {
+    pub async fn start(
+        &self,
+        definition: &Definition,
+        run: RunId,
+        context: Value,
+    ) -> Result<Turned, TurnError> {
         let now = self.clock.now();
         let change = start(definition, run, context, now)?;
         let (status, wake) = rest(definition, &change, now);
@@ -141,7 +148,12 @@ impl Desk {
     }
 
     /// Decides an event on a run and commits the decision.
-    pub async fn turn(&self, definition: &Definition, run: RunId, event: &Event) -> Result<Turned, TurnError> {
+    pub async fn turn(
+        &self,
+        definition: &Definition,
+        run: RunId,
+        event: &Event,
+    ) -> Result<Turned, TurnError> {
         for _ in 0..MAX_TRIES {
             let loaded = self.store.load(self.scope, run).await?.ok_or(TurnError::NoRun(run))?;
             let snapshot = Snapshot::restore(definition, &loaded.head.state)?;
@@ -227,7 +239,9 @@ fn rest(definition: &Definition, change: &Change, now: Timestamp) -> (Status, Op
 
 fn attempt(stopped: Option<&Failure>) -> Option<Bytes> {
     let stopped = stopped?;
-    Some(serde_json::to_vec(&serde_json::json!({ "error": stopped })).expect("a failure is plain data").into())
+    Some(
+        serde_json::to_vec(&serde_json::json!({ "error": stopped })).expect("a failure is plain data").into(),
+    )
 }
 
 fn waits(definition: &Definition, snapshot: &Snapshot) -> Vec<OpenWait> {

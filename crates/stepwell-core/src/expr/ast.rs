@@ -145,8 +145,8 @@ impl Op {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DefaultRule {
-    /// `??`: the right side if the left is undefined or null.
-    Absent,
+    /// `??`: the right side if the left is undefined.
+    Undefined,
     /// `?:`: the right side if the left is not true.
     Falsy,
 }
@@ -154,7 +154,7 @@ pub(super) enum DefaultRule {
 impl DefaultRule {
     pub(super) fn text(self) -> &'static str {
         match self {
-            DefaultRule::Absent => "??",
+            DefaultRule::Undefined => "??",
             DefaultRule::Falsy => "?:",
         }
     }

@@ -155,7 +155,7 @@ impl<'a, 'b> Eval<'a, 'b> {
     ) -> Result<Found<'a>, ExprError> {
         let found = self.node(left)?;
         let is_taken = match rule {
-            DefaultRule::Absent => !is_absent(&found),
+            DefaultRule::Undefined => found.is_some(),
             DefaultRule::Falsy => self.is_true(&found, &left.span)?,
         };
         if is_taken { Ok(found) } else { self.node(right) }
@@ -353,7 +353,7 @@ pub(super) fn truth_value<'a>(truth: bool) -> Found<'a> {
     Some(Cow::Owned(Value::Bool(truth)))
 }
 
-/// What `??` and `$coalesce` pass over.
+/// What `$coalesce` passes over.
 pub(super) fn is_absent(found: &Found<'_>) -> bool {
     matches!(found.as_deref(), None | Some(Value::Null))
 }

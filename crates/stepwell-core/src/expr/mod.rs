@@ -6,7 +6,7 @@
 //! [`Budget`].
 //!
 //! What is ours and not JSONata's: integers are exact to 64 bits, overflow and division by zero are errors,
-//! `==` is another spelling of `=`, `??` takes its right side for null too, `$coalesce` exists, a function
+//! `==` is another spelling of `=`, `$coalesce` exists (it passes over null too, which `??` does not), a function
 //! may be written without its `$`, and the text of an object has its keys sorted.
 
 mod ast;

@@ -79,7 +79,7 @@ impl<'s> Parser<'s> {
         }
         match text {
             "?" => Ok(Some(Infix::Conditional)),
-            "??" => Ok(Some(Infix::Default(DefaultRule::Absent))),
+            "??" => Ok(Some(Infix::Default(DefaultRule::Undefined))),
             "?:" => Ok(Some(Infix::Default(DefaultRule::Falsy))),
             ")" | "]" | "," | ":" => Ok(None),
             _ => Err(self.misplaced(refuse::as_operator(text), "an operator")),

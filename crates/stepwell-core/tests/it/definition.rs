@@ -611,3 +611,23 @@ fn transitions_that_fire_together_have_no_actions() {
     let acting = spec.transition(Transition::new("act", "draft", "done").action("bill"));
     only(acting, Code::ActionWithFiringAll, "transition `act`");
 }
+
+#[test]
+fn forks_too_entangled_to_be_checked_are_one_problem() {
+    // Four hundred branches through the same long chain: more states than are walked.
+    let steps = 260;
+    let name = |at: usize| format!("s{at}");
+    let mut spec = Spec::new("tangle").fork("fork", vec![name(0); 400]);
+    for at in 0..steps {
+        spec = spec.step(name(at));
+        if at > 0 {
+            spec = spec.auto(format!("t{at}"), name(at - 1), name(at));
+        }
+    }
+    let spec = spec
+        .join("both", Quorum::N(400), [name(steps - 1)])
+        .end("done")
+        .auto("in", name(steps - 1), "both")
+        .auto("out", "both", "done");
+    only(spec, Code::TooLarge, "definition");
+}

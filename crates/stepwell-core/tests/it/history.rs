@@ -46,7 +46,7 @@ fn told() -> (Driver, History, Vec<Snapshot>) {
     let mut run = Driver::start_with(story(), json!({"n": 7}));
     let (mut history, mut states) = (History::new(run.snapshot.clone()), vec![run.snapshot.clone()]);
     let mut note = |run: &Driver, entry: Entry| {
-        history.push(entry, &run.snapshot).unwrap();
+        history.push(entry, &run.snapshot).expect("it is the next version");
         states.push(run.snapshot.clone());
     };
     let change = run.signal("GO", json!({"by": "ann"}));

@@ -1,7 +1,10 @@
 //! Whatever happens to whatever workflow: a change is one version and sound, anything else changes nothing, and a
 //! saved run has the future of one that was never put away.
 
-use proptest::prelude::{ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_assume, proptest};
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::{
+    Just, Strategy, any, prop_assert, prop_assert_eq, prop_assume, prop_oneof, proptest,
+};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use serde_json::{Value, json};
@@ -10,7 +13,7 @@ use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::{ActivationId, ChildEnd};
 use stepwell_core::{
     ActionCall, Answers, DecideError, Decision, Definition, Event, Failure, History, Limits, Outcome,
-    Refusal, Rejected, RunId, Snapshot, Timestamp, available, dispatch, questions, start,
+    Refusal, Rejected, RunId, Snapshot, Spec, Timestamp, available, dispatch, questions, start,
 };
 
 use crate::driver::{at, bytes};
@@ -48,22 +51,16 @@ impl Run {
     fn event(&self, happening: &Happening) -> Option<Event> {
         Some(match happening {
             Happening::Pass(_) => return None,
+            Happening::Likely { which, n } => {
+                let mut likely = self.likely(*n);
+                likely.swap_remove(which % likely.len())
+            }
             Happening::Signal { signal: number, payload } => Event::signal(signal(*number), payload.clone()),
             Happening::UnknownSignal => Event::signal("S", Value::Null),
             Happening::Advance => Event::advance(),
             Happening::AdvanceOne(which) => Event::Advanced { activation: Some(self.pick(*which)) },
             Happening::Timer(which) => Event::TimerFired { activation: self.pick(*which) },
-            Happening::Done { call, n, children } => {
-                let call = self.call(*call)?;
-                let outcome = Outcome {
-                    context: Patch::set("n", json!(n)),
-                    session: Patch::set(format!("slot{n}"), json!(n)),
-                    output: json!([n]),
-                    children: *children,
-                    ..Outcome::default()
-                };
-                Event::ActionDone { call, outcome }
-            }
+            Happening::Done { call, n, children } => done(&self.call(*call)?, *n, *children),
             Happening::Failed { call, retries, is_final } => {
                 let failure = Failure { is_final: *is_final, ..Failure::new("broken", "it broke") };
                 Event::ActionFailed { call: self.call(*call)?, failure, retries: *retries }
@@ -87,10 +84,38 @@ impl Run {
         })
     }
 
+    /// What the run is ready for.
+    fn likely(&self, n: i64) -> Vec<Event> {
+        let mut events = vec![Event::advance()];
+        for wait in open_waits(&self.definition, &self.snapshot) {
+            let signals = wait.signals.into_iter();
+            events.extend(signals.map(|signal| Event::signal(signal, json!({ "n": n }))));
+        }
+        for activation in self.snapshot.activations() {
+            let id = activation.id;
+            events.push(Event::Advanced { activation: Some(id) });
+            if activation.due().is_some_and(|due| due <= self.now) {
+                events.push(Event::TimerFired { activation: id });
+            }
+            let missing = activation
+                .children
+                .iter()
+                .flat_map(|all| (0..all.total).filter(|child| !all.ended.contains_key(child)));
+            let end = ChildEnd::Completed { output: json!(n) };
+            events.extend(missing.map(|child| Event::ChildDone { activation: id, child, end: end.clone() }));
+            for call in self.calls.iter().filter(|call| call.activation == id) {
+                events.push(done(call, n, 2));
+                let failure = Failure::new("broken", "it broke");
+                events.push(Event::ActionFailed { call: call.clone(), failure, retries: n as u32 % 2 });
+            }
+        }
+        events
+    }
+
     /// One of the calls given out, most often a recent one; stale ones too.
     fn call(&self, which: usize) -> Option<ActionCall> {
         let newest = self.calls.len().checked_sub(1)?;
-        let back = if which % 4 == 0 { which / 4 % self.calls.len() } else { 0 };
+        let back = if which.is_multiple_of(4) { which / 4 % self.calls.len() } else { 0 };
         self.calls.get(newest - back).cloned()
     }
 
@@ -98,7 +123,7 @@ impl Run {
     fn answers(&self, event: &Event) -> Answers {
         let mut answers = Answers::none();
         for question in questions(&self.definition, &self.snapshot, event) {
-            let says = (question.activation + self.snapshot.version()) % 3 != 0;
+            let says = !(question.activation + self.snapshot.version()).is_multiple_of(3);
             answers.put(question, says);
         }
         answers
@@ -122,6 +147,17 @@ impl Run {
         }
         Some(decision)
     }
+}
+
+fn done(call: &ActionCall, n: i64, children: u32) -> Event {
+    let outcome = Outcome {
+        context: Patch::set("n", json!(n)),
+        session: Patch::set(format!("slot{n}"), json!(n)),
+        output: json!([n]),
+        children,
+        ..Outcome::default()
+    };
+    Event::ActionDone { call: call.clone(), outcome }
 }
 
 /// What holds for a snapshot at any time.
@@ -178,8 +214,6 @@ fn check_decision(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
     #[test]
     fn whatever_happens_a_change_is_one_sound_version_and_anything_else_changes_nothing(
         plan in plan(),
@@ -267,6 +301,58 @@ proptest! {
         for event in events {
             prop_assert_eq!(run.decide(&event), Err(Rejected::Refused(Refusal::Terminal)));
         }
+    }
+}
+
+fn document() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        proptest::num::f64::NORMAL.prop_map(Value::from),
+        "[a-c\"\\\\ü]{0,3}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..3).prop_map(Value::from),
+            btree_map("[a-c]", inner, 0..3).prop_map(|fields| fields.into_iter().collect()),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_patch_leads_from_one_document_to_the_other_also_after_it_was_stored(
+        before in document(),
+        after in document(),
+    ) {
+        let patch = Patch::between(&before, &after);
+        prop_assert_eq!(patch.is_empty(), before == after);
+        let stored = serde_json::to_string(&patch).expect("a patch is plain data");
+        let read: Patch = serde_json::from_str(&stored).expect("it was written before");
+        prop_assert_eq!(&read, &patch);
+        let mut document = before;
+        read.apply(&mut document);
+        prop_assert_eq!(document, after);
+    }
+
+    #[test]
+    fn any_context_comes_back_as_it_was_saved(fields in btree_map("[a-z]{0,4}", document(), 0..4)) {
+        let definition = Spec::new("any").step("a").end("z").auto("az", "a", "z").build();
+        let definition = definition.expect("it is sound");
+        let context: Value = fields.into_iter().collect();
+        let created = start(&definition, RunId::nil(), context, at(0)).expect("any object is a context");
+        let restored = Snapshot::restore(&definition, &bytes(&created.snapshot));
+        prop_assert_eq!(restored, Ok(created.snapshot));
+    }
+
+    #[test]
+    fn any_instant_is_written_as_rfc_3339_and_read_back(micros in any::<i64>()) {
+        let instant = Timestamp::from_micros(micros);
+        let text = instant.to_string();
+        prop_assert_eq!(text.parse(), Ok(instant), "{}", text);
+        prop_assert!(text.ends_with('Z') && text.as_bytes()[10] == b'T', "{}", text);
     }
 }
 

@@ -62,15 +62,35 @@ pub(crate) struct Plan {
 /// Something that happens; what exactly depends on where the run is.
 #[derive(Debug, Clone)]
 pub(crate) enum Happening {
-    Signal { signal: u8, payload: Value },
+    /// Something the run is ready for.
+    Likely {
+        which: usize,
+        n: i64,
+    },
+    Signal {
+        signal: u8,
+        payload: Value,
+    },
     UnknownSignal,
     Advance,
     AdvanceOne(usize),
     Pass(u64),
     Timer(usize),
-    Done { call: usize, n: i64, children: u32 },
-    Failed { call: usize, retries: u32, is_final: bool },
-    Child { activation: usize, child: u32, how: u8 },
+    Done {
+        call: usize,
+        n: i64,
+        children: u32,
+    },
+    Failed {
+        call: usize,
+        retries: u32,
+        is_final: bool,
+    },
+    Child {
+        activation: usize,
+        child: u32,
+        how: u8,
+    },
     Resolve(usize),
     Patch(i64),
     Cancel,
@@ -140,6 +160,7 @@ pub(crate) fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         1 => Just(json!("not an object")),
     ];
     let one = prop_oneof![
+        40 => (any::<usize>(), 0_i64..6).prop_map(|(which, n)| Happening::Likely { which, n }),
         12 => (0..SIGNALS, payload).prop_map(|(signal, payload)| Happening::Signal { signal, payload }),
         1 => Just(Happening::UnknownSignal),
         16 => Just(Happening::Advance),
@@ -214,8 +235,10 @@ impl Layout {
 
     fn block(&mut self, block: &Block, next: Name) -> Name {
         match block {
-            Block::Choice(ways) => self.choice(ways, next),
-            Block::Fork { branches, quorum, cancel_rest } => self.fork(branches, *quorum, *cancel_rest, next),
+            Block::Choice(ways) => self.choice(ways, &next),
+            Block::Fork { branches, quorum, cancel_rest } => {
+                self.fork(branches, *quorum, *cancel_rest, &next)
+            }
             Block::Loop(body) => self.turns(body, &next),
             Block::Children { rule, on_error } => self.children(*rule, *on_error, &next),
             Block::Wait { signal: number, limit_ms } => {
@@ -279,25 +302,25 @@ impl Layout {
         here
     }
 
-    fn choice(&mut self, ways: &[(Condition, Vec<Block>)], next: Name) -> Name {
+    fn choice(&mut self, ways: &[(Condition, Vec<Block>)], next: &Name) -> Name {
         let here = self.step();
         for (condition, blocks) in ways {
             let first = self.sequence(blocks, next.clone());
             let guard = condition.guard(&here);
             self.way(&here, &first, |t| Transition { guard, ..t });
         }
-        self.way(&here, &next, |t| t.on_signal(signal(0)));
+        self.way(&here, next, |t| t.on_signal(signal(0)));
         here
     }
 
-    fn fork(&mut self, branches: &[Vec<Block>], quorum: u32, cancel_rest: bool, next: Name) -> Name {
+    fn fork(&mut self, branches: &[Vec<Block>], quorum: u32, cancel_rest: bool, next: &Name) -> Name {
         let quorum = match quorum % (branches.len() as u32 + 2) {
             0 => Quorum::All,
             1 => Quorum::Any,
             n => Quorum::N(n - 1),
         };
         let join = self.put(Place::Join(Join { of: Vec::new(), quorum, cancel_rest }));
-        self.way(&join, &next, |t| t);
+        self.way(&join, next, |t| t);
         let branches = branches.iter().map(|blocks| self.sequence(blocks, join.clone())).collect();
         self.put(Place::Fork { branches })
     }

@@ -44,7 +44,7 @@ fn middle() -> Driver {
     let outcome = Outcome {
         context: Patch::set("n", json!(950.0981450614113)),
         session: Patch::set("slot", json!([1, null])),
-        locals: json!({"item": {"deep": [1.5]}}).as_object().cloned().unwrap(),
+        locals: json!({"item": {"deep": [1.5]}}).as_object().cloned().expect("it is an object"),
         output: json!("out"),
         ..Outcome::default()
     };
@@ -58,7 +58,7 @@ fn middle() -> Driver {
 }
 
 fn saved(run: &Driver) -> Value {
-    serde_json::from_slice(&bytes(&run.snapshot)).unwrap()
+    serde_json::from_slice(&bytes(&run.snapshot)).expect("a snapshot is JSON")
 }
 
 fn restored(definition: &Definition, saved: &Value) -> Result<Snapshot, RestoreError> {
@@ -255,6 +255,7 @@ fn a_snapshot_that_contradicts_itself_is_refused_with_what_contradicts() {
         ("/activations/0/branch", branch(99, 0), "belongs to passing 99, which is not open"),
         ("/activations/0/branch/index", json!(7), "is in branch 7 of 3"),
         ("/passings/0/fork", json!("c"), "is of `c`, which is not a fork"),
+        ("/passings/0/branches", json!(9), "has 9 branches, and `f` has 3"),
         ("/passings/0/fired", json!(true), "has fired, and 1 branches still wait in it"),
         ("/activations/1/children", Value::Null, "in `parts` has no account of its children"),
         ("/activations/1/children/total", json!(1), "in `parts` has more children ended than started"),

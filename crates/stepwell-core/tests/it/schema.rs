@@ -260,7 +260,7 @@ fn messages_tell_what_was_expected_and_what_was_there() {
         "/amount: expected integer, found string \"x\"",
         &format!("expected integer or null, found string \"{}…\"", "x".repeat(60)),
         "\"amount\" is missing",
-        "/amont: \"amont\" is not an expected property (did you mean \"amount\"?)",
+        "/amont: \"amont\" is not an expected property (did you mean `amount`?)",
         "expected one of 0, 1, 2, 3, 4, 5, 6, 7, …, found array of length 2",
         "expected \"a\", found object of size 0",
         "expected 1 or more characters, found 0",
@@ -296,12 +296,15 @@ fn what_cannot_be_compiled_is_a_problem() {
         (json!({"foo": 1}), "#/foo: keyword \"foo\" is not supported"),
         (
             json!({"requird": []}),
-            "#/requird: keyword \"requird\" is not supported (did you mean \"required\"?)",
+            "#/requird: keyword \"requird\" is not supported (did you mean `required`?)",
         ),
-        (json!({"items": {"minlenght": 1}}), "#/items/minlenght: keyword \"minlenght\" is not supported"),
+        (
+            json!({"items": {"minlenght": 1}}),
+            "#/items/minlenght: keyword \"minlenght\" is not supported (did you mean `minLength`?)",
+        ),
         (
             json!({"minlength": 1}),
-            "#/minlength: keyword \"minlength\" is not supported (did you mean \"minLength\"?)",
+            "#/minlength: keyword \"minlength\" is not supported (did you mean `minLength`?)",
         ),
         (
             json!({"unevaluatedProperties": false}),
@@ -328,7 +331,7 @@ fn what_cannot_be_compiled_is_a_problem() {
             json!({"prefixItems": true}),
             "#/prefixItems: expected a non-empty array of schemas, found boolean true",
         ),
-        (json!({"type": "strng"}), "#/type: \"strng\" is not a type (did you mean \"string\"?)"),
+        (json!({"type": "strng"}), "#/type: \"strng\" is not a type (did you mean `string`?)"),
         (
             json!({"type": []}),
             "#/type: expected a type or a non-empty array of different types, found array of length 0",

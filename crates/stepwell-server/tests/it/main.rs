@@ -1,4 +1,5 @@
 //! The binary, as a person uses it.
+#![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

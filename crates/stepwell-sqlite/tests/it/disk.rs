@@ -40,7 +40,10 @@ unsafe extern "C" fn open(
     let real = REAL.get().expect("registered before it is used");
     let code = unsafe { ((*real.vfs).xOpen.expect("unix has it"))(real.vfs, name, file, flags, out) };
     let is_log = flags & ffi::SQLITE_OPEN_WAL != 0;
-    if code == ffi::SQLITE_OK && is_log && unsafe { CStr::from_ptr(name) }.to_bytes().ends_with(b"/faulty.sqlite-wal") {
+    if code == ffi::SQLITE_OK
+        && is_log
+        && unsafe { CStr::from_ptr(name) }.to_bytes().ends_with(b"/faulty.sqlite-wal")
+    {
         let methods = unsafe { &*(*file).pMethods };
         let (_, patched) = real.methods.get_or_init(|| {
             let patched = ffi::sqlite3_io_methods { xSync: Some(sync), xWrite: Some(write), ..*methods };
@@ -168,7 +171,9 @@ async fn a_full_disk_is_reported_and_what_was_acknowledged_stays() {
         .status()
         .is_ok_and(|status| status.success());
     if !mounted {
-        eprintln!("only root can mount a small disk; the failing layer above shows the same error without one");
+        eprintln!(
+            "only root can mount a small disk; the failing layer above shows the same error without one"
+        );
         return;
     }
     let unmount = Unmount(mount.clone());
@@ -179,7 +184,8 @@ async fn a_full_disk_is_reported_and_what_was_acknowledged_stays() {
     let mut full = false;
     for number in 1..1_000_u128 {
         let mut new = make::new_run(RunId::new(Uuid::from_u128(number)));
-        let noise: Vec<u8> = (0..20_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8 ^ number as u8).collect();
+        let noise: Vec<u8> =
+            (0..20_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8 ^ number as u8).collect();
         new.first.state = noise.into();
         match store.commit(make::ME, make.create(new)).await {
             Ok(committed) => acknowledged.push(committed.created[0].clone()),

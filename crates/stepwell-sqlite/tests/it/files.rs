@@ -82,7 +82,9 @@ fn a_setting_that_is_not_taken_is_an_error_and_not_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let connection = Connection::open(&path).unwrap();
-    connection.execute_batch("pragma page_size = 8192; create table other (x); insert into other values (1);").unwrap();
+    connection
+        .execute_batch("pragma page_size = 8192; create table other (x); insert into other values (1);")
+        .unwrap();
     drop(connection);
     let error = SqliteStore::open(&path).unwrap_err();
     let OpenError::Setting { pragma, wanted, found } = &error else { panic!("{error}") };

@@ -1,5 +1,6 @@
 //! The SQLite store: the suite every backend passes, the random scripts against the reference model, and what only a
 //! database on a disk can show.
+#![allow(clippy::unwrap_used)]
 
 mod disk;
 mod files;

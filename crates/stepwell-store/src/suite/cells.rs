@@ -232,10 +232,16 @@ cases! { cells as __suite_cells;
         assert_eq!(take(CellOp::RemoveFirst).await, giving(Value::Null, result(4, false, true)));
         assert_eq!(take(CellOp::RemoveLast).await, result(5, false, true));
         assert_eq!(get(store, "k").await.unwrap().value, Some(json!([])));
-        for op in [CellOp::RemoveFirst, CellOp::RemoveLast] {
-            let key = format!("{op:?}");
-            assert_eq!(operated(store, make.write([write(&key, op)])).await, result(1, true, false));
-            assert_eq!(get(store, &key).await.unwrap().value, Some(json!([])));
+    }
+
+    /// C4: from what is absent, deleted or expired nothing is taken; an empty list is left.
+    async fn a_removal_from_nothing_takes_nothing(store: &Shared) {
+        let found = on_every(store, json!(["only"]), CellOp::RemoveLast).await;
+        for (was, (found, value)) in EVERY.into_iter().zip(found) {
+            let live = was == Was::Live;
+            let expected = result(was.revision() + 1, !live, live);
+            assert_eq!(found, if live { giving("only", expected) } else { expected }, "{was:?}");
+            assert_eq!(value, Some(json!([])));
         }
     }
 
@@ -508,7 +514,7 @@ cases! { cells as __suite_cells;
                 filled(0, FillPart::Value, "/vars/n"),
                 filled(0, FillPart::Revision, "/vars/revision"),
                 filled(1, FillPart::Created, "/vars/created"),
-                filled(2, FillPart::Value, "/a~1b/~0/item"),
+                filled(2, FillPart::Value, "/a~1b/~0/~0it~1em"),
                 filled(3, FillPart::Value, "/vars/nothing"),
                 filled(3, FillPart::Created, "/top"),
             ],
@@ -516,7 +522,7 @@ cases! { cells as __suite_cells;
         };
         let head = moved(store, commit).await;
         let expected = json!({
-            "a/b": {"~": {"item": "first"}},
+            "a/b": {"~": {"~it/em": "first"}},
             "kept": 907.303_832_202_868_9,
             "top": false,
             "vars": {"n": 42, "revision": 2, "created": true, "nothing": null},

@@ -231,4 +231,30 @@ cases! { inbox as __suite_inbox;
             assert_eq!(mine, expected.iter().collect::<Vec<_>>(), "in the order they were sent");
         }
     }
+
+    /// B11: runs that send to each other at the same time both go on.
+    async fn runs_that_send_to_each_other_do_not_deadlock(store: &Shared) {
+        const ROUNDS: usize = 20;
+        let make = std::sync::Arc::new(Make::new());
+        let mut tasks = JoinSet::new();
+        let heads =
+            apply(store, Commit { create: vec![new_run(run(1)), new_run(run(2))], ..make.commit() }).await;
+        for (mut head, other) in heads.created.into_iter().zip([run(2), run(1)]) {
+            let (store, make) = (store.clone(), make.clone());
+            tasks.spawn(async move {
+                for _ in 0..ROUNDS {
+                    head = moved(
+                        &store,
+                        Commit { send: vec![to(other, "ping")], ..make.step(step(&head, "on")) },
+                    )
+                    .await;
+                }
+            });
+        }
+        tasks.join_all().await;
+        for number in [1, 2] {
+            let loaded = load(store, run(number)).await;
+            assert_eq!((loaded.head.version, loaded.inbox.len()), (ROUNDS as u64, ROUNDS));
+        }
+    }
 }

@@ -13,7 +13,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! A case is an async function inside [`cases!`], which makes the function and its tests; there is no other list. The
+//! A case is an async function inside `cases!`, which makes the function and its tests; there is no other list. The
 //! store has the default limits, and its time is the suite's: nothing here reads a clock.
 
 #![allow(clippy::unwrap_used, missing_docs)]

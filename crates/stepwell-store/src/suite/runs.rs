@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use super::Shared;
 use super::ask::{all_history, all_runs, apply, claim, claimed, find, load, moved, outcome, refuse, started};
 use super::make::{
-    ME, Make, at, attempt, bytes, definition, due_run, end, new_run, next, process, run, step, wait,
+    ME, Make, at, attempt, bytes, definition, due_run, end, new_run, next, process, run, step, to, wait,
 };
 use crate::commit::{Commit, CommitError, NewRun, NextState, Ownership, Refused, Step};
 use crate::run::{Head, Loaded, Parent, RunSummary, Status};
@@ -236,6 +236,59 @@ cases! { runs as __suite_runs;
             assert_eq!(Some(&head), won[0].as_ref().unwrap().head.as_ref());
         }
         assert_eq!(versions(store, 1).await.len(), 6);
+    }
+
+    /// B18: of many starts under one id at the same time, one is committed.
+    async fn one_of_many_starts_of_the_same_run_wins(store: &Shared) {
+        let make = Make::new();
+        for number in 1..=5 {
+            let mut tasks = JoinSet::new();
+            for task in 0..8 {
+                let new = NewRun { first: next(&format!("by {task}")), ..new_run(run(number)) };
+                let (store, commit) = (store.clone(), make.create(new));
+                tasks.spawn(async move { store.commit(ME, commit).await });
+            }
+            let (won, lost): (Vec<_>, Vec<_>) = tasks.join_all().await.into_iter().partition(Result::is_ok);
+            assert_eq!(won.len(), 1);
+            let exists = Err(CommitError::Refused(Refused::RunExists { run: run(number) }));
+            assert!(lost.into_iter().all(|lost| lost == exists));
+            assert_eq!(load(store, run(number)).await.head, won[0].as_ref().unwrap().created[0]);
+            assert_eq!(versions(store, number).await.len(), 1);
+        }
+    }
+
+    /// The accident: a run's row is read, then a commit comes in, then its state and inbox are read.
+    async fn a_load_is_never_torn(store: &Shared) {
+        const VERSIONS: u64 = 60;
+        let make = Make::new();
+        let text = |version: u64| format!("v{version}");
+        let first = NewRun { first: next(&text(0)), ..new_run(run(1)) };
+        let head = apply(store, Commit { send: vec![to(run(1), &text(0))], ..make.create(first) }).await;
+        let mut head = head.created[0].clone();
+        let mut readers = JoinSet::new();
+        for _ in 0..3 {
+            let store = store.clone();
+            readers.spawn(async move {
+                loop {
+                    let Loaded { head, inbox, .. } = load(&store, run(1)).await;
+                    let said = text(head.version);
+                    assert_eq!(head.state, next(&said).state, "the state of another version");
+                    let topics: Vec<_> = inbox.iter().map(|message| message.topic.clone()).collect();
+                    assert_eq!(topics, [said], "the inbox of another version");
+                    assert_eq!((head.revision, head.inbox_seen), (head.version + 1, head.version + 1));
+                    if head.version == VERSIONS {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        for version in 1..=VERSIONS {
+            let change = Step { take: vec![version], ..step(&head, &text(version)) };
+            head = moved(store, Commit { send: vec![to(run(1), &text(version))], ..make.step(change) }).await;
+            tokio::task::yield_now().await;
+        }
+        readers.join_all().await;
     }
 
     /// B2, B11: children begin in the commit of the step that starts them.

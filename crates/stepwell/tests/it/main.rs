@@ -1,4 +1,5 @@
 //! A turn: decided on what is stored, committed whole, decided again when the run has moved.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,7 +9,8 @@ use serde_json::json;
 use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Event, Refusal, Rejected, RunId, Spec, Timestamp};
 use stepwell::store::{
-    CommitError, Fault, Faulty, HistoryQuery, MemoryStore, Record, RecordQuery, Status, Store, TenantScope, WaitQuery,
+    CommitError, Fault, Faulty, HistoryQuery, MemoryStore, Record, RecordQuery, Status, Store, TenantScope,
+    WaitQuery,
 };
 use stepwell::{Clock, Desk, TurnError};
 
@@ -47,14 +49,16 @@ async fn a_run_rests_between_turns_and_every_turn_is_one_checkpoint() {
     let started = desk.start(&definition, run, json!({"order": 7})).await.unwrap();
     assert_eq!((started.status, started.change.snapshot.version()), (Status::Waiting, 0));
 
-    let waits = store.waits(TenantScope::single(), WaitQuery { limit: 10, ..WaitQuery::default() }).await.unwrap();
+    let waits =
+        store.waits(TenantScope::single(), WaitQuery { limit: 10, ..WaitQuery::default() }).await.unwrap();
     assert_eq!((waits.items.len(), waits.items[0].run), (1, run));
     let until = Timestamp::from_millis(1_700_000_060_000);
     assert_eq!((&*waits.items[0].wait.place, waits.items[0].wait.until), ("asked", Some(until)));
 
     let answered = desk.turn(&definition, run, &Event::signal("ANSWER", json!({"by": "ann"}))).await.unwrap();
     assert_eq!(answered.status, Status::Running, "the next transition is automatic");
-    let waits = store.waits(TenantScope::single(), WaitQuery { limit: 10, ..WaitQuery::default() }).await.unwrap();
+    let waits =
+        store.waits(TenantScope::single(), WaitQuery { limit: 10, ..WaitQuery::default() }).await.unwrap();
     assert_eq!(waits.items, [], "an answered wait is not open");
 
     let ended = desk.turn(&definition, run, &Event::advance()).await.unwrap();
@@ -62,7 +66,8 @@ async fn a_run_rests_between_turns_and_every_turn_is_one_checkpoint() {
     let history = HistoryQuery { run, from: 0, with_state: true, limit: 10 };
     let history = store.history(TenantScope::single(), history).await.unwrap().items;
     assert_eq!(history.iter().map(|row| row.version).collect::<Vec<_>>(), [0, 1, 2]);
-    let definition = store.records(TenantScope::single(), RecordQuery::Definition(definition.hash())).await.unwrap();
+    let definition =
+        store.records(TenantScope::single(), RecordQuery::Definition(definition.hash())).await.unwrap();
     let [Record::Definition(stored)] = &definition.items[..] else { panic!("{definition:?}") };
     assert_eq!(Definition::from_canonical(&stored.body).unwrap(), approval());
 }
@@ -95,10 +100,13 @@ async fn of_two_who_decide_at_once_one_decides_again() {
     store.then(Fault::None);
     store.then(Fault::Delay(Duration::from_secs(1)));
     let event = Event::signal("ANSWER", json!({"by": "ann"}));
-    let (first, second) = tokio::join!(desk.turn(&definition, run, &event), desk.turn(&definition, run, &event));
+    let (first, second) =
+        tokio::join!(desk.turn(&definition, run, &event), desk.turn(&definition, run, &event));
     assert_eq!(second.unwrap().change.snapshot.version(), 1);
     let refused = first.unwrap_err();
-    let TurnError::Rejected(Rejected::Refused(Refusal::NoActiveSource { .. })) = refused else { panic!("{refused}") };
+    let TurnError::Rejected(Rejected::Refused(Refusal::NoActiveSource { .. })) = refused else {
+        panic!("{refused}")
+    };
     assert_eq!(store.load(TenantScope::single(), run).await.unwrap().unwrap().head.version, 1);
 }
 
