@@ -19,7 +19,10 @@ fn patch(before: &Value, after: &Value) -> Patch {
 }
 
 fn object(value: Value) -> Map<String, Value> {
-    value.as_object().cloned().expect("it is an object")
+    match value {
+        Value::Object(fields) => fields,
+        other => panic!("{other} is not an object"),
+    }
 }
 
 fn auto(id: &str, from: &str, to: &str) -> Transition {

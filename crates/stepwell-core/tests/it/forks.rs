@@ -461,7 +461,7 @@ fn when_the_first_end_completes_the_run_an_end_in_one_branch_ends_the_others() {
 /// and the numbers of activations, which differ.
 fn begun_and_entered(spec: &Spec) -> [Value; 2] {
     let begun = Driver::start(spec.clone());
-    let initial = spec.initial.clone().unwrap();
+    let initial = spec.initial.clone().expect("it has one");
     let mut entered =
         Driver::start(spec.clone().step("before").initial("before").auto("enter", "before", initial));
     entered.advance();

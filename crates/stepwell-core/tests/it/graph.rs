@@ -214,7 +214,7 @@ fn a_dry_run_says_what_a_signal_would_do_and_does_nothing() {
 
 /// Transition, target, signal and what holds it back.
 fn shown(run: &Driver, answers: &Answers, now: stepwell_core::Timestamp) -> Vec<Value> {
-    let all = available(&run.definition, &run.snapshot, answers, now).unwrap();
+    let all = available(&run.definition, &run.snapshot, answers, now).expect("all is answered");
     assert!(
         all.iter().all(|one| run.snapshot.activation(one.activation).is_some_and(|a| a.place == one.from))
     );

@@ -230,29 +230,27 @@ impl Layout {
 
     /// Lays blocks out one after the other; gives the place in which the first begins.
     fn sequence(&mut self, blocks: &[Block], next: Name) -> Name {
-        blocks.iter().rev().fold(next, |next, block| self.block(block, next))
+        blocks.iter().rev().fold(next, |next, block| self.block(block, &next))
     }
 
-    fn block(&mut self, block: &Block, next: Name) -> Name {
+    fn block(&mut self, block: &Block, next: &Name) -> Name {
         match block {
-            Block::Choice(ways) => self.choice(ways, &next),
-            Block::Fork { branches, quorum, cancel_rest } => {
-                self.fork(branches, *quorum, *cancel_rest, &next)
-            }
-            Block::Loop(body) => self.turns(body, &next),
-            Block::Children { rule, on_error } => self.children(*rule, *on_error, &next),
+            Block::Choice(ways) => self.choice(ways, next),
+            Block::Fork { branches, quorum, cancel_rest } => self.fork(branches, *quorum, *cancel_rest, next),
+            Block::Loop(body) => self.turns(body, next),
+            Block::Children { rule, on_error } => self.children(*rule, *on_error, next),
             Block::Wait { signal: number, limit_ms } => {
                 let wait = Wait { signal: Some(signal(*number)), ..Wait::default() };
                 let here = self.put(Place::Wait(wait));
-                self.way(&here, &next, |t| t);
+                self.way(&here, next, |t| t);
                 if let Some(ms) = limit_ms {
-                    self.way(&here, &next, |t| t.after_ms(*ms));
+                    self.way(&here, next, |t| t.after_ms(*ms));
                 }
                 here
             }
             Block::Step | Block::Signal(_) | Block::Sleep { .. } | Block::Act { .. } | Block::Quit(_) => {
                 let here = self.step();
-                self.leave(block, &here, &next);
+                self.leave(block, &here, next);
                 here
             }
         }

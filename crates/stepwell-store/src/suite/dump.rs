@@ -60,6 +60,42 @@ pub struct Dump {
     pub due: Option<Due>,
 }
 
+impl Dump {
+    /// What is wrong with it in itself: a history with gaps, a state that is not its newest, rows of no run.
+    pub fn faults(&self) -> Vec<String> {
+        let runs = self.runs.iter().zip(&self.loaded).zip(&self.history);
+        let mut faults: Vec<String> =
+            runs.flat_map(|((row, loaded), (_, rows))| wrong(row, loaded, rows)).collect();
+        let known = |run| self.runs.iter().any(|row| row.run == run);
+        let strays = self.waits.iter().filter(|row| !known(row.run));
+        faults.extend(strays.map(|row| format!("a wait of run {}, which is not there", row.run)));
+        faults
+    }
+}
+
+fn wrong(row: &RunSummary, loaded: &Loaded, history: &[HistoryRow]) -> Vec<String> {
+    let head = &loaded.head;
+    let newest = history.last();
+    let first = history.first().map_or(0, |first| first.version);
+    let listed = (row.version, row.status, row.wake, row.owner, row.updated_at);
+    let checks = [
+        ("versions have gaps", history.iter().map(|row| row.version).eq(first..=head.version)),
+        ("the state is not the newest one", newest.and_then(|row| row.state.as_ref()) == Some(&head.state)),
+        ("the inbox is not in order", loaded.inbox.is_sorted_by(|a, b| a.seq < b.seq)),
+        (
+            "a message came after the newest",
+            loaded.inbox.iter().all(|message| message.seq <= head.inbox_seen),
+        ),
+        ("an owner without a fence", head.owner.is_none() || head.fence > 0),
+        (
+            "listed as it is not",
+            listed == (head.version, head.status, head.wake, head.owner, loaded.updated_at),
+        ),
+    ];
+    let broken = checks.into_iter().filter(|(_, holds)| !holds);
+    broken.map(|(what, _)| format!("run {}: {what}", row.run)).collect()
+}
+
 /// Reads everything there is, by small pages.
 pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Timestamp) -> Dump {
     let limit = 3;

@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use stepwell_core::{RunId, Timestamp};
 
 use super::ask::{all_audit, all_cells, all_history, all_runs, all_waits};
-use super::dump::{Names, dump};
+use super::dump::{Dump, Names, dump};
 use super::make::{at, tenant};
 pub use super::random::scripts;
 use super::{Fresh, Shared};
@@ -122,11 +122,20 @@ pub struct Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Difference { line, asked, first, store, other } = self;
+        let same = first.chars().zip(other.chars()).take_while(|(a, b)| a == b).count();
+        let part =
+            |text: &str| text.chars().skip(same.saturating_sub(BEFORE)).take(SHOWN).collect::<String>();
         writeln!(f, "stores 0 and {store} differ at line {line:?}: {asked}")?;
-        writeln!(f, "  store 0: {first}")?;
-        write!(f, "  store {store}: {other}")
+        writeln!(f, "after {same} characters that are the same:")?;
+        writeln!(f, "  store 0: {}", part(first))?;
+        write!(f, "  store {store}: {}", part(other))
     }
 }
+
+/// How much of two answers is shown around the place where they begin to differ.
+const SHOWN: usize = 1_000;
+/// How much of that is from before it.
+const BEFORE: usize = 400;
 
 /// The seed of [`differential`], unless `STEPWELL_SEED` names another.
 const SEED: u64 = 1;
@@ -171,15 +180,24 @@ pub async fn compare(script: &Script, stores: &[Shared]) -> Result<Tally, Differ
     for scope in [tenant(1), tenant(2)] {
         let mut dumps = Vec::new();
         for store in stores {
-            dumps.push(format!("{:#?}", dump(store, scope, &Names::default(), at(player.now)).await));
+            dumps.push(dump(store, scope, &Names::default(), at(player.now)).await);
         }
+        let mut faults = dumps.iter().map(Dump::faults).enumerate();
+        if let Some((store, faults)) = faults.find(|(_, faults)| !faults.is_empty()) {
+            let (asked, first) = ("what is wrong in itself".to_owned(), "nothing should be".to_owned());
+            return Err(Difference { line: None, asked, first, store, other: faults.join("; ") });
+        }
+        let dumps = dumps.iter().map(|dump| format!("{dump:#?}"));
         same(None, &format!("everything of tenant {}", scope.tenant()), dumps)?;
     }
     Ok(player.tally)
 }
 
-fn same(line: Option<usize>, asked: &str, answers: Vec<String>) -> Result<(), Difference> {
-    let mut answers = answers.into_iter();
+fn same(
+    line: Option<usize>,
+    asked: &str,
+    mut answers: impl Iterator<Item = String>,
+) -> Result<(), Difference> {
     let first = answers.next().unwrap_or_default();
     match answers.enumerate().find(|(_, other)| *other != first) {
         None => Ok(()),
@@ -222,7 +240,7 @@ impl<'a> Player<'a> {
         for store in self.stores {
             answers.push(answer(store, scope, ask.clone()).await);
         }
-        let texts = answers.iter_mut().map(|answer| std::mem::take(&mut answer.text)).collect();
+        let texts = answers.iter_mut().map(|answer| std::mem::take(&mut answer.text));
         same(line, &format!("{ask:?}"), texts)?;
         let answer = answers.swap_remove(0);
         for head in answer.heads.clone() {
