@@ -75,7 +75,8 @@ fn invalid(as_json: bool, problems: &[Value], message: &str) -> Result<(), Failu
 fn draw(file: &PathBuf, as_json: bool) -> Result<(), Failure> {
     let spec = parse(&read(file)?)
         .map_err(|problem| Failure::new(Code::Invalid, problem["message"].as_str().unwrap_or_default()))?;
-    let definition = spec.build().map_err(|problems: Problems| Failure::new(Code::Invalid, problems.to_string()))?;
+    let definition =
+        spec.build().map_err(|problems: Problems| Failure::new(Code::Invalid, problems.to_string()))?;
     let graph = Graph::of(&definition);
     if as_json { output::line(&json!(graph).to_string()) } else { output::print(&graph.to_mermaid()) }
 }
@@ -83,7 +84,9 @@ fn draw(file: &PathBuf, as_json: bool) -> Result<(), Failure> {
 fn read(file: &PathBuf) -> Result<String, Failure> {
     let mut text = String::new();
     if file.as_os_str() == "-" {
-        std::io::stdin().read_to_string(&mut text).map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
         return Ok(text);
     }
     std::fs::read_to_string(file).map_err(|error| {

@@ -11,10 +11,10 @@ use stepwell_store::{
 };
 use uuid::Uuid;
 
-/// A number the database keeps signed.
+/// A number the database keeps signed. Counters begin at 0 and do not come near the sign; a number that somebody made up
+/// and that does is greater than every counter here too.
 pub(crate) fn int(value: u64) -> i64 {
-    // Every counter starts at 0 and grows by one: it does not come near the sign.
-    value as i64
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// An instant as the database keeps it.

@@ -421,7 +421,7 @@ impl Commit {
     pub fn reference(&self) -> CommitRef {
         let by_step = self.step.as_ref().filter(|step| step.next.is_some());
         let at = if let Some(step) = by_step {
-            Whereabouts::Checkpoint { run: step.head.run, version: step.head.version + 1 }
+            Whereabouts::Checkpoint { run: step.head.run, version: step.head.version.saturating_add(1) }
         } else if let Some(new) = self.create.first() {
             Whereabouts::Checkpoint { run: new.run, version: new.version }
         } else if let Some(key) = self.keys.first() {

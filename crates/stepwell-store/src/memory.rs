@@ -172,7 +172,11 @@ impl Tables {
             SweepWhat::Cells => {
                 let expired = |cell: &&mut Cell| cell.value.is_some() && cell.live(sweep.now).is_none();
                 let mut cells: Vec<_> = self.cells.values_mut().filter(expired).collect();
-                cells.sort_by_key(|cell| cell.expires_at);
+                let order = |cell: &&mut Cell| {
+                    let CellKey { space, owner, key } = cell.key.clone();
+                    (cell.expires_at, space.as_str(), owner, key)
+                };
+                cells.sort_by_key(order);
                 let swept = cells.into_iter().take(limit);
                 swept.map(|cell| (cell.value, cell.expires_at) = (None, None)).count() as u64
             }

@@ -162,7 +162,7 @@ pub fn ownership(step: &Step) -> (Option<crate::run::ProcessId>, u64) {
     match step.owner {
         Ownership::Keep => (owner, fence),
         Ownership::Take(process) if owner == Some(process) => (owner, fence),
-        Ownership::Take(process) => (Some(process), fence + 1),
+        Ownership::Take(process) => (Some(process), fence.saturating_add(1)),
         Ownership::Release => (None, fence),
     }
 }
@@ -171,11 +171,12 @@ pub fn ownership(step: &Step) -> (Option<crate::run::ProcessId>, u64) {
 pub fn advance(step: &Step, next: Option<&NextState>) -> (Head, Option<Stored>) {
     let head = &step.head;
     let (owner, fence) = ownership(step);
-    let stored = next.map(|next| delta::next(&head.state, head.chain, &next.state, head.version + 1));
+    let stored =
+        next.map(|next| delta::next(&head.state, head.chain, &next.state, head.version.saturating_add(1)));
     let moved = Head {
         run: head.run,
-        revision: head.revision + 1,
-        version: head.version + u64::from(next.is_some()),
+        revision: head.revision.saturating_add(1),
+        version: head.version.saturating_add(u64::from(next.is_some())),
         fence,
         owner,
         status: step.status,
@@ -214,7 +215,7 @@ pub fn new_row(new: &NewRun, at: Timestamp) -> (RunRow, Stored) {
 }
 
 /// When a run is looked at next: what the step says, or earlier if a message came that it does not know of (the
-/// message has moved the row's own time).
+/// message has moved the row's own time). Nobody has to look at a run that has ended.
 pub fn wake_after(wake: Option<Timestamp>, row: Option<Timestamp>, unseen: bool) -> Option<Timestamp> {
     if unseen { wake.into_iter().chain(row).min() } else { wake }
 }
@@ -391,7 +392,8 @@ impl<'a, R: Rows> Planner<'a, R> {
         row.fence = head.fence;
         row.owner = head.owner;
         row.status = step.status;
-        row.wake = wake_after(step.wake, row.wake, row.inbox_seq > step.head.inbox_seen);
+        let unseen = row.inbox_seq > step.head.inbox_seen && !step.status.is_final();
+        row.wake = wake_after(step.wake, row.wake, unseen);
         row.chain = head.chain;
         row.attempt = step.attempt;
         row.updated_at = self.at;

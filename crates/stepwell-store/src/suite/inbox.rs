@@ -128,6 +128,16 @@ cases! { inbox as __suite_inbox;
         assert_eq!(refuse(store, make.send([to(run(9), "x")])).await, Refused::NoTarget { run: run(9) });
     }
 
+    /// The accident: a run ended while a message for it came in, and was claimed once more for nothing.
+    async fn a_run_that_ends_is_not_woken_by_what_it_did_not_know_of(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        apply(store, make.send([to(run(1), "too late")])).await;
+        moved(store, make.step(end(&head))).await;
+        assert_eq!(wake_of(store, 1).await, None);
+        assert_eq!(taken(store, claim(process(1), 9)).await, []);
+    }
+
     /// B5, B10: a run that stands failed or suspended keeps what comes.
     async fn a_stopped_run_still_takes_messages(store: &Shared) {
         let make = Make::new();
