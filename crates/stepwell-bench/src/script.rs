@@ -1,8 +1,7 @@
 //! What is committed: a run whose state has about 1 KB, of which each step rewrites about 200 bytes to random text.
 
 use bytes::Bytes;
-use serde_json::json;
-use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
+use stepwell_core::{DefinitionHash, Entry, Name, RunId, Timestamp};
 use stepwell_store::{Commit, CommitId, Head, NewRun, NextState, Ownership, ProcessId, Status, Step};
 use uuid::Uuid;
 
@@ -95,6 +94,7 @@ pub(crate) struct Script {
     counter: u64,
     workflow: Name,
     places: Vec<Name>,
+    transitions: Vec<Name>,
 }
 
 impl Script {
@@ -104,6 +104,7 @@ impl Script {
             counter: 0,
             workflow: Name::from("bench"),
             places: vec![Name::from("working")],
+            transitions: vec![Name::from("work")],
         }
     }
 
@@ -114,15 +115,20 @@ impl Script {
     }
 
     fn next_state(&self, state: &State, at: Timestamp, action: &str) -> NextState {
-        let entry = json!({
-            "version": state.version,
-            "action": action,
-            "at": at,
-            "entered": ["working"],
-            "exited": ["working"],
-            "transitions": ["work"],
-        });
-        NextState { state: state.bytes(), entry: entry.to_string().into(), places: self.places.clone() }
+        let entry = Entry {
+            version: state.version,
+            action: action.to_owned(),
+            at,
+            entered: self.places.clone(),
+            exited: self.places.clone(),
+            transitions: self.transitions.clone(),
+            payload: None,
+            input: None,
+            output: None,
+            duration_us: Some(0),
+        };
+        let entry = serde_json::to_vec(&entry).expect("a history entry is plain data").into();
+        NextState { state: state.bytes(), entry, places: self.places.clone() }
     }
 
     /// A run begins, owned and due.

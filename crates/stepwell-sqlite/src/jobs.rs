@@ -34,8 +34,11 @@ pub(crate) struct CommitJob {
     pub(crate) reference: CommitRef,
     pub(crate) result: Option<Result<Committed, CommitError>>,
     pub(crate) hints: Vec<stepwell_store::Hint>,
-    pub(crate) reply: oneshot::Sender<Result<Committed, CommitError>>,
+    pub(crate) reply: oneshot::Sender<Answer>,
 }
+
+/// The answer, and the commit back: whoever made it takes it down again, which is work the writer need not do.
+pub(crate) type Answer = (Result<Committed, CommitError>, Prepared);
 
 impl Job for CommitJob {
     fn apply(&mut self, session: &mut Session<'_>) -> rusqlite::Result<()> {
@@ -48,7 +51,7 @@ impl Job for CommitJob {
     fn done(self: Box<Self>, hints: &HintSender) {
         let unanswered = || Err(StoreError::Fatal("the writer did not apply the commit".to_owned()).into());
         // A caller that no longer waits has given up its answer, not its commit.
-        let _ = self.reply.send(self.result.unwrap_or_else(unanswered));
+        let _ = self.reply.send((self.result.unwrap_or_else(unanswered), self.prepared));
         self.hints.into_iter().for_each(|hint| hints.send(hint));
     }
 
@@ -57,7 +60,7 @@ impl Job for CommitJob {
             Failure::Store(error) => error.clone().into(),
             Failure::Unknown(why) => CommitError::Unknown { reference: self.reference, why: why.clone() },
         };
-        let _ = self.reply.send(Err(error));
+        let _ = self.reply.send((Err(error), self.prepared));
     }
 }
 

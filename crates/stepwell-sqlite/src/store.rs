@@ -161,8 +161,10 @@ impl Store for SqliteStore {
             reply,
         };
         self.send(Box::new(job)).await?;
-        let gone = || CommitError::Unknown { reference, why: "the writer is gone".to_owned() };
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        match answer.await {
+            Ok((result, _)) => result,
+            Err(_) => Err(CommitError::Unknown { reference, why: "the writer is gone".to_owned() }),
+        }
     }
 
     async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {

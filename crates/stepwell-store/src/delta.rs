@@ -42,7 +42,7 @@ pub fn next(before: &[u8], chain: Chain, state: &[u8], version: u64) -> Stored {
     if version.saturating_sub(chain.base) >= MAX_DELTAS {
         return whole(state, version);
     }
-    let body = tagged(DELTA, state.len(), &block::compress_with_dict(state, before));
+    let body = tagged(DELTA, state.len(), |out| block::compress_into_with_dict(state, out, before));
     let bytes = chain.bytes + body.len() as u64;
     let worth_it = body.len() * 2 <= state.len() + 64;
     if worth_it && bytes <= GROWTH * (state.len() as u64).max(256) {
@@ -84,9 +84,9 @@ pub fn read_one(before: Option<&[u8]>, body: &[u8]) -> Result<Bytes, Unreadable>
 /// A whole state, packed when that saves something.
 fn pack(state: &[u8]) -> Bytes {
     if state.len() >= 512 {
-        let packed = block::compress(state);
+        let packed = tagged(WHOLE_PACKED, state.len(), |out| block::compress_into(state, out));
         if packed.len() * 8 <= state.len() * 7 {
-            return tagged(WHOLE_PACKED, state.len(), &packed).into();
+            return packed.into();
         }
     }
     let mut body = Vec::with_capacity(state.len() + 1);
@@ -95,14 +95,25 @@ fn pack(state: &[u8]) -> Bytes {
     body.into()
 }
 
-fn tagged(tag: u8, length: usize, packed: &[u8]) -> Vec<u8> {
-    let mut body = Vec::with_capacity(packed.len() + 5);
-    body.push(tag);
-    let length = u32::try_from(length).expect("a snapshot's limit is far below 4 GiB");
-    body.extend_from_slice(&length.to_le_bytes());
-    body.extend_from_slice(packed);
+/// Tag, length and what `compress` makes of the state, in one buffer.
+fn tagged(
+    tag: u8,
+    length: usize,
+    compress: impl FnOnce(&mut [u8]) -> Result<usize, block::CompressError>,
+) -> Vec<u8> {
+    let mut body = vec![0; HEADER + block::get_maximum_output_size(length)];
+    body[0] = tag;
+    let stored = u32::try_from(length).expect("a snapshot's limit is far below 4 GiB");
+    body[1..HEADER].copy_from_slice(&stored.to_le_bytes());
+    let packed = compress(&mut body[HEADER..]).expect("the buffer has room for the worst case");
+    body.truncate(HEADER + packed);
+    // It lives on in the commit: what the worst case would have needed must not.
+    body.shrink_to_fit();
     body
 }
+
+/// The tag and the length of the state, before what is packed.
+const HEADER: usize = 5;
 
 #[cfg(test)]
 mod tests {

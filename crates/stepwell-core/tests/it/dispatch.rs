@@ -824,7 +824,12 @@ fn a_done_action_is_superseded_when_its_branch_has_ended_or_moved() {
     let mut odd = only_bill(Retry::default());
     let elsewhere = stepwell_core::ActionCall { transition: "close".into(), ..call.clone() };
     let event = Event::ActionDone { call: elsewhere, outcome: Outcome::default() };
-    assert!(matches!(odd.refused(&event), Refusal::Superseded { .. }), "another place's transition");
+    assert!(matches!(odd.refused(&event), Refusal::Superseded { .. }), "a transition without an action");
+    let both = Driver::start(two_actions());
+    let left = both.act(&Event::Advanced { activation: Some(both.id_in("left")) });
+    let wrong = stepwell_core::ActionCall { transition: "right".into(), ..left };
+    let event = Event::ActionDone { call: wrong, outcome: Outcome::default() };
+    assert!(matches!(both.refused(&event), Refusal::Superseded { .. }), "another place's transition");
     odd.go(&Event::Cancelled);
     assert_eq!(odd.refused(&done), Refusal::Terminal);
 }

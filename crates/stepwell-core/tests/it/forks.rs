@@ -309,7 +309,9 @@ fn cancel_rest_also_ends_what_would_have_moved_with_the_same_signal() {
             spec.transitions.reverse();
         }
         let mut run = Driver::start(spec);
-        go(&mut run, "A");
+        let change = run.signal("A", Value::Null);
+        let fired = texts(&change.entry.transitions).contains(&"b2");
+        assert_eq!(fired, reversed, "it fires only if it is before the one that ends it");
         assert_eq!(run.places(), ["j"], "reversed: {reversed}");
         assert_eq!(run.snapshot.passings(), []);
     };
@@ -566,8 +568,8 @@ fn a_join_goes_on_with_the_loop_and_the_locals_of_its_fork() {
         assert_eq!((branch.position.as_slice(), &branch.locals["item"]), (&[0][..], &json!(1)), "{place}");
     }
     let call = run.act(&Event::Advanced { activation: Some(run.id_in("a")) });
+    run.go(&Event::Advanced { activation: Some(run.id_in("b")) });
     run.done(&call, Outcome { locals: locals(json!({"item": 2, "mine": true})), ..Outcome::default() });
-    run.advance();
     let joined = run.snapshot.activation(run.id_in("j")).unwrap();
     assert_eq!(joined.position, [0]);
     assert_eq!(joined.locals, locals(json!({"item": 1})));

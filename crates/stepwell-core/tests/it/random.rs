@@ -103,7 +103,7 @@ pub(crate) fn signal(number: u8) -> Name {
 }
 
 pub(crate) fn plan() -> impl Strategy<Value = Plan> {
-    let firing = prop_oneof![3 => Just(Firing::First), 1 => Just(Firing::All)];
+    let firing = prop_oneof![3 => Just(Firing::First), 2 => Just(Firing::All)];
     let completion = prop_oneof![Just(Completion::FirstEnd), Just(Completion::AllBranches)];
     let blocks = vec(block(), 1..5);
     (blocks, firing, completion).prop_map(|(blocks, firing, completion)| Plan { blocks, firing, completion })
