@@ -142,6 +142,11 @@ impl Definition {
 
     /// Reads what [`Definition::canonical`] wrote.
     pub fn from_canonical(bytes: &[u8]) -> Result<Self, UnreadableDefinition> {
+        Definition::from_canonical_within(bytes, &Limits::default())
+    }
+
+    /// [`Definition::from_canonical`] with the limits it was built with.
+    pub fn from_canonical_within(bytes: &[u8], limits: &Limits) -> Result<Self, UnreadableDefinition> {
         let stored: Value =
             serde_json::from_slice(bytes).map_err(|error| UnreadableDefinition::Json(error.to_string()))?;
         match stored.get("dialect").and_then(Value::as_u64) {
@@ -151,7 +156,7 @@ impl Definition {
         let spec = stored.get("spec").cloned().unwrap_or_default();
         let spec: Spec =
             serde_json::from_value(spec).map_err(|error| UnreadableDefinition::Json(error.to_string()))?;
-        Ok(spec.build()?)
+        Ok(spec.build_within(limits)?)
     }
 
     /// The names of the actions it calls, sorted: what a process must have to serve its runs.

@@ -14,7 +14,7 @@ use crate::expr::Budget;
 use crate::guard::{Answers, View, verdict};
 use crate::history::{Entry, cut};
 use crate::ids::{Name, RunId};
-use crate::limits::{LimitExceeded, Limits};
+use crate::limits::{LimitExceeded, Limits, json_bytes};
 use crate::near::did_you_mean;
 use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure, GuardNo, Refusal, Rejected};
@@ -365,15 +365,18 @@ impl<'a> Desk<'a> {
             let workflow = self.snapshot.workflow.clone();
             return Err(Refusal::UnknownSignal { workflow, signal: signal.to_string(), hint }.into());
         };
-        let bytes = payload.to_string().len();
-        let limits = &self.compiled.limits;
-        limits.payload_bytes("the payload", bytes).map_err(DecideError::from)?;
-        limits.nesting("the payload", payload).map_err(DecideError::from)?;
+        self.check_size(payload)?;
         let misfits = schema.as_ref().map(|schema| schema.check(payload)).unwrap_or_default();
         if misfits.is_empty() {
             return Ok(());
         }
         Err(Refusal::PayloadUnfit { signal: signal.clone(), misfits }.into())
+    }
+
+    fn check_size(&self, payload: &Value) -> Result<(), DecideError> {
+        let limits = &self.compiled.limits;
+        limits.payload_bytes("the payload", json_bytes(payload))?;
+        Ok(limits.nesting("the payload", payload)?)
     }
 
     fn waits_for<'s>(&'s self, signal: &'s Name) -> impl Iterator<Item = &'a Activation> + 's {
@@ -556,15 +559,19 @@ impl<'a> Desk<'a> {
     }
 
     fn wait_resolved(&self, id: ActivationId, payload: &Value) -> Result<Decision, Rejected> {
-        self.compiled.limits.nesting("the payload", payload).map_err(DecideError::from)?;
-        match self.snapshot.activation(id).filter(|activation| self.waiting_in(activation).is_some()) {
-            Some(wait) => Ok(self.resolve(&[wait], payload)),
-            None => {
-                let active = self.snapshot.current_places();
-                let what = format!("wait of activation {id}");
-                Err(Refusal::NoActiveSource { what, taken_in: Vec::new(), active }.into())
-            }
+        let waiting =
+            self.snapshot.activation(id).and_then(|waiting| Some((waiting, self.waiting_in(waiting)?)));
+        let Some((activation, wait)) = waiting else {
+            let active = self.snapshot.current_places();
+            let what = format!("wait of activation {id}");
+            return Err(Refusal::NoActiveSource { what, taken_in: Vec::new(), active }.into());
+        };
+        match &wait.signal {
+            // Whoever answers directly answers what the signal would have.
+            Some(signal) => self.check_payload(signal, payload)?,
+            None => self.check_size(payload)?,
         }
+        Ok(self.resolve(&[activation], payload))
     }
 
     /// The activation and transition a result is about, if the run is still there.

@@ -98,6 +98,23 @@ impl Limits {
     }
 }
 
+/// How many bytes a value has as JSON, counted without writing it down.
+pub fn json_bytes(value: &Value) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, value).expect("counting bytes does not fail");
+    count.0
+}
+
 /// How many levels of lists and objects a value has, counted no further than `most`.
 fn depth(value: &Value, most: u64) -> usize {
     let inner = most.saturating_sub(1);

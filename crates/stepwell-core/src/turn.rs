@@ -13,6 +13,7 @@ use crate::expr::Budget;
 use crate::guard::View;
 use crate::history::{Entry, cut};
 use crate::ids::Name;
+use crate::limits::json_bytes;
 use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure};
 use crate::schema::Misfit;
@@ -492,7 +493,7 @@ impl<'a> Turn<'a> {
         patch.apply(&mut session);
         let limits = &self.compiled.limits;
         limits.nesting("the session", &session)?;
-        limits.session_bytes("the session", session.to_string().len())?;
+        limits.session_bytes("the session", json_bytes(&session))?;
         let Value::Object(slots) = session else { return Err(DecideError::SessionUnfit) };
         limits.session_keys("the session", slots.len())?;
         self.next.session = slots;

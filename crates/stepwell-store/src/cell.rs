@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
+use stepwell_core::limits::json_bytes;
 use stepwell_core::{LimitExceeded, Limits, RunId, Timestamp};
 
 /// Which of the things that outlive a step a cell belongs to.
@@ -170,11 +171,9 @@ impl CellOp {
     /// About how many bytes it carries.
     pub(crate) fn size_hint(&self) -> usize {
         match self {
-            CellOp::Set { value, .. } => value.to_string().len(),
-            CellOp::Append { item } => item.to_string().len(),
-            CellOp::Merge { fields } => {
-                fields.iter().map(|(key, value)| key.len() + value.to_string().len()).sum()
-            }
+            CellOp::Set { value, .. } => json_bytes(value),
+            CellOp::Append { item } => json_bytes(item),
+            CellOp::Merge { fields } => fields.iter().map(|(key, value)| key.len() + json_bytes(value)).sum(),
             CellOp::Check
             | CellOp::Delete
             | CellOp::Increment { .. }
@@ -299,7 +298,7 @@ impl CellWrite {
             op => op.run(self.start(live, revision))?,
         };
         if let Some(value) = &value {
-            limits.cell_bytes("the value", value.to_string().len())?;
+            limits.cell_bytes("the value", json_bytes(value))?;
         }
         let created = value.is_some() && !existed;
         let cell = self.write(current.filter(|_| existed || revision > 0), value, existed, revision, at);

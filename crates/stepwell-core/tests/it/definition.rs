@@ -316,7 +316,10 @@ fn sizes_are_limited_and_the_limit_is_named() {
     assert!(all.to_string().contains("limit `places`") && all.to_string().contains("limit `transitions`"));
     nested_forks(16).build().unwrap();
     let deeper = Limits { fork_depth: 17, ..Limits::default() };
-    nested_forks(17).build_within(&deeper).unwrap();
+    let definition = nested_forks(17).build_within(&deeper).unwrap();
+    let stored = definition.canonical();
+    assert_eq!(Definition::from_canonical_within(&stored, &deeper), Ok(definition));
+    assert!(matches!(Definition::from_canonical(&stored), Err(UnreadableDefinition::Problems(_))));
 }
 
 #[test]

@@ -723,6 +723,17 @@ fn only_a_wait_that_waits_can_be_resolved() {
     assert!(matches!(step.refused(&resolve(1)), Refusal::NoActiveSource { .. }));
 }
 
+/// A10: whoever answers a wait directly is asked the same as whoever sends its signal.
+#[test]
+fn a_wait_that_is_resolved_directly_takes_what_its_signal_would() {
+    let wanted = json!({"type": "object", "required": ["by"]});
+    let spec = Spec::new("asking").wait("ask", "ANSWER").end("done").signal_with("ANSWER", wanted);
+    let mut run = Driver::start(spec.auto("go_on", "ask", "done"));
+    let resolve = |payload| Event::WaitResolved { activation: 1, payload };
+    assert!(matches!(run.refused(&resolve(json!({}))), Refusal::PayloadUnfit { .. }));
+    run.go(&resolve(json!({"by": "ann"})));
+}
+
 #[test]
 fn a_step_is_active_until_a_transition_leaves_it_also_one_that_needs_a_signal() {
     let mut run = Driver::start(review());
@@ -1249,7 +1260,7 @@ fn each_iteration_is_another_activation_so_a_late_result_of_the_last_one_is_supe
 }
 
 #[test]
-fn locals_go_along_until_the_fork_they_were_made_in_is_joined() {
+fn locals_go_along_to_the_next_places_and_come_before_the_context() {
     let spec = Spec::new("locals")
         .step("a")
         .step("b")

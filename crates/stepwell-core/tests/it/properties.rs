@@ -257,11 +257,7 @@ proptest! {
             run.go(happening);
         }
         let mut saved = run.clone();
-        saved.definition = Definition::from_canonical(&run.definition.canonical())
-            .expect("it was built before")
-            .spec()
-            .clone()
-            .build_within(&limits())
+        saved.definition = Definition::from_canonical_within(&run.definition.canonical(), &limits())
             .expect("it was built before");
         for happening in &future {
             saved.snapshot = Snapshot::restore(&saved.definition, &bytes(&saved.snapshot))
