@@ -3,7 +3,7 @@
 //!
 //! Nothing here does IO, reads a clock, draws randomness or knows a runtime: time, ids and the answers of
 //! named guards are arguments. Read in this order: [`spec`] (what an author writes), [`definition`] (the same,
-//! checked and indexed), [`snapshot`] (the complete state of one run) and [`dispatch`] (decide).
+//! checked and indexed), [`snapshot`] (the complete state of one run) and [`mod@dispatch`] (decide).
 //!
 //! ```
 //! use stepwell_core::{Decision, Event, RunId, Spec, Timestamp, dispatch, start};

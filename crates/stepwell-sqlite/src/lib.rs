@@ -1,7 +1,7 @@
 //! Stepwell's embedded default: one SQLite file, one writer thread with group commit, a few readers.
 //!
 //! Whatever waits when the writer is free goes into one transaction with one fsync; everybody is answered after it. A
-//! file belongs to one process at a time, told by a lock file beside it. Read [`writer`] first.
+//! file belongs to one process at a time, told by a lock file beside it. Read `writer.rs` first.
 
 mod apply;
 mod connection;

@@ -2,7 +2,7 @@
 //!
 //! A durable write is a value, [`Commit`]: everything a decision changes, applied whole or not at all. A backend
 //! implements [`Store`] and knows nothing about workflows. [`MemoryStore`] is the reference model, [`Faulty`] and
-//! [`Traced`] are stores around stores, and [`suite`] is the behaviour every backend shows.
+//! [`Traced`] are stores around stores, and `suite` (a feature of this crate) is the behaviour every backend shows.
 
 pub mod cell;
 pub mod commit;
