@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use stepwell_core::{RunId, Timestamp};
-use stepwell_sqlite::SqliteStore;
+use stepwell_sqlite::{Options, SqliteStore};
 use stepwell_store::{HistoryQuery, Store, TenantScope};
 use tokio::runtime::Runtime;
 use uuid::Uuid;
@@ -28,7 +28,7 @@ const KILLS_PER_DATABASE: u64 = 50;
 
 /// How often to kill.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct Kill {
     /// Where to commit.
     #[arg(long, value_enum, default_value = "sqlite")]
     store: StoreKind,
@@ -68,7 +68,7 @@ struct Tally {
     wrong_states: u64,
 }
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &Kill) -> Result<(), String> {
     let StoreKind::Sqlite = options.store;
     let runtime = runtime()?;
     let mut random = Random::new(options.seed);
@@ -215,7 +215,9 @@ fn run_id(number: u64) -> RunId {
 
 /// The victim: commits as fast as it can and says what was acknowledged, until it is killed.
 pub(crate) fn victim(options: &Victim) -> Result<(), String> {
-    let store = SqliteStore::open(&options.database).map_err(|error| error.to_string())?;
+    // A short log, so that kills also come while it is being copied into the database.
+    let short_log = Options { wal_pages: 100, ..Options::default() };
+    let store = SqliteStore::open_with(&options.database, short_log).map_err(|error| error.to_string())?;
     say(&format!("{} {}\n", options.name, std::process::id()))?;
     let store: Arc<dyn Store> = Arc::new(store);
     let runtime = runtime()?;

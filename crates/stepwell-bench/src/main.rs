@@ -24,7 +24,7 @@ enum Command {
     /// Many concurrent small commits, against a bare loop on the same database in the same run.
     Commit(commit::Options),
     /// A process that commits is killed again and again; every acknowledged commit must be there.
-    Kill(kill::Options),
+    Kill(kill::Kill),
     /// The process that `kill` kills.
     #[command(hide = true)]
     Victim(kill::Victim),

@@ -13,6 +13,7 @@ use crate::expr::{Budget, Scope};
 use crate::ids::Name;
 use crate::refusal::DecideError;
 use crate::snapshot::{Activation, ActivationId, Snapshot};
+use crate::spec::Guard;
 use crate::turn::Candidates;
 
 /// A named guard somebody has to answer before an event can be decided.
@@ -103,6 +104,33 @@ impl Guards {
     ) -> Self {
         self.inject(name, guard);
         self
+    }
+
+    /// Registers a function and gives the guard that asks it, for a transition that is being written:
+    ///
+    /// ```
+    /// use stepwell_core::spec::Transition;
+    /// use stepwell_core::{Guards, Spec};
+    ///
+    /// let mut guards = Guards::new();
+    /// let is_small = guards.register("is_small", |view| view.payload["amount"].as_i64() < Some(100));
+    /// let order = Spec::new("order")
+    ///     .step("open")
+    ///     .end("paid")
+    ///     .signal("PAY")
+    ///     .transition(Transition::new("pay", "open", "paid").on_signal("PAY").guard(is_small))
+    ///     .build()?;
+    /// assert_eq!(order.named_guards(), ["is_small"]);
+    /// # Ok::<(), stepwell_core::Problems>(())
+    /// ```
+    pub fn register(
+        &mut self,
+        name: impl Into<Name>,
+        guard: impl Fn(GuardView<'_>) -> bool + Send + Sync + 'static,
+    ) -> Guard {
+        let name = name.into();
+        self.inject(name.clone(), guard);
+        Guard::Named(name)
     }
 
     /// Registers a function under a name, replacing the one that had it.

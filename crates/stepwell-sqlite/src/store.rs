@@ -33,13 +33,22 @@ pub struct Options {
     pub queue: usize,
     /// Page cache of each connection. A large one costs a scan at each commit.
     pub cache_kib: u32,
+    /// Pages of 4 KiB in the write-ahead log from which on it is copied into the database, beside the commits.
+    pub wal_pages: u32,
     /// The limits in force.
     pub limits: Limits,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { readers: 2, batch: 256, queue: 4_096, cache_kib: 8 * 1024, limits: Limits::default() }
+        Options {
+            readers: 2,
+            batch: 256,
+            queue: 4_096,
+            cache_kib: 8 * 1024,
+            wal_pages: 4_000,
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -72,14 +81,7 @@ impl SqliteStore {
         let schema = migrate::migrate(&mut connection)?;
         let readers = Readers::open(path, options.readers, options.cache_kib)?;
         let (hints, failed) = (HintSender::default(), Failed::default());
-        let (jobs, writer) = writer::start(
-            path,
-            connection,
-            options.batch.max(1),
-            options.queue.max(1),
-            hints.clone(),
-            Arc::clone(&failed),
-        )?;
+        let (jobs, writer) = writer::start(path, connection, &options, hints.clone(), Arc::clone(&failed))?;
         Ok(SqliteStore {
             jobs: Some(jobs),
             writer: Some(writer),

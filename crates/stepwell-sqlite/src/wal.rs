@@ -14,10 +14,8 @@ use rusqlite::Connection;
 use crate::connection;
 use crate::error::OpenError;
 
-/// Pages in the log from which on it is emptied.
-const PAGES: i64 = 4_000;
-/// Pages in the log from which on the writer does not wait for the other thread any more.
-const TOO_MANY_PAGES: i64 = 8 * PAGES;
+/// So many times its length the log may have before the writer does not wait for the other thread any more.
+const PATIENCE: i64 = 8;
 /// Batches between two looks at the log.
 const LOOK_EVERY: u32 = 32;
 
@@ -30,11 +28,13 @@ pub(crate) struct Log {
     phase: Arc<AtomicU8>,
     start: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Pages from which on the log is emptied.
+    pages: i64,
     batches: u32,
 }
 
 impl Log {
-    pub(crate) fn open(path: &Path) -> Result<Log, OpenError> {
+    pub(crate) fn open(path: &Path, pages: u32) -> Result<Log, OpenError> {
         let connection = connection::checkpointing(path)?;
         let (start, started) = sync_channel::<()>(1);
         let phase = Arc::new(AtomicU8::new(IDLE));
@@ -51,7 +51,7 @@ impl Log {
             path: path.display().to_string(),
             reason: format!("the thread for the log cannot be started: {error}"),
         })?;
-        Ok(Log { phase, start: Some(start), thread: Some(thread), batches: 0 })
+        Ok(Log { phase, start: Some(start), thread: Some(thread), pages: pages.into(), batches: 0 })
     }
 
     /// Called by the writer between two batches.
@@ -67,8 +67,8 @@ impl Log {
         }
         self.batches = 0;
         match pages(writer) {
-            Ok(pages) if pages > TOO_MANY_PAGES => self.finish(writer),
-            Ok(pages) if pages > PAGES && phase == IDLE => {
+            Ok(pages) if pages > PATIENCE * self.pages => self.finish(writer),
+            Ok(pages) if pages > self.pages && phase == IDLE => {
                 self.phase.store(COPYING, Ordering::Release);
                 if let Some(start) = &self.start {
                     let _ = start.try_send(());

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use crate::error::{OpenError, store_error};
 use crate::jobs::{Failure, Job};
 use crate::statements::Session;
+use crate::store::Options;
 use crate::wal::Log;
 
 /// Why the store closed itself; empty while it is open.
@@ -28,13 +29,13 @@ pub(crate) type Jobs = mpsc::Sender<Box<dyn Job>>;
 pub(crate) fn start(
     path: &Path,
     connection: Connection,
-    batch: usize,
-    queue: usize,
+    options: &Options,
     hints: HintSender,
     failed: Failed,
 ) -> Result<(Jobs, JoinHandle<()>), OpenError> {
-    let log = Log::open(path)?;
-    let (send, receive) = mpsc::channel(queue);
+    let log = Log::open(path, options.wal_pages)?;
+    let batch = options.batch.max(1);
+    let (send, receive) = mpsc::channel(options.queue.max(1));
     let thread = std::thread::Builder::new().name("stepwell-writer".to_owned()).spawn(move || {
         let session = Session::new(&connection);
         match session {

@@ -24,7 +24,9 @@ pub enum Fault {
     None,
     /// The call fails and nothing has happened.
     Before,
-    /// The call happens, and its failure is reported all the same: the caller cannot know.
+    /// The call happens, and then the connection fails: the caller cannot know.
+    After,
+    /// The call happens, and no answer ever comes: the caller has to give up waiting by itself.
     LoseAnswer,
     /// The call happens after a while.
     Delay(Duration),
@@ -70,10 +72,14 @@ impl<S: Store> Faulty<S> {
             Fault::Before => {
                 Err(StoreError::Unavailable("the call never arrived (injected)".to_owned()).into())
             }
-            Fault::LoseAnswer => {
+            Fault::After => {
                 // Whether it was done or refused, the caller hears neither.
                 let _ = call.await;
                 Err(lost())
+            }
+            Fault::LoseAnswer => {
+                let _ = call.await;
+                std::future::pending().await
             }
             Fault::Delay(pause) => {
                 tokio::time::sleep(pause).await;

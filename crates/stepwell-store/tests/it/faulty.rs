@@ -16,7 +16,7 @@ fn faulty(script: impl IntoIterator<Item = Fault>) -> Faulty<MemoryStore> {
 
 /// Sends a commit whose answer gets lost; it may or may not have been applied.
 async fn lost(store: &Faulty<MemoryStore>, commit: &Commit) {
-    store.then(Fault::LoseAnswer);
+    store.then(Fault::After);
     match store.commit(ME, commit.clone()).await {
         Err(CommitError::Unknown { reference, .. }) => assert_eq!(reference, commit.reference()),
         other => panic!("the answer was to be lost: {other:?}"),
@@ -91,7 +91,7 @@ async fn a_refusal_that_was_lost_is_found_not_to_be_applied() {
 async fn a_claim_whose_answer_was_lost_is_taken_over_from_the_dead() {
     let store = faulty([]);
     started(&store, Make::new().create(due_run(run(1), 0))).await;
-    store.then(Fault::LoseAnswer);
+    store.then(Fault::After);
     assert!(matches!(store.claim(ME, claim(process(1), 0)).await, Err(StoreError::Unavailable(_))));
     assert_eq!(load(&store, run(1)).await.head.owner, Some(process(1)), "it owns a run it does not know of");
     assert_eq!(taken(&store, claim(process(2), 0)).await, []);
@@ -100,7 +100,7 @@ async fn a_claim_whose_answer_was_lost_is_taken_over_from_the_dead() {
 
 #[tokio::test]
 async fn faults_come_in_the_order_of_the_script_and_end_with_it() {
-    let store = faulty([Fault::None, Fault::Before, Fault::LoseAnswer]);
+    let store = faulty([Fault::None, Fault::Before, Fault::After]);
     assert!(store.load(ME, run(1)).await.is_ok());
     assert!(store.load(ME, run(1)).await.is_err());
     assert!(store.load(ME, run(1)).await.is_err());
@@ -124,4 +124,14 @@ async fn a_delayed_call_happens_late_and_a_delayed_answer_comes_late() {
         call.await.unwrap().expect("late, and applied");
         assert!(find(&store, run(1)).await.is_some());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_never_comes_is_given_up_and_looked_up() {
+    let store = faulty([Fault::LoseAnswer]);
+    let commit = Make::new().write([increment("k", 1)]);
+    let silence = tokio::time::timeout(Duration::from_secs(60), store.commit(ME, commit.clone())).await;
+    assert!(silence.is_err(), "{silence:?}");
+    let found = outcome(&store, &commit).await.expect("it was applied");
+    assert_eq!(found.results[0].value, Some(json!(1)));
 }

@@ -118,7 +118,7 @@ async fn a_lost_answer_is_looked_up() {
     let (definition, run) = (approval(), stepwell::new_run_id());
     desk.start(&definition, run, json!({})).await.unwrap();
     store.then(Fault::None);
-    store.then(Fault::LoseAnswer);
+    store.then(Fault::After);
     let event = Event::signal("ANSWER", json!({"by": "ann"}));
     let turned = desk.turn(&definition, run, &event).await.unwrap();
     assert_eq!(turned.change.snapshot.version(), 1);
