@@ -38,6 +38,9 @@ pub(crate) struct Kill {
     /// Seed of the times at which the victim is killed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// A planted bug: the victim answers before it commits. Some of that must be found lost, or this proves nothing.
+    #[arg(long)]
+    answer_early: bool,
     /// JSON only; without it the progress is told on standard error.
     #[arg(long)]
     json: bool,
@@ -55,6 +58,9 @@ pub(crate) struct Victim {
     /// The first of the runs it works on.
     #[arg(long)]
     first_run: u64,
+    /// Answers before it commits.
+    #[arg(long)]
+    answer_early: bool,
 }
 
 /// What was found.
@@ -84,7 +90,7 @@ pub(crate) fn run(options: &Kill) -> Result<(), String> {
         let first_run = cycle * (WRITERS / 2);
         let after = Duration::from_micros(500 + random.next() % 60_000);
         let name = format!("victim-{cycle}-{}", random.next());
-        let (count, acknowledged) = one_cycle(&database, first_run, &name, after)?;
+        let (count, acknowledged) = one_cycle(&database, first_run, &name, after, options.answer_early)?;
         tally.acknowledged += count;
         runtime.block_on(verify(&database, &acknowledged, &mut tally))?;
         if !options.json && cycle % 50 == 49 {
@@ -108,6 +114,7 @@ pub(crate) fn run(options: &Kill) -> Result<(), String> {
             "gaps": tally.gaps,
             "duplicates": tally.duplicates,
             "wrong_states": tally.wrong_states,
+            "planted": options.answer_early.then_some("answer-early"),
             "seconds": begin.elapsed().as_secs(),
         })
     );
@@ -124,11 +131,18 @@ fn runtime() -> Result<Runtime, String> {
 type Acknowledged = (u64, BTreeMap<u64, u64>);
 
 /// Starts a victim, lets it work, kills it, and gives what it was told is committed.
-fn one_cycle(database: &Path, first_run: u64, name: &str, after: Duration) -> Result<Acknowledged, String> {
+fn one_cycle(
+    database: &Path,
+    first_run: u64,
+    name: &str,
+    after: Duration,
+    answer_early: bool,
+) -> Result<Acknowledged, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut child = Command::new(program)
         .args(["victim", "--name", name, "--first-run", &first_run.to_string(), "--database"])
         .arg(database)
+        .args(answer_early.then_some("--answer-early"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -222,14 +236,15 @@ pub(crate) fn victim(options: &Victim) -> Result<(), String> {
     let store: Arc<dyn Store> = Arc::new(store);
     let runtime = runtime()?;
     let runs = options.first_run..options.first_run + WRITERS;
-    let tasks: Vec<_> = runs.map(|number| runtime.spawn(work(store.clone(), number))).collect();
+    let tasks: Vec<_> =
+        runs.map(|number| runtime.spawn(work(store.clone(), number, options.answer_early))).collect();
     for task in tasks {
         runtime.block_on(task).map_err(|error| error.to_string())??;
     }
     Ok(())
 }
 
-async fn work(store: Arc<dyn Store>, number: u64) -> Result<(), String> {
+async fn work(store: Arc<dyn Store>, number: u64, answer_early: bool) -> Result<(), String> {
     let scope = TenantScope::single();
     let now = Timestamp::from_millis(1_700_000_000_000);
     let loaded = store.load(scope, run_id(number)).await.map_err(|error| error.to_string())?;
@@ -243,8 +258,14 @@ async fn work(store: Arc<dyn Store>, number: u64) -> Result<(), String> {
             None => script.create(run_id(number), &state, now),
             Some(head) => script.step(head, &state, now),
         };
+        let answer = format!("{number} {}.\n", state.version);
+        if answer_early {
+            say(&answer)?;
+        }
         let committed = store.commit(scope, commit).await.map_err(|error| error.to_string())?;
-        say(&format!("{number} {}.\n", state.version))?;
+        if !answer_early {
+            say(&answer)?;
+        }
         head = committed.head.or_else(|| committed.created.into_iter().next());
         state.step();
     }

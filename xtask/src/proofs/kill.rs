@@ -4,16 +4,33 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Size, judged, measured};
+use super::{Size, answered, judged, measured};
 
 pub(super) fn prove_sqlite(size: Size) -> Result<(), String> {
     let cycles = match size {
         Size::Full => 1000,
         Size::Short => 15,
     };
+    judge(&measured(&mut kill(cycles)?, size)?, cycles)?;
+    // The same with a victim that answers before it commits: a check that does not see that sees nothing.
+    let (status, line) = answered(kill(PLANTED_CYCLES)?.arg("--answer-early"), "", size)?;
+    judge_planted(status.success(), &line)
+}
+
+/// Enough kills for a commit that was answered early to be caught under way.
+const PLANTED_CYCLES: u64 = 15;
+
+fn kill(cycles: u64) -> Result<Command, String> {
     let mut command = Command::new(super::bench()?);
     command.args(["kill", "--store", "sqlite", "--cycles", &cycles.to_string(), "--json"]);
-    judge(&measured(&mut command, size)?, cycles)
+    Ok(command)
+}
+
+fn judge_planted(passed: bool, line: &Value) -> Result<(), String> {
+    let lost = line["lost"].as_u64().unwrap_or_default();
+    let found =
+        judged(!passed && lost > 0, &format!("planted bug, answers before commits: {lost} found lost"));
+    if found { Ok(()) } else { Err(format!("the planted bug was not found: {line}")) }
 }
 
 fn judge(lines: &[Value], cycles: u64) -> Result<(), String> {
@@ -21,7 +38,7 @@ fn judge(lines: &[Value], cycles: u64) -> Result<(), String> {
     let count =
         |field: &str| line[field].as_u64().ok_or_else(|| format!("`{field}` is not a count in {line}"));
     let mut all_met = true;
-    for field in ["lost", "gaps", "duplicates"] {
+    for field in ["lost", "gaps", "duplicates", "wrong_states"] {
         let found = count(field)?;
         all_met &= judged(found == 0, &format!("{field}: {found}, must be 0"));
     }
@@ -40,7 +57,8 @@ mod tests {
     use super::*;
 
     fn figures() -> Value {
-        json!({"store": "sqlite", "cycles": 15, "acknowledged": 4200, "lost": 0, "gaps": 0, "duplicates": 0})
+        json!({"store": "sqlite", "cycles": 15, "acknowledged": 4200, "lost": 0, "gaps": 0, "duplicates": 0,
+            "wrong_states": 0})
     }
 
     #[test]
@@ -50,13 +68,26 @@ mod tests {
 
     #[test]
     fn each_way_to_break_the_promise_is_seen() {
-        for (field, value) in
-            [("lost", 1), ("gaps", 1), ("duplicates", 1), ("cycles", 14), ("acknowledged", 0)]
-        {
+        for (field, value) in [
+            ("lost", 1),
+            ("gaps", 1),
+            ("duplicates", 1),
+            ("wrong_states", 1),
+            ("cycles", 14),
+            ("acknowledged", 0),
+        ] {
             let mut broken = figures();
             broken[field] = json!(value);
             assert!(judge(&[broken], 15).unwrap_err().contains("the promise was broken"), "{field}");
         }
+    }
+
+    #[test]
+    fn a_planted_bug_that_is_not_found_fails_the_proof() {
+        judge_planted(false, &json!({"lost": 3})).unwrap();
+        assert!(judge_planted(true, &json!({"lost": 0})).is_err());
+        assert!(judge_planted(false, &json!({"lost": 0})).is_err());
+        assert!(judge_planted(false, &json!({})).is_err());
     }
 
     #[test]
