@@ -251,17 +251,17 @@ pub fn dispatch(
     if snapshot.is_terminal {
         return Err(Refusal::Terminal.into());
     }
-    let desk = Desk { compiled: definition.compiled(), snapshot, answers, now };
+    let decider = Decider { compiled: definition.compiled(), snapshot, answers, now };
     match event {
-        Event::Signalled { signal, payload } => desk.signalled(event, signal, payload),
-        Event::Advanced { .. } => desk.advanced(event),
-        Event::TimerFired { activation } => desk.timer_fired(event, *activation),
-        Event::WaitResolved { activation, payload } => desk.wait_resolved(*activation, payload),
-        Event::ActionDone { call, outcome } => desk.action_done(call, outcome),
-        Event::ActionFailed { call, failure, retries } => desk.action_failed(call, failure, *retries),
-        Event::ChildDone { activation, child, end } => desk.child_done(*activation, *child, end),
-        Event::Patched { patch } => desk.patched(patch),
-        Event::Cancelled => Ok(desk.cancelled()),
+        Event::Signalled { signal, payload } => decider.signalled(event, signal, payload),
+        Event::Advanced { .. } => decider.advanced(event),
+        Event::TimerFired { activation } => decider.timer_fired(event, *activation),
+        Event::WaitResolved { activation, payload } => decider.wait_resolved(*activation, payload),
+        Event::ActionDone { call, outcome } => decider.action_done(call, outcome),
+        Event::ActionFailed { call, failure, retries } => decider.action_failed(call, failure, *retries),
+        Event::ChildDone { activation, child, end } => decider.child_done(*activation, *child, end),
+        Event::Patched { patch } => decider.patched(patch),
+        Event::Cancelled => Ok(decider.cancelled()),
     }
 }
 
@@ -305,7 +305,7 @@ pub fn available(
     now: Timestamp,
 ) -> Result<Vec<Available>, DecideError> {
     let compiled = definition.compiled();
-    let desk = Desk { compiled, snapshot, answers, now };
+    let decider = Decider { compiled, snapshot, answers, now };
     let mut found = Vec::new();
     for activation in &snapshot.activations {
         let Some(place) = compiled.place(&activation.place) else { continue };
@@ -317,7 +317,7 @@ pub fn available(
                 from: activation.place.clone(),
                 to: compiled.places[transition.to].name.clone(),
                 signal: transition.on.signal().cloned(),
-                held_back_by: desk.held_back_by(Candidate { transition, activation })?,
+                held_back_by: decider.held_back_by(Candidate { transition, activation })?,
             });
         }
     }
@@ -325,14 +325,14 @@ pub fn available(
 }
 
 /// Everything a decision looks at.
-struct Desk<'a> {
+struct Decider<'a> {
     compiled: &'a Compiled,
     snapshot: &'a Snapshot,
     answers: &'a Answers,
     now: Timestamp,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> Decider<'a> {
     fn signalled(&self, event: &Event, signal: &Name, payload: &Value) -> Result<Decision, Rejected> {
         self.check_payload(signal, payload)?;
         let waits: Vec<_> = self.waits_for(signal).collect();

@@ -11,8 +11,8 @@ use stepwell_store::plan::{
     self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, new_row, ownership, refuse_step,
 };
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Head, Hint, NewRun, OpenWait, Refused, RunRow,
-    Step, StoredDefinition, TenantId,
+    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Head, Hint, NewRun, NextState, OpenWait, Refused,
+    RunRow, Step, StoredDefinition, TenantId,
 };
 
 use crate::rows;
@@ -111,18 +111,8 @@ fn plain_step(
     }
     let run = step.head.run;
     if let (Some(stored), Some(next)) = (moved.stored, &step.next) {
-        let version = rows::int(moved.head.version);
-        session.checkpoint_insert.execute(params![
-            tenant.uuid().into_bytes(),
-            run.uuid().into_bytes(),
-            version,
-            rows::int(stored.chain.base),
-            id.0.into_bytes(),
-            at.micros(),
-            &stored.body[..],
-            &next.entry[..],
-            None::<&[u8]>,
-        ])?;
+        let checkpoint = checkpoint(run, moved.head.version, stored, next);
+        insert_checkpoint(session, tenant, *id, *at, &checkpoint)?;
     }
     for activation in &step.close {
         close_wait(session.connection, tenant, run, *activation)?;
@@ -201,13 +191,7 @@ fn plain_create(
     if !insert_run(session, tenant, row)? {
         return Ok(Err(Refused::RunExists { run: new.run }));
     }
-    let checkpoint = CheckpointRow {
-        run: new.run,
-        version: new.version,
-        stored: stored.clone(),
-        entry: new.first.entry.clone(),
-        results: None,
-    };
+    let checkpoint = checkpoint(new.run, new.version, stored, &new.first);
     insert_checkpoint(session, tenant, *id, *at, &checkpoint)?;
     for wait in &new.open {
         open_wait(session.connection, tenant, new.run, wait)?;
@@ -217,6 +201,11 @@ fn plain_create(
         hints.push(Hint::Run(tenant, new.run));
     }
     Ok(Ok(Committed { created: vec![row.head(new.first.state.clone())], ..nothing() }))
+}
+
+/// The checkpoint of a commit without operations; the bytes are shared, not copied.
+fn checkpoint(run: RunId, version: u64, stored: &Stored, state: &NextState) -> CheckpointRow {
+    CheckpointRow { run, version, stored: stored.clone(), entry: state.entry.clone(), results: None }
 }
 
 /// Writes a plan down.
