@@ -11,8 +11,8 @@ use stepwell_store::plan::{
     self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, new_row, ownership, refuse_step,
 };
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Head, Hint, NewRun, NextState, OpenWait, Refused,
-    RunRow, Step, StoredDefinition, TenantId,
+    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Head, Hint, NewRun, OpenWait, Refused, RunRow,
+    Step, StoredDefinition, TenantId,
 };
 
 use crate::rows;
@@ -110,8 +110,8 @@ fn plain_step(
         return Ok(Err(refused.unwrap_or_else(moved)));
     }
     let run = step.head.run;
-    if let (Some(stored), Some(next)) = (moved.stored, &step.next) {
-        let checkpoint = checkpoint(run, moved.head.version, stored, next);
+    if let Some(stored) = moved.stored {
+        let checkpoint = checkpoint(run, moved.head.version, stored);
         insert_checkpoint(session, tenant, *id, *at, &checkpoint)?;
     }
     for activation in &step.close {
@@ -191,7 +191,7 @@ fn plain_create(
     if !insert_run(session, tenant, row)? {
         return Ok(Err(Refused::RunExists { run: new.run }));
     }
-    let checkpoint = checkpoint(new.run, new.version, stored, &new.first);
+    let checkpoint = checkpoint(new.run, new.version, stored);
     insert_checkpoint(session, tenant, *id, *at, &checkpoint)?;
     for wait in &new.open {
         open_wait(session.connection, tenant, new.run, wait)?;
@@ -204,8 +204,8 @@ fn plain_create(
 }
 
 /// The checkpoint of a commit without operations; the bytes are shared, not copied.
-fn checkpoint(run: RunId, version: u64, stored: &Stored, state: &NextState) -> CheckpointRow {
-    CheckpointRow { run, version, stored: stored.clone(), entry: state.entry.clone(), results: None }
+fn checkpoint(run: RunId, version: u64, stored: &Stored) -> CheckpointRow {
+    CheckpointRow { run, version, stored: stored.clone(), results: None }
 }
 
 /// Writes a plan down.
@@ -324,7 +324,7 @@ fn insert_checkpoint(
         commit.0.into_bytes(),
         at.micros(),
         &row.stored.body[..],
-        &row.entry[..],
+        &row.stored.entry[..],
         rows::blob(row.results.as_ref()),
     ])?;
     Ok(())

@@ -275,7 +275,7 @@ pub(crate) fn history(
             version,
             at: Timestamp::from_micros(row.get(1)?),
             commit: CommitId(Uuid::from_bytes(row.get(2)?)),
-            entry: rows::bytes(row, 3)?,
+            entry: delta::read_entry(&row.get::<_, Vec<u8>>(3)?)?,
             state,
         });
     }

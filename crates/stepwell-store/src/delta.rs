@@ -2,11 +2,13 @@
 //!
 //! A delta is the state compressed with the one before it as the dictionary. It survives scattered changes and costs
 //! about a microsecond per kilobyte. A whole state is written when the deltas since the last one have grown to a few
-//! times its size, so that neither loading a run nor its disk grows with the length of its history.
+//! times its size, so that neither loading a run nor its disk grows with the length of its history. A history entry is
+//! compressed by itself, with a dictionary of what entries look like, so that a listing reads no states.
 
 use bytes::Bytes;
 use lz4_flex::block;
 
+use crate::commit::NextState;
 use crate::run::Chain;
 
 /// Deltas since the last whole state may add up to this many times its size.
@@ -18,11 +20,13 @@ const WHOLE: u8 = 0;
 const WHOLE_PACKED: u8 = 1;
 const DELTA: u8 = 2;
 
-/// A state as stored, and the chain of checkpoints it is the newest of.
+/// A checkpoint as stored, and the chain it is the newest of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// The bytes to keep.
+    /// The state's bytes to keep.
     pub body: Bytes,
+    /// The history entry's bytes to keep.
+    pub entry: Bytes,
     /// The chain it belongs to.
     pub chain: Chain,
 }
@@ -32,23 +36,29 @@ pub struct Stored {
 #[error("a stored state cannot be read: {0}")]
 pub struct Unreadable(String);
 
-/// The first state of a run.
-pub fn whole(state: &[u8], version: u64) -> Stored {
-    Stored { body: pack(state), chain: Chain { base: version, bytes: 0 } }
+/// The first checkpoint of a run, or any that does not build on the one before.
+pub fn whole(checkpoint: &NextState, version: u64) -> Stored {
+    Stored {
+        body: pack(&checkpoint.state),
+        entry: pack_entry(&checkpoint.entry),
+        chain: Chain { base: version, bytes: 0 },
+    }
 }
 
-/// The state at `version`, whose predecessor is `before` and ends `chain`.
-pub fn next(before: &[u8], chain: Chain, state: &[u8], version: u64) -> Stored {
+/// The checkpoint at `version`, whose predecessor has the state `before` and ends `chain`.
+pub fn next(before: &[u8], chain: Chain, checkpoint: &NextState, version: u64) -> Stored {
+    let state = &checkpoint.state;
     if version.saturating_sub(chain.base) >= MAX_DELTAS {
-        return whole(state, version);
+        return whole(checkpoint, version);
     }
     let body = tagged(DELTA, state.len(), |out| block::compress_into_with_dict(state, out, before));
     let bytes = chain.bytes + body.len() as u64;
     let worth_it = body.len() * 2 <= state.len() + 64;
     if worth_it && bytes <= GROWTH * (state.len() as u64).max(256) {
-        return Stored { body: body.into(), chain: Chain { base: chain.base, bytes } };
+        let chain = Chain { base: chain.base, bytes };
+        return Stored { body: body.into(), entry: pack_entry(&checkpoint.entry), chain };
     }
-    whole(state, version)
+    whole(checkpoint, version)
 }
 
 /// Reads a chain of stored states, the whole one first; gives the last.
@@ -81,6 +91,20 @@ pub fn read_one(before: Option<&[u8]>, body: &[u8]) -> Result<Bytes, Unreadable>
     Ok(state.into())
 }
 
+/// Reads a stored history entry.
+pub fn read_entry(stored: &[u8]) -> Result<Bytes, Unreadable> {
+    read_one(Some(ENTRIES), stored)
+}
+
+/// What the entries of most checkpoints have in common. Stored entries need exactly this text to be read again: another
+/// one needs another tag.
+const ENTRIES: &[u8] = br#""payload":{"input":{"output":{"durationUs":__resolve_wait:__operator:__timer:__error:__start{"version":1,"action":"__auto:","at":"2026-01-01T00:00:00.000000Z","entered":[""],"exited":[""],"transitions":[""]"#;
+
+fn pack_entry(entry: &[u8]) -> Bytes {
+    let packed = tagged(DELTA, entry.len(), |out| block::compress_into_with_dict(entry, out, ENTRIES));
+    if packed.len() <= entry.len() { packed.into() } else { unpacked(entry) }
+}
+
 /// A whole state, packed when that saves something.
 fn pack(state: &[u8]) -> Bytes {
     if state.len() >= 512 {
@@ -89,9 +113,13 @@ fn pack(state: &[u8]) -> Bytes {
             return packed.into();
         }
     }
-    let mut body = Vec::with_capacity(state.len() + 1);
+    unpacked(state)
+}
+
+fn unpacked(bytes: &[u8]) -> Bytes {
+    let mut body = Vec::with_capacity(bytes.len() + 1);
     body.push(WHOLE);
-    body.extend_from_slice(state);
+    body.extend_from_slice(bytes);
     body.into()
 }
 
@@ -119,7 +147,11 @@ const HEADER: usize = 5;
 mod tests {
     use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 
-    use super::{Chain, GROWTH, MAX_DELTAS, next, read, read_one, whole};
+    use super::{Chain, DELTA, GROWTH, MAX_DELTAS, NextState, next, read, read_entry, read_one, whole};
+
+    fn checkpoint(state: &[u8]) -> NextState {
+        NextState { state: state.to_vec().into(), entry: state.to_vec().into(), places: Vec::new() }
+    }
 
     fn states() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let piece = prop_oneof![
@@ -133,10 +165,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_chain_of_states_reads_back(states in states()) {
-            let mut stored = vec![whole(&states[0], 0)];
+            let mut stored = vec![whole(&checkpoint(&states[0]), 0)];
             for (version, pair) in states.windows(2).enumerate() {
                 let chain = stored[version].chain;
-                stored.push(next(&pair[0], chain, &pair[1], version as u64 + 1));
+                stored.push(next(&pair[0], chain, &checkpoint(&pair[1]), version as u64 + 1));
             }
             for (version, state) in states.iter().enumerate() {
                 let Chain { base, bytes } = stored[version].chain;
@@ -144,18 +176,31 @@ mod tests {
                 assert!(bytes <= GROWTH * (state.len() as u64).max(256));
                 let chain = stored[base as usize..=version].iter().map(|stored| &stored.body[..]);
                 assert_eq!(&read(chain).unwrap()[..], &state[..]);
+                assert_eq!(&read_entry(&stored[version].entry).unwrap()[..], &state[..]);
             }
         }
     }
 
     #[test]
     fn a_broken_body_is_an_error_and_not_a_wrong_state() {
-        let first = whole(&[b'x'; 2000], 0);
+        let first = whole(&checkpoint(&[b'x'; 2000]), 0);
         assert!(read_one(None, &[]).is_err());
         assert!(read_one(None, &[9, 1, 0, 0, 0, 1]).is_err());
         assert!(read_one(None, &first.body[..4]).is_err());
-        let second = next(&[b'x'; 2000], first.chain, &[b'y'; 2000], 1);
-        assert_eq!(second.body[0], super::DELTA);
+        let second = next(&[b'x'; 2000], first.chain, &checkpoint(&[b'y'; 2000]), 1);
+        assert_eq!(second.body[0], DELTA);
         assert!(read_one(None, &second.body).is_err());
+    }
+
+    /// Databases out there are full of entries that need this very dictionary.
+    #[test]
+    fn an_entry_stored_long_ago_can_still_be_read() {
+        let entry =
+            br#"{"version":7,"action":"APPROVE","at":"2026-05-04T03:02:01Z","entered":["b"],"exited":["a"]}"#;
+        let stored = whole(&NextState { entry: entry.to_vec().into(), ..checkpoint(b"{}") }, 0).entry;
+        let long_ago: &[u8] =
+            b"\x02[\x00\x00\x00\x07r\x00\x177r\x00zAPPROVEr\x00\xdb5-04T03:02:01k\x00\x18bl\x00`[\"a\"]}";
+        assert_eq!(&read_entry(long_ago).unwrap()[..], entry);
+        assert!(stored.len() < entry.len() * 3 / 4, "{} of {}", stored.len(), entry.len());
     }
 }

@@ -338,7 +338,7 @@ impl Store for MemoryStore {
             let rows = tables.checkpoints.range((run, from)..=(run, u64::MAX)).take(page_rows(limit) + 1);
             for ((_, version), (row, commit, at)) in rows {
                 let state = with_state.then(|| tables.state_at(run, *version)).transpose()?;
-                let (entry, commit) = (row.entry.clone(), *commit);
+                let (entry, commit) = (delta::read_entry(&row.stored.entry)?, *commit);
                 items.push(HistoryRow { version: *version, at: *at, commit, entry, state });
             }
             Ok(Page::cut(items, limit, |row| (row.version + 1).to_string()))

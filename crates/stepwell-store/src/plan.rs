@@ -70,10 +70,8 @@ pub struct CheckpointRow {
     pub run: RunId,
     /// The version.
     pub version: u64,
-    /// The state as stored.
+    /// The state and the history entry as stored.
     pub stored: Stored,
-    /// The history entry.
-    pub entry: Bytes,
     /// The results of the commit's operations (JSON), if it had any.
     pub results: Option<Bytes>,
 }
@@ -171,8 +169,7 @@ pub fn ownership(step: &Step) -> (Option<crate::run::ProcessId>, u64) {
 pub fn advance(step: &Step, next: Option<&NextState>) -> (Head, Option<Stored>) {
     let head = &step.head;
     let (owner, fence) = ownership(step);
-    let stored =
-        next.map(|next| delta::next(&head.state, head.chain, &next.state, head.version.saturating_add(1)));
+    let stored = next.map(|next| delta::next(&head.state, head.chain, next, head.version.saturating_add(1)));
     let moved = Head {
         run: head.run,
         revision: head.revision.saturating_add(1),
@@ -190,7 +187,7 @@ pub fn advance(step: &Step, next: Option<&NextState>) -> (Head, Option<Stored>) 
 
 /// The row of a run that begins.
 pub fn new_row(new: &NewRun, at: Timestamp) -> (RunRow, Stored) {
-    let stored = delta::whole(&new.first.state, new.version);
+    let stored = delta::whole(&new.first, new.version);
     let row = RunRow {
         run: new.run,
         workflow: new.workflow.clone(),
@@ -399,13 +396,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         row.updated_at = self.at;
         if let (Some(next), Some(stored)) = (next, stored) {
             row.places = next.places;
-            let checkpoint = CheckpointRow {
-                run,
-                version: head.version,
-                stored,
-                entry: next.entry,
-                results: stored_results,
-            };
+            let checkpoint = CheckpointRow { run, version: head.version, stored, results: stored_results };
             plan.checkpoints.push(checkpoint);
         }
         self.dirty.push(run);
@@ -425,7 +416,6 @@ impl<'a, R: Rows> Planner<'a, R> {
                 run: new.run,
                 version: new.version,
                 stored,
-                entry: new.first.entry,
                 // Where the commit's reference points to.
                 results: results.filter(|_| first && index == 0).cloned(),
             });

@@ -16,8 +16,7 @@ use super::make::{at, tenant};
 pub use super::random::scripts;
 use super::{Fresh, Shared};
 use crate::commit::{Commit, CommitError, CommitId, CommitRef, NextState, Ownership, Step};
-use crate::delta;
-use crate::run::{Head, OpenWait, ProcessId, Status};
+use crate::run::{Chain, Head, OpenWait, ProcessId, Status};
 use crate::scope::TenantScope;
 use crate::store::{
     Beat, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Store, StoreError, Sweep, SweepWhat,
@@ -316,7 +315,7 @@ fn nowhere(run: RunId) -> Head {
         wake: None,
         inbox_seen: 0,
         state: Bytes::new(),
-        chain: delta::whole(b"", 0).chain,
+        chain: Chain { base: 0, bytes: 0 },
     }
 }
 
