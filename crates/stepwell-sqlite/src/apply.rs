@@ -4,7 +4,7 @@
 //! commit is planned on the rows it names, and the plan is written down. Neither has anything to undo: a commit that is
 //! refused has written nothing.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Statement, params};
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::delta::Stored;
 use stepwell_store::plan::{
@@ -188,7 +188,7 @@ fn plain_create(
 ) -> Applied {
     let Commit { id, at, step: _, create: _, send: _, cells: _, fills: _, keys: _, definitions, audit } =
         commit;
-    if !insert_run(session, tenant, row)? {
+    if !put_run(&mut session.run_insert, tenant, row)? {
         return Ok(Err(Refused::RunExists { run: new.run }));
     }
     let checkpoint = checkpoint(new.run, new.version, stored);
@@ -227,10 +227,11 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
         committed,
     } = plan;
     for row in &insert {
-        insert_run(session, tenant, row)?;
+        put_run(&mut session.run_insert, tenant, row)?;
     }
     for row in &update {
-        write_run(session.connection, tenant, row)?;
+        let mut statement = session.connection.prepare_cached(sql::run_write)?;
+        put_run(&mut statement, tenant, row)?;
     }
     for row in &checkpoints {
         insert_checkpoint(session, tenant, commit, at, row)?;
@@ -258,9 +259,10 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
     Ok(committed)
 }
 
-fn insert_run(session: &mut Session<'_>, tenant: TenantId, row: &RunRow) -> rusqlite::Result<bool> {
+/// Writes a run's row by either of the statements that take all of it; says whether one was written.
+fn put_run(statement: &mut Statement<'_>, tenant: TenantId, row: &RunRow) -> rusqlite::Result<bool> {
     let parent = row.parent.as_ref();
-    let inserted = session.run_insert.execute(params![
+    let written = statement.execute(params![
         tenant.uuid().into_bytes(),
         row.run.uuid().into_bytes(),
         row.workflow.as_str(),
@@ -284,29 +286,7 @@ fn insert_run(session: &mut Session<'_>, tenant: TenantId, row: &RunRow) -> rusq
         row.created_at.micros(),
         row.updated_at.micros(),
     ])?;
-    Ok(inserted == 1)
-}
-
-fn write_run(connection: &Connection, tenant: TenantId, row: &RunRow) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(sql::run_write)?;
-    statement.execute(params![
-        tenant.uuid().into_bytes(),
-        row.run.uuid().into_bytes(),
-        rows::int(row.revision),
-        rows::int(row.version),
-        rows::int(row.fence),
-        rows::id(row.owner.map(|owner| owner.0)),
-        row.status.as_str(),
-        rows::places(&row.places),
-        rows::time(row.wake),
-        rows::int(row.inbox_seq),
-        rows::int(row.inbox_len),
-        rows::int(row.chain.base),
-        rows::int(row.chain.bytes),
-        rows::blob(row.attempt.as_ref()),
-        row.updated_at.micros(),
-    ])?;
-    Ok(())
+    Ok(written == 1)
 }
 
 fn insert_checkpoint(

@@ -1,5 +1,6 @@
--- A row that was decided on under the writer's lock, written back whole but for what never changes.
+-- A row that was decided on under the writer's lock, written back whole but for what never changes. The parameters are
+-- those of run_insert.
 update runs
-   set revision = ?3, version = ?4, fence = ?5, owner = ?6, status = ?7, places = ?8, wake_at = ?9, inbox_seq = ?10,
-       inbox_len = ?11, chain_base = ?12, chain_bytes = ?13, attempt = ?14, updated_at = ?15
+   set revision = ?5, version = ?6, fence = ?7, owner = ?8, status = ?9, places = ?10, wake_at = ?11, inbox_seq = ?12,
+       inbox_len = ?13, chain_base = ?14, chain_bytes = ?15, attempt = ?16, updated_at = ?22
  where tenant = ?1 and id = ?2
