@@ -8,7 +8,7 @@ use super::Shared;
 use super::ask::{apply, claim, claimed, load, moved, refuse, started, taken, topics};
 use super::make::{ME, Make, at, attempt, due_run, end, message, new_run, process, run, step, to};
 use crate::commit::{Commit, CommitError, Delivery, Missing, NewMessage, NewRun, Refused, Send, Step};
-use crate::run::{Message, Status};
+use crate::run::{Head, Message, Status};
 
 /// A message that counts against no limit.
 fn quiet(to: RunId, topic: &str) -> Send {
@@ -84,9 +84,15 @@ cases! { inbox as __suite_inbox;
         let head = moved(store, Commit { step: Some(asleep), ..make.commit_at(at(6)) }).await;
         assert_eq!(head.wake, None, "the head still does not know of it");
         assert_eq!(wake_of(store, 1).await, Some(at(4)), "it is due since the message came");
-        let later = Step { wake: Some(at(500)), ..attempt(&head, None) };
-        let head = moved(store, Commit { step: Some(later), ..make.commit_at(at(7)) }).await;
-        assert_eq!(wake_of(store, 1).await, Some(at(4)), "it is due since the message came");
+        for later in [step(&head, "later"), attempt(&head, None)] {
+            let head = load(store, run(1)).await.head;
+            // As if it had been loaded before the message came.
+            let head = Head { inbox_seen: 0, wake: None, ..head };
+            let later = Step { head, wake: Some(at(500)), ..later };
+            moved(store, Commit { step: Some(later), ..make.commit_at(at(7)) }).await;
+            assert_eq!(wake_of(store, 1).await, Some(at(4)), "it is due since the message came");
+        }
+        let head = Head { inbox_seen: 0, ..load(store, run(1)).await.head };
         let sooner = Step { wake: Some(at(2)), ..step(&head, "soon") };
         moved(store, Commit { step: Some(sooner), ..make.commit_at(at(8)) }).await;
         assert_eq!(wake_of(store, 1).await, Some(at(2)), "what is due already stays due since then");
