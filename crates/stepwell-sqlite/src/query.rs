@@ -254,7 +254,8 @@ pub(crate) fn history(
 ) -> Read<Page<HistoryRow>> {
     let HistoryQuery { run, from, with_state, limit } = query;
     let mut statement = connection.prepare_cached(sql::history)?;
-    let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(*from), ask(*limit)];
+    let (tenant_id, run_id) = (tenant.uuid().into_bytes(), run.uuid().into_bytes());
+    let which = params![tenant_id, run_id, rows::int(*from), ask(*limit), with_state];
     let mut found = statement.query(which)?;
     let mut items: Vec<HistoryRow> = Vec::new();
     let mut before: Option<Bytes> = None;

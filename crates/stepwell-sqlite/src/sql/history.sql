@@ -1,5 +1,5 @@
--- A run's checkpoints from a version on, oldest first.
-select version, at, commit_id, entry, body, base
+-- A run's checkpoints from a version on, oldest first; their states only if asked for.
+select version, at, commit_id, entry, case when ?5 then body end, base
   from checkpoints
  where tenant = ?1 and run = ?2 and version >= ?3
  order by version
