@@ -1,5 +1,7 @@
 //! What SQLite's errors mean to whoever asked.
 
+use std::sync::{Arc, OnceLock};
+
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
 use stepwell_store::StoreError;
@@ -50,6 +52,18 @@ pub enum OpenError {
     /// The schema cannot be used or brought up to date.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Why the store closed itself; empty while it is open.
+pub(crate) type Failed = Arc<OnceLock<String>>;
+
+/// What an error on a writing connection means; one after which the disk cannot be trusted closes the store.
+pub(crate) fn note(failed: &Failed, error: &rusqlite::Error) -> StoreError {
+    let meaning = store_error(error);
+    if let StoreError::Fatal(why) = &meaning {
+        let _ = failed.set(why.clone());
+    }
+    meaning
 }
 
 /// A mistake of SQLite's as a store error.

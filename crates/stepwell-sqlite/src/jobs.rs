@@ -5,7 +5,6 @@ use stepwell_store::{CommitError, CommitRef, Committed, HintSender, StoreError, 
 use tokio::sync::oneshot;
 
 use crate::apply::{self, Prepared};
-use crate::error::store_error;
 use crate::statements::Session;
 
 /// One piece of work for the writer. It may be applied again, in a transaction of its own, if its batch fails.
@@ -88,11 +87,5 @@ impl<T: Send, F: FnMut(&Connection) -> rusqlite::Result<Result<T, StoreError>> +
             Failure::Unknown(why) => StoreError::Fatal(why.clone()),
         };
         let _ = self.reply.send(Err(error));
-    }
-}
-
-impl Failure {
-    pub(crate) fn before_commit(error: &rusqlite::Error) -> Self {
-        Failure::Store(store_error(error))
     }
 }

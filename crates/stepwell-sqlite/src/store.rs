@@ -15,11 +15,11 @@ use stepwell_store::{
 use tokio::sync::oneshot;
 
 use crate::apply::Prepared;
-use crate::error::OpenError;
+use crate::error::{Failed, OpenError};
 use crate::jobs::{CallJob, CommitJob, Job};
 use crate::lock::Lock;
 use crate::reader::{ReadError, Readers};
-use crate::writer::{self, Failed, Jobs};
+use crate::writer::{self, Jobs};
 use crate::{connection, migrate, query};
 
 /// How a database is opened.

@@ -1,7 +1,8 @@
 //! Keeps the write-ahead log short without making a commit wait for it.
 //!
 //! A thread of its own copies the log into the database while the writer goes on. What came meanwhile is little; the
-//! writer copies that itself between two batches, so that the log can begin again at its start.
+//! writer copies that itself between two batches, so that the log can begin again at its start. What goes wrong is tried
+//! again, but for an fsync that failed: that closes the store, here as after a commit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 
 use crate::connection;
-use crate::error::OpenError;
+use crate::error::{Failed, OpenError, note};
 
 /// So many times its length the log may have before the writer does not wait for the other thread any more.
 const PATIENCE: i64 = 8;
@@ -31,19 +32,18 @@ pub(crate) struct Log {
     /// Pages from which on the log is emptied.
     pages: i64,
     batches: u32,
+    failed: Failed,
 }
 
 impl Log {
-    pub(crate) fn open(path: &Path, pages: u32) -> Result<Log, OpenError> {
+    pub(crate) fn open(path: &Path, pages: u32, failed: Failed) -> Result<Log, OpenError> {
         let connection = connection::checkpointing(path)?;
         let (start, started) = sync_channel::<()>(1);
         let phase = Arc::new(AtomicU8::new(IDLE));
-        let shared = phase.clone();
+        let (shared, noted) = (phase.clone(), failed.clone());
         let thread = std::thread::Builder::new().name("stepwell-wal".to_owned()).spawn(move || {
             while started.recv().is_ok() {
-                if let Err(error) = checkpoint(&connection) {
-                    tracing::warn!(%error, "the log could not be copied; it will be tried again");
-                }
+                checkpoint(&connection, &noted);
                 shared.store(COPIED, Ordering::Release);
             }
         });
@@ -51,7 +51,7 @@ impl Log {
             path: path.display().to_string(),
             reason: format!("the thread for the log cannot be started: {error}"),
         })?;
-        Ok(Log { phase, start: Some(start), thread: Some(thread), pages: pages.into(), batches: 0 })
+        Ok(Log { phase, start: Some(start), thread: Some(thread), pages: pages.into(), batches: 0, failed })
     }
 
     /// Called by the writer between two batches.
@@ -81,9 +81,7 @@ impl Log {
 
     /// Copies what is left; after that the next commit begins the log anew, if no reader is in it.
     fn finish(&self, writer: &Connection) {
-        if let Err(error) = checkpoint(writer) {
-            tracing::warn!(%error, "the log could not be copied; it will be tried again");
-        }
+        checkpoint(writer, &self.failed);
         self.phase.store(IDLE, Ordering::Release);
     }
 }
@@ -97,8 +95,11 @@ impl Drop for Log {
     }
 }
 
-fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
-    connection.query_row("pragma wal_checkpoint(passive)", [], |_| Ok(()))
+fn checkpoint(connection: &Connection, failed: &Failed) {
+    if let Err(error) = connection.query_row("pragma wal_checkpoint(passive)", [], |_| Ok(())) {
+        let meaning = note(failed, &error);
+        tracing::warn!(%meaning, "the log could not be copied into the database");
+    }
 }
 
 /// Pages in the log that are not yet in the database.

@@ -6,21 +6,17 @@
 //! nobody knows, and the store closes itself: after a failed fsync the next one proves nothing.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use stepwell_store::{HintSender, StoreError};
 use tokio::sync::mpsc;
 
-use crate::error::{OpenError, store_error};
+use crate::error::{Failed, OpenError, note};
 use crate::jobs::{Failure, Job};
 use crate::statements::Session;
 use crate::store::Options;
 use crate::wal::Log;
-
-/// Why the store closed itself; empty while it is open.
-pub(crate) type Failed = Arc<OnceLock<String>>;
 
 /// Where the writer gets its work from.
 pub(crate) type Jobs = mpsc::Sender<Box<dyn Job>>;
@@ -33,7 +29,7 @@ pub(crate) fn start(
     hints: HintSender,
     failed: Failed,
 ) -> Result<(Jobs, JoinHandle<()>), OpenError> {
-    let log = Log::open(path, options.wal_pages)?;
+    let log = Log::open(path, options.wal_pages, failed.clone())?;
     let batch = options.batch.max(1);
     let (send, receive) = mpsc::channel(options.queue.max(1));
     let thread = std::thread::Builder::new().name("stepwell-writer".to_owned()).spawn(move || {
@@ -80,7 +76,7 @@ impl Writer<'_> {
             Err(error) => {
                 self.roll_back();
                 if let [_] = jobs[..] {
-                    let failure = Failure::before_commit(&error);
+                    let failure = Failure::Store(note(&self.failed, &error));
                     jobs.into_iter().for_each(|job| job.failed(&failure));
                 } else {
                     jobs.into_iter().for_each(|job| self.batch(vec![job]));
@@ -100,11 +96,8 @@ impl Writer<'_> {
             return;
         };
         self.roll_back();
-        let failure = match store_error(&error) {
-            StoreError::Fatal(why) => {
-                let _ = self.failed.set(why.clone());
-                Failure::Unknown(why)
-            }
+        let failure = match note(&self.failed, &error) {
+            StoreError::Fatal(why) => Failure::Unknown(why),
             other => Failure::Store(other),
         };
         jobs.into_iter().for_each(|job| job.failed(&failure));

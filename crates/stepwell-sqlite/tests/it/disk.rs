@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use rusqlite::ffi;
 use stepwell_core::RunId;
-use stepwell_sqlite::SqliteStore;
+use stepwell_sqlite::{Options, SqliteStore};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{CommitError, Head, Store, StoreError};
 use uuid::Uuid;
 
 /// What the next calls on the log of a `faulty.sqlite` answer with; 0 = what the real file system answers.
 static SYNC: AtomicI32 = AtomicI32::new(0);
+/// The same for the database file itself, which is written and synced only when the log is copied into it.
+static SYNC_DATA: AtomicI32 = AtomicI32::new(0);
 static WRITE: AtomicI32 = AtomicI32::new(0);
 static SYNCED: AtomicUsize = AtomicUsize::new(0);
 /// The faults are the process's: one test at a time.
@@ -23,8 +25,12 @@ static REAL: OnceLock<Real> = OnceLock::new();
 
 struct Real {
     vfs: *mut ffi::sqlite3_vfs,
-    methods: OnceLock<(ffi::sqlite3_io_methods, &'static ffi::sqlite3_io_methods)>,
+    log: Methods,
+    data: Methods,
 }
+
+/// SQLite's own methods of a kind of file, and ours in their place.
+type Methods = OnceLock<(ffi::sqlite3_io_methods, &'static ffi::sqlite3_io_methods)>;
 
 // The pointers are to SQLite's own static tables, which never change.
 unsafe impl Send for Real {}
@@ -39,29 +45,42 @@ unsafe extern "C" fn open(
 ) -> c_int {
     let real = REAL.get().expect("registered before it is used");
     let code = unsafe { ((*real.vfs).xOpen.expect("unix has it"))(real.vfs, name, file, flags, out) };
-    let is_log = flags & ffi::SQLITE_OPEN_WAL != 0;
-    if code == ffi::SQLITE_OK
-        && is_log
-        && unsafe { CStr::from_ptr(name) }.to_bytes().ends_with(b"/faulty.sqlite-wal")
-    {
-        let methods = unsafe { &*(*file).pMethods };
-        let (_, patched) = real.methods.get_or_init(|| {
-            let patched = ffi::sqlite3_io_methods { xSync: Some(sync), xWrite: Some(write), ..*methods };
-            (*methods, Box::leak(Box::new(patched)))
-        });
+    if code != ffi::SQLITE_OK || name.is_null() {
+        return code;
+    }
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    let replace = |slot: &Methods, patch: fn(ffi::sqlite3_io_methods) -> ffi::sqlite3_io_methods| {
+        let methods = unsafe { *(*file).pMethods };
+        let (_, patched) = slot.get_or_init(|| (methods, Box::leak(Box::new(patch(methods)))));
         unsafe { (*file).pMethods = *patched };
+    };
+    if name.ends_with(b"/faulty.sqlite-wal") {
+        replace(&real.log, |methods| ffi::sqlite3_io_methods {
+            xSync: Some(sync),
+            xWrite: Some(write),
+            ..methods
+        });
+    } else if name.ends_with(b"/faulty.sqlite") {
+        replace(&real.data, |methods| ffi::sqlite3_io_methods { xSync: Some(sync_data), ..methods });
     }
     code
 }
 
-fn original() -> &'static ffi::sqlite3_io_methods {
-    &REAL.get().and_then(|real| real.methods.get()).expect("a file was opened").0
+fn original(slot: fn(&Real) -> &Methods) -> &'static ffi::sqlite3_io_methods {
+    &REAL.get().and_then(|real| slot(real).get()).expect("a file was opened").0
 }
 
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
     SYNCED.fetch_add(1, Ordering::SeqCst);
     match SYNC.load(Ordering::SeqCst) {
-        0 => unsafe { (original().xSync.expect("unix has it"))(file, flags) },
+        0 => unsafe { (original(|real| &real.log).xSync.expect("unix has it"))(file, flags) },
+        code => code,
+    }
+}
+
+unsafe extern "C" fn sync_data(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
+    match SYNC_DATA.load(Ordering::SeqCst) {
+        0 => unsafe { (original(|real| &real.data).xSync.expect("unix has it"))(file, flags) },
         code => code,
     }
 }
@@ -73,7 +92,7 @@ unsafe extern "C" fn write(
     offset: ffi::sqlite3_int64,
 ) -> c_int {
     match WRITE.load(Ordering::SeqCst) {
-        0 => unsafe { (original().xWrite.expect("unix has it"))(file, data, amount, offset) },
+        0 => unsafe { (original(|real| &real.log).xWrite.expect("unix has it"))(file, data, amount, offset) },
         code => code,
     }
 }
@@ -85,7 +104,7 @@ fn install() {
         let real = ffi::sqlite3_vfs_find(std::ptr::null());
         assert!(!real.is_null());
         assert_eq!(CStr::from_ptr((*real).zName).to_str(), Ok("unix"));
-        assert!(REAL.set(Real { vfs: real, methods: OnceLock::new() }).is_ok());
+        assert!(REAL.set(Real { vfs: real, log: OnceLock::new(), data: OnceLock::new() }).is_ok());
         let name: *const c_char = c"failing".as_ptr();
         let failing = Box::new(ffi::sqlite3_vfs { zName: name, xOpen: Some(open), ..*real });
         assert_eq!(ffi::sqlite3_vfs_register(Box::leak(failing), 1), ffi::SQLITE_OK);
@@ -130,6 +149,35 @@ async fn a_failed_fsync_closes_the_store_and_loses_nothing_that_was_acknowledged
     assert_eq!(found == 1, known.is_some(), "the look-up says what the database says");
     let head = ask::load(&store, head.run).await.head;
     ask::moved(&store, make.step(make::step(&head, "goes on"))).await;
+}
+
+/// The accident: the fsync of the database file failed while the log was copied into it, in a thread of its own; that was
+/// only logged, and commits went on.
+#[tokio::test]
+async fn a_failed_fsync_while_the_log_is_copied_closes_the_store_too() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    install();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("faulty.sqlite");
+    let make = make::Make::new();
+    let store = SqliteStore::open_with(&path, Options { wal_pages: 1, ..Options::default() }).unwrap();
+    let mut head = begin(&store, &make, 1).await;
+    SYNC_DATA.store(ffi::SQLITE_IOERR_FSYNC, Ordering::SeqCst);
+    let mut closed = None;
+    for _ in 0..10_000 {
+        match store.commit(make::ME, make.step(make::step(&head, "on"))).await {
+            Ok(committed) => head = committed.head.unwrap(),
+            Err(error) => {
+                closed = Some(error);
+                break;
+            }
+        }
+    }
+    SYNC_DATA.store(0, Ordering::SeqCst);
+    assert!(matches!(&closed, Some(CommitError::Store(StoreError::Fatal(_)))), "{closed:?}");
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(ask::load(&store, head.run).await.head, head, "what was acknowledged is in the log");
 }
 
 #[tokio::test]
