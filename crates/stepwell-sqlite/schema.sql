@@ -1,4 +1,4 @@
--- Runs and their checkpoints, inboxes and waits; cells, keys, definitions, the audit trail and the processes.
+-- Runs and their checkpoints, documents, inboxes and waits; cells, keys, definitions, the audit trail and the processes.
 
 -- Narrow and hot: one row per run, and the work queue too.
 create table runs (
@@ -30,7 +30,7 @@ create index runs_due on runs (tenant, wake_at, id) where owner is null and wake
 create index runs_owned on runs (tenant, owner, id) where owner is not null;
 create index runs_by_workflow on runs (tenant, workflow, id);
 create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
-create index runs_ended on runs (tenant, updated_at, id) where status in ('completed', 'cancelled');
+create index runs_ended on runs (tenant, updated_at, id) where status in ('completed', 'cancelled') and wake_at is null;
 create index runs_in_need on runs (tenant, status, id) where status in ('pending', 'suspended', 'failed');
 
 -- Append-only. A rowid table: rows of this size in a table without one cost twice.
@@ -46,6 +46,22 @@ create table checkpoints (
     results   blob
 ) strict;
 create unique index checkpoints_by_version on checkpoints (tenant, run, version);
+
+-- What a run shows besides its state, by the versions it is visible from and to; without the latter it still is.
+create table documents (
+    tenant       blob    not null,
+    run          blob    not null,
+    key          text    not null,
+    kind         text    not null,
+    body         blob    not null,
+    tags         text    not null,
+    visible_from integer not null,
+    visible_to   integer,
+    ordinal      integer not null,
+    at           integer not null
+) strict;
+create unique index documents_by_key on documents (tenant, run, key, visible_from);
+create index documents_by_end on documents (tenant, run, visible_to, visible_from, ordinal);
 
 create table inbox (
     tenant      blob    not null,
@@ -111,6 +127,7 @@ create table definitions (
     body     blob    not null
 ) strict;
 create unique index definitions_by_hash on definitions (tenant, hash);
+create index definitions_by_workflow on definitions (tenant, workflow, version, hash);
 
 -- Append-only.
 create table audit (

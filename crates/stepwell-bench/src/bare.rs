@@ -5,19 +5,25 @@
 
 use std::path::Path;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::{Connection, params};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use crate::sample::{Slice, gather};
+use crate::script::State;
 
 const BATCH: usize = 256;
 
 /// A row to be updated and a checkpoint to be inserted.
-pub(crate) struct Work {
-    pub(crate) run: [u8; 16],
-    pub(crate) version: u64,
-    pub(crate) state: Bytes,
-    pub(crate) done: oneshot::Sender<()>,
+struct Work {
+    run: [u8; 16],
+    version: u64,
+    state: Bytes,
+    done: oneshot::Sender<()>,
 }
 
 /// The bare loop's database.
@@ -35,8 +41,42 @@ impl Bare {
         Ok(Bare { send: Some(send), thread: Some(thread) })
     }
 
-    pub(crate) fn sender(&self) -> Option<mpsc::Sender<Work>> {
-        self.send.clone()
+    /// As many producers as asked for, each of which commits one state after the other; after `run_length` commits
+    /// a producer begins another run.
+    pub(crate) fn slice(
+        &self,
+        runtime: &Runtime,
+        number: usize,
+        producers: usize,
+        length: Duration,
+        run_length: u64,
+    ) -> Result<Slice, String> {
+        let sender = self.send.clone().ok_or("the bare writer is gone")?;
+        let tasks = (0..producers).map(|producer| {
+            let sender = sender.clone();
+            async move {
+                let mut runs = 0;
+                let mut state = State::new(seed(number, producer));
+                let mut times = Vec::new();
+                let begin = Instant::now();
+                while begin.elapsed() < length {
+                    if state.version >= run_length {
+                        runs += 1;
+                        state = State::new(seed(number, producer).wrapping_add(runs << 48));
+                    }
+                    let run = run_of(number, producer, runs).into_bytes();
+                    let (done, answer) = oneshot::channel();
+                    let work = Work { run, version: state.version, state: state.bytes(), done };
+                    let started = Instant::now();
+                    sender.send(work).await.map_err(|_| "the bare writer is gone")?;
+                    answer.await.map_err(|_| "the bare writer is gone")?;
+                    times.push(started.elapsed().as_secs_f64() * 1e6);
+                    state.step();
+                }
+                Ok(times)
+            }
+        });
+        gather(runtime, tasks)
     }
 
     pub(crate) fn close(mut self) -> Result<(), String> {
@@ -47,6 +87,17 @@ impl Bare {
             None => Ok(()),
         }
     }
+}
+
+/// Which run a producer works on: new ones in each slice, near each other as the engine's ids are.
+pub(crate) fn run_of(slice: usize, producer: usize, runs: u64) -> Uuid {
+    Uuid::from_u128(
+        ((slice as u128 + 1) << 96) | (u128::from(runs) << 72) | ((producer as u128 + 1) << 48) | 0x5eed,
+    )
+}
+
+pub(crate) fn seed(slice: usize, producer: usize) -> u64 {
+    (slice as u64) << 32 | producer as u64
 }
 
 fn prepare(connection: Connection) -> rusqlite::Result<Connection> {

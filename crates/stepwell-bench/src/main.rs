@@ -2,10 +2,21 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod bare;
+mod child;
 mod commit;
+mod effects;
+mod engines;
+mod histories;
 mod kill;
+mod kill_engine;
+mod machine;
+mod recover;
 mod sample;
 mod script;
+mod signal;
+mod sleepers;
+mod ten_step;
+mod watched;
 
 use std::process::ExitCode;
 
@@ -23,6 +34,22 @@ struct Cli {
 enum Command {
     /// Many concurrent small commits, against a bare loop on the same database in the same run.
     Commit(commit::Options),
+    /// Workflows of ten durable steps, against a bare loop on the same database in the same run.
+    TenStep(ten_step::Options),
+    /// Runs that wait for a signal, against a bare loop on the same database in the same run.
+    Signal(signal::Options),
+    /// A process with thousands of runs in flight is killed; how soon the next one goes on.
+    Recover(recover::Options),
+    /// The two processes of `recover`.
+    #[command(hide = true)]
+    RecoverPart(recover::Part),
+    /// Runs that sleep and wake; what they cost meanwhile, and how late they are.
+    Sleepers(sleepers::Options),
+    /// An engine is killed again and again; every workflow must finish, every step be committed once.
+    KillEngine(kill_engine::Options),
+    /// The process that `kill-engine` kills.
+    #[command(hide = true)]
+    KillEnginePart(kill_engine::Part),
     /// A process that commits is killed again and again; every acknowledged commit must be there.
     Kill(kill::Kill),
     /// The process that `kill` kills.
@@ -37,9 +64,25 @@ enum StoreKind {
     Sqlite,
 }
 
+/// As many threads as there are cores.
+fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(std::thread::available_parallelism().map_or(2, std::num::NonZero::get))
+        .enable_time()
+        .build()
+        .map_err(|error| error.to_string())
+}
+
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Commit(options) => commit::run(&options),
+        Command::TenStep(options) => ten_step::run(&options),
+        Command::Signal(options) => signal::run(&options),
+        Command::Recover(options) => recover::run(&options),
+        Command::RecoverPart(part) => recover::part(&part),
+        Command::Sleepers(options) => sleepers::run(&options),
+        Command::KillEngine(options) => kill_engine::run(&options),
+        Command::KillEnginePart(part) => kill_engine::part(&part),
         Command::Kill(options) => kill::run(&options),
         Command::Victim(victim) => kill::victim(&victim),
     };

@@ -1,6 +1,9 @@
 //! Times of single operations, and what is said about many of them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 /// What one slice of a measurement saw.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +31,64 @@ pub(crate) fn quantile(values: &mut [f64], part: f64) -> f64 {
 /// The middle value.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     quantile(&mut values, 0.5)
+}
+
+/// Slices of ours and of the bare loop, in pairs.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    ours: Vec<Slice>,
+    raw: Vec<Slice>,
+}
+
+impl Pairs {
+    pub(crate) fn push(&mut self, ours: Slice, raw: Slice) {
+        self.ours.push(ours);
+        self.raw.push(raw);
+    }
+
+    /// What is said about them; the ratio is the median of the pairs'.
+    pub(crate) fn line(&self, workload: &str) -> Value {
+        let times = |slices: &[Slice]| {
+            slices.iter().flat_map(|slice| slice.times_us.iter().copied()).collect::<Vec<_>>()
+        };
+        let (mut ours_us, mut raw_us) = (times(&self.ours), times(&self.raw));
+        let per_s = |slices: &[Slice]| median(slices.iter().map(Slice::per_s).collect());
+        let ratios = self.ours.iter().zip(&self.raw).map(|(ours, raw)| ours.per_s() / raw.per_s());
+        json!({
+            "workload": workload,
+            "store": "sqlite",
+            "per_s": per_s(&self.ours).round(),
+            "raw_per_s": per_s(&self.raw).round(),
+            "ratio": round(median(ratios.collect())),
+            "p50_us": round(quantile(&mut ours_us, 0.5)),
+            "p99_us": round(quantile(&mut ours_us, 0.99)),
+            "raw_p50_us": round(quantile(&mut raw_us, 0.5)),
+            "raw_p99_us": round(quantile(&mut raw_us, 0.99)),
+            "samples": ours_us.len(),
+            "slices": self.ours.len(),
+        })
+    }
+}
+
+/// Three digits after the point.
+pub(crate) fn round(value: f64) -> f64 {
+    (value * 1_000.0).round() / 1_000.0
+}
+
+/// Runs tasks side by side and puts their times together.
+pub(crate) fn gather<F>(runtime: &Runtime, tasks: impl Iterator<Item = F>) -> Result<Slice, String>
+where
+    F: Future<Output = Result<Vec<f64>, String>> + Send + 'static,
+{
+    let begin = Instant::now();
+    let handles: Vec<_> = tasks.map(|task| runtime.spawn(task)).collect();
+    let mut slice = Slice::default();
+    for handle in handles {
+        let times = runtime.block_on(handle).map_err(|error| error.to_string())??;
+        slice.times_us.extend(times);
+    }
+    slice.elapsed = begin.elapsed();
+    Ok(slice)
 }
 
 #[cfg(test)]

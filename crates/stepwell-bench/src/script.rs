@@ -33,6 +33,19 @@ const FIELDS: usize = 5;
 const FIELD_BYTES: usize = 190;
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
+/// About 200 bytes of text that no compressor makes smaller by much.
+pub(crate) fn random_text(random: &mut Random) -> String {
+    let mut text = String::with_capacity(FIELD_BYTES);
+    while text.len() < FIELD_BYTES {
+        let mut bits = random.next();
+        for _ in 0..10 {
+            text.push(LETTERS[(bits & 63) as usize] as char);
+            bits >>= 6;
+        }
+    }
+    text
+}
+
 /// The state of one run: five fields, one of which each step rewrites.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
@@ -56,15 +69,7 @@ impl State {
     }
 
     fn rewrite(&mut self, field: usize) {
-        let mut text = Vec::with_capacity(FIELD_BYTES);
-        while text.len() < FIELD_BYTES {
-            let mut bits = self.random.next();
-            for _ in 0..10 {
-                text.push(LETTERS[(bits & 63) as usize]);
-                bits >>= 6;
-            }
-        }
-        self.fields[field] = text;
+        self.fields[field] = random_text(&mut self.random).into_bytes();
     }
 
     /// The state as JSON, as it is committed.
@@ -161,6 +166,7 @@ impl Script {
             wake: head.wake,
             owner: Ownership::Keep,
             attempt: None,
+            definition: None,
             take: Vec::new(),
             open: Vec::new(),
             close: Vec::new(),

@@ -243,6 +243,13 @@ impl Transition {
         self
     }
 
+    /// The step or wait from which a retry begins again.
+    #[must_use]
+    pub fn retry_target(mut self, place: impl Into<Name>) -> Self {
+        self.retry.get_or_insert_with(Retry::default).target = Some(place.into());
+        self
+    }
+
     /// How long the action may take; 0 = as long as it likes.
     #[must_use]
     pub fn timeout_ms(mut self, ms: u64) -> Self {

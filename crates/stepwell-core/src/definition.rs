@@ -54,6 +54,19 @@ pub(crate) enum PlaceKind {
     End { output: Option<Template> },
 }
 
+impl PlaceKind {
+    /// The kind as a word.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            PlaceKind::Step => "step",
+            PlaceKind::Wait(_) => "wait",
+            PlaceKind::Fork { .. } => "fork",
+            PlaceKind::Join { .. } => "join",
+            PlaceKind::End { .. } => "end",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct WaitNode {
     pub(crate) signal: Option<Name>,
@@ -72,6 +85,7 @@ pub(crate) struct TransitionNode {
     pub(crate) action: Option<ActionNode>,
     pub(crate) retry: Retry,
     pub(crate) error_place: Option<PlaceIndex>,
+    pub(crate) retry_target: Option<PlaceIndex>,
     pub(crate) timeout_ms: u64,
     pub(crate) loop_step: Option<LoopStep>,
 }
@@ -212,6 +226,11 @@ impl Compiled {
 
     pub(crate) fn transition(&self, id: &str) -> Option<&TransitionNode> {
         self.transition_by_id.get(id).map(|&index| &self.transitions[index])
+    }
+
+    /// The retries of this transition begin again in another place, and so are counted where the run is.
+    pub(crate) fn goes_back(&self, transition: &str) -> bool {
+        self.transition(transition).is_some_and(|transition| transition.retry_target.is_some())
     }
 
     pub(crate) fn firing(&self) -> Firing {

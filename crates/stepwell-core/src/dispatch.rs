@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::definition::{Compiled, Definition, PlaceKind, TransitionNode, WaitNode};
+use crate::definition::{Compiled, Definition, PlaceIndex, PlaceKind, TransitionNode, WaitNode};
 use crate::expr::Budget;
 use crate::guard::{Answers, View, verdict};
 use crate::history::{Entry, cut};
@@ -22,6 +22,7 @@ use crate::snapshot::{Activation, ActivationId, ActivationStatus, ChildEnd, Fini
 use crate::spec::Firing;
 use crate::time::Timestamp;
 use crate::turn::{Candidate, Candidates, Origin, Turn, check_context};
+use crate::ways;
 
 /// Something that happens to a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +67,13 @@ pub enum Event {
         /// Retries already made.
         retries: u32,
     },
+    /// A failed action is to be tried again: its time has come, or somebody asks for it by hand.
+    Retried {
+        /// What failed.
+        retrial: Retrial,
+        /// Somebody asks for it: it is tried again where the run is, whatever the policy's target.
+        by_hand: bool,
+    },
     /// A child has ended.
     ChildDone {
         /// The activation that waits for it.
@@ -80,11 +88,22 @@ pub enum Event {
         /// The change.
         patch: Patch,
     },
+    /// An operator moves the run, or one activation of it, to a place.
+    Moved {
+        /// Only this activation, which keeps its branch, loop position and locals. Without it the run as a whole:
+        /// everything that goes on in it ends, and the place is entered afresh.
+        activation: Option<ActivationId>,
+        /// The place.
+        to: Name,
+    },
     /// The run is to end now.
     Cancelled,
 }
 
 static NOTHING: Value = Value::Null;
+
+/// Why an activation can be left without asking again.
+const FOUND: &str = "the activation was found in the snapshot the turn began with";
 
 impl Event {
     /// A signal with its payload.
@@ -102,10 +121,12 @@ impl Event {
         match self {
             Event::Signalled { payload, .. } | Event::WaitResolved { payload, .. } => payload,
             Event::ActionDone { call, .. } | Event::ActionFailed { call, .. } => &call.payload,
+            Event::Retried { retrial, .. } => &retrial.payload,
             Event::Advanced { .. }
             | Event::TimerFired { .. }
             | Event::ChildDone { .. }
             | Event::Patched { .. }
+            | Event::Moved { .. }
             | Event::Cancelled => &NOTHING,
         }
     }
@@ -160,6 +181,32 @@ pub struct ActionCall {
     pub cause: Cause,
     /// How long it may take; 0 = as long as it likes.
     pub timeout_ms: u64,
+}
+
+/// A failed action that is to be tried again: what to remember of its call until then. The input is made afresh.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Retrial {
+    /// The activation it ran for.
+    pub activation: ActivationId,
+    /// The transition that is completed by it.
+    pub transition: Name,
+    /// What triggered the transition.
+    pub cause: Cause,
+    /// What the trigger brought.
+    pub payload: Value,
+}
+
+impl Retrial {
+    /// What is needed to try this call again.
+    pub fn of(call: &ActionCall) -> Self {
+        Retrial {
+            activation: call.activation,
+            transition: call.transition.clone(),
+            cause: call.cause.clone(),
+            payload: call.payload.clone(),
+        }
+    }
 }
 
 /// What triggered a transition.
@@ -219,7 +266,7 @@ pub fn start(
         passings: Vec::new(),
         completed: Default::default(),
         context: Arc::new(context),
-        session: Map::new(),
+        session: Default::default(),
         is_terminal: false,
         finished: None,
         last_end: None,
@@ -259,8 +306,10 @@ pub fn dispatch(
         Event::WaitResolved { activation, payload } => decider.wait_resolved(*activation, payload),
         Event::ActionDone { call, outcome } => decider.action_done(call, outcome),
         Event::ActionFailed { call, failure, retries } => decider.action_failed(call, failure, *retries),
+        Event::Retried { retrial, by_hand } => decider.retried(retrial, *by_hand),
         Event::ChildDone { activation, child, end } => decider.child_done(*activation, *child, end),
         Event::Patched { patch } => decider.patched(patch),
+        Event::Moved { activation, to } => decider.moved(*activation, to),
         Event::Cancelled => Ok(decider.cancelled()),
     }
 }
@@ -533,16 +582,17 @@ impl<'a> Decider<'a> {
         cause: &Cause,
         payload: &Value,
     ) -> Result<Decision, Rejected> {
-        let mut left: Vec<ActivationId> = Vec::new();
+        let mut moved: Vec<ActivationId> = Vec::new();
         for Candidate { transition, activation } in chosen {
-            if !left.contains(&activation.id) {
-                if turn.leave(activation.id).is_none() {
-                    // Another of them has ended its branch.
-                    continue;
-                }
-                left.push(activation.id);
+            let mut origin = match turn.leave(activation.id) {
+                Some(left) => Origin::of(left),
+                None if moved.contains(&activation.id) => Origin::of((*activation).clone()),
+                // Another of them has ended its branch.
+                None => continue,
+            };
+            if chosen.len() > 1 {
+                moved.push(activation.id);
             }
-            let mut origin = Origin::of(activation);
             origin.step_loop(transition.loop_step);
             turn.transitions.push(transition.id.clone());
             turn.enter(transition.to, origin, at_hand(activation, payload))?;
@@ -575,10 +625,10 @@ impl<'a> Decider<'a> {
     }
 
     /// The activation and transition a result is about, if the run is still there.
-    fn still_there(&self, call: &ActionCall) -> Result<Candidate<'a>, Refusal> {
-        let gone = || Refusal::Superseded { activation: call.activation, what: call.transition.clone() };
-        let activation = self.snapshot.activation(call.activation).ok_or_else(gone)?;
-        let transition = self.compiled.transition(&call.transition).ok_or_else(gone)?;
+    fn still_there(&self, id: ActivationId, transition: &Name) -> Result<Candidate<'a>, Refusal> {
+        let gone = || Refusal::Superseded { activation: id, what: transition.clone() };
+        let activation = self.snapshot.activation(id).ok_or_else(gone)?;
+        let transition = self.compiled.transition(transition).ok_or_else(gone)?;
         let can_leave = if transition.on.is_timer() {
             activation.timers.iter().any(|timer| timer.transition == transition.id)
         } else {
@@ -592,17 +642,16 @@ impl<'a> Decider<'a> {
     }
 
     fn action_done(&self, call: &ActionCall, outcome: &Outcome) -> Result<Decision, Rejected> {
-        let Candidate { transition, activation } = self.still_there(call)?;
+        let Candidate { transition, activation } = self.still_there(call.activation, &call.transition)?;
         let limits = &self.compiled.limits;
         outcome.check(limits).map_err(DecideError::from)?;
         let mut turn = self.turn();
-        let save_as = transition.action.as_ref().and_then(|action| action.save_as.as_ref());
-        let saved = save_as.map(|field| Patch::set(field, outcome.output.clone()));
-        turn.change_context(std::iter::once(&outcome.context).chain(&saved))?;
+        let save_as = transition.action.as_ref().and_then(|action| action.save_as.as_deref());
+        turn.change_context(&outcome.context, save_as.map(|field| (field, &outcome.output)))?;
         turn.change_session(&outcome.session)?;
-        turn.leave(activation.id);
-        let mut origin = Origin::of(activation);
+        let mut origin = Origin::of(turn.leave(activation.id).expect(FOUND));
         origin.step_loop(transition.loop_step);
+        origin.retried.remove(&transition.id);
         origin.locals.extend(outcome.locals.clone());
         origin.children = outcome.children;
         turn.transitions.push(transition.id.clone());
@@ -620,10 +669,11 @@ impl<'a> Decider<'a> {
         failure: &Failure,
         retries: u32,
     ) -> Result<Decision, Rejected> {
-        let Candidate { transition, activation } = self.still_there(call)?;
+        let Candidate { transition, activation } = self.still_there(call.activation, &call.transition)?;
         let retry = &transition.retry;
         if retry.covers(&failure.code, failure.is_final) {
-            let number = retries.saturating_add(1);
+            let earlier = activation.retried.get(&transition.id).copied().unwrap_or_default();
+            let number = retries.saturating_add(earlier).saturating_add(1);
             if let Some(ms) = retry.delay_before(number) {
                 return Ok(Decision::Retry { retry: number, at: self.now.plus_ms(ms) });
             }
@@ -632,11 +682,28 @@ impl<'a> Decider<'a> {
             return Ok(Decision::Stop(failure.clone()));
         };
         let mut turn = self.turn();
-        turn.leave(activation.id);
-        turn.fail_to(place, activation, failure)?;
+        let mut left = turn.leave(activation.id).expect(FOUND);
+        left.retried.remove(&transition.id);
+        turn.fail_to(place, left, failure)?;
         let mut failed = turn.conclude(format!("__error:{}", transition.id), &call.payload, false);
         failed.entry.input = cut(&call.input, &self.compiled.limits);
         Ok(change(failed))
+    }
+
+    /// Tries a failed action again. Its guard said yes when it was first tried, and is not asked again.
+    fn retried(&self, retrial: &Retrial, by_hand: bool) -> Result<Decision, Rejected> {
+        let candidate = self.still_there(retrial.activation, &retrial.transition)?;
+        let Candidate { transition, activation } = candidate;
+        let target = match transition.retry_target {
+            Some(target) if !by_hand => target,
+            _ => return Ok(Decision::Act(self.call(candidate, &retrial.cause, &retrial.payload)?)),
+        };
+        let mut turn = self.turn();
+        let mut origin = Origin::of(turn.leave(activation.id).expect(FOUND));
+        let count = origin.retried.entry(transition.id.clone()).or_default();
+        *count = count.saturating_add(1);
+        turn.enter(target, origin, &retrial.payload)?;
+        Ok(change(turn.conclude(format!("__retry:{}", transition.id), &retrial.payload, false)))
     }
 
     fn child_done(&self, id: ActivationId, child: u32, end: &ChildEnd) -> Result<Decision, Rejected> {
@@ -662,8 +729,41 @@ impl<'a> Decider<'a> {
 
     fn patched(&self, patch: &Patch) -> Result<Decision, Rejected> {
         let mut turn = self.turn();
-        turn.change_context([patch])?;
+        turn.change_context(patch, None)?;
         Ok(change(turn.conclude("__operator:patch".to_owned(), &NOTHING, false)))
+    }
+
+    fn moved(&self, which: Option<ActivationId>, to: &Name) -> Result<Decision, Rejected> {
+        let Some(&place) = self.compiled.by_name.get(to) else {
+            let hint = did_you_mean(to, self.compiled.by_name.keys().map(Name::as_str));
+            let workflow = self.snapshot.workflow.clone();
+            return Err(Refusal::UnknownPlace { workflow, place: to.to_string(), hint }.into());
+        };
+        let not_there =
+            |activation| Refusal::NoActivation { activation, active: self.snapshot.current_places() };
+        let only = which.map(|id| self.snapshot.activation(id).ok_or_else(|| not_there(id))).transpose()?;
+        self.can_be_moved_to(place, only).map_err(|why| Refusal::CannotEnter { place: to.clone(), why })?;
+        let mut turn = self.turn();
+        let origin = match only.and_then(|activation| turn.take(activation.id)) {
+            // Whoever moves it by hand gives it all its retries again.
+            Some(taken) => Origin { retried: Default::default(), ..Origin::of(taken) },
+            None => {
+                turn.end_all();
+                Origin::default()
+            }
+        };
+        turn.enter(place, origin, &NOTHING)?;
+        Ok(change(turn.conclude("__operator:move".to_owned(), &NOTHING, false)))
+    }
+
+    fn can_be_moved_to(&self, place: PlaceIndex, only: Option<&Activation>) -> Result<(), String> {
+        if matches!(&self.compiled.places[place].kind, PlaceKind::Wait(wait) if wait.children.is_some()) {
+            return Err("it waits for children, and a move starts none".to_owned());
+        }
+        let branch = only.and_then(|activation| activation.branch);
+        let index = |fork: &Name| self.compiled.by_name.get(fork).copied();
+        let around = ways::forks_around(self.snapshot, branch, index);
+        ways::enter(self.compiled, place, around.unwrap_or_default())
     }
 
     fn cancelled(&self) -> Decision {

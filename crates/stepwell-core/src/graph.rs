@@ -52,7 +52,7 @@ pub struct Edge {
     pub from: Name,
     /// To there.
     pub to: Name,
-    /// `auto`, `signal`, `timer`, `branch` or `error`.
+    /// `auto`, `signal`, `timer`, `branch`, `error` or `retry`.
     pub kind: &'static str,
     /// What a person reads on it.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -80,7 +80,7 @@ impl Graph {
             };
             graph.nodes.push(Node {
                 id: place.name.clone(),
-                kind: kind(&place.kind),
+                kind: place.kind.word(),
                 initial: index == compiled.initial,
                 status: snapshot.map(|snapshot| snapshot.status_of(&place.name)),
                 activations: snapshot.map(here),
@@ -112,6 +112,7 @@ impl Graph {
             };
             graph.edges.push(edge(transition.to, trigger_kind(&transition.on), label(transition)));
             graph.edges.extend(transition.error_place.map(|to| edge(to, "error", "on error".to_owned())));
+            graph.edges.extend(transition.retry_target.map(|to| edge(to, "retry", "on retry".to_owned())));
         }
         graph
     }
@@ -140,7 +141,7 @@ impl Graph {
             }
         }
         for edge in &self.edges {
-            let arrow = if edge.kind == "error" { "-.->" } else { "-->" };
+            let arrow = if matches!(edge.kind, "error" | "retry") { "-.->" } else { "-->" };
             let (from, to) = (id(&edge.from), id(&edge.to));
             let _ = match edge.label.as_str() {
                 "" => writeln!(out, "    {from} {arrow} {to}"),
@@ -179,16 +180,6 @@ fn quoted(text: &str) -> String {
         }
         out
     })
-}
-
-fn kind(kind: &PlaceKind) -> &'static str {
-    match kind {
-        PlaceKind::Step => "step",
-        PlaceKind::Wait(_) => "wait",
-        PlaceKind::Fork { .. } => "fork",
-        PlaceKind::Join { .. } => "join",
-        PlaceKind::End { .. } => "end",
-    }
 }
 
 fn trigger_kind(on: &TriggerNode) -> &'static str {

@@ -203,7 +203,7 @@ impl Scope for View<'_> {
             "context" => Some(&self.snapshot.context),
             "event" => Some(self.event),
             "locals" => Some(locals.get_or_init(|| Value::Object(self.locals.clone()))),
-            "session" => Some(session.get_or_init(|| Value::Object(self.snapshot.session.clone()))),
+            "session" => Some(session.get_or_init(|| Value::Object(self.snapshot.session().clone()))),
             "meta" => Some(meta.get_or_init(|| self.meta())),
             other => self.locals.get(other).or_else(|| self.snapshot.context.get(other)),
         }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::ids::Name;
-use crate::limits::Limits;
+use crate::limits::{Limits, json_bytes};
 use crate::patch::Patch;
 use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
@@ -16,7 +16,7 @@ pub struct Entry {
     /// The version this change made.
     pub version: u64,
     /// The signal, or the engine's own word: `__start`, `__resolve_wait:<place>`, `__auto:<transition>`,
-    /// `__timer:<place>`, `__child:<place>`, `__error:<transition>`, `__operator:<command>`.
+    /// `__timer:<place>`, `__child:<place>`, `__error:<transition>`, `__retry:<transition>`, `__operator:<command>`.
     pub action: String,
     /// When.
     pub at: Timestamp,
@@ -46,11 +46,12 @@ pub(crate) fn cut(value: &Value, limits: &Limits) -> Option<Value> {
     if value.is_null() {
         return None;
     }
-    let text = value.to_string();
     let max = limits.history_value_bytes as usize;
-    if text.len() <= max {
+    // Counted first: most values are kept, and a text of each would be made for nothing.
+    if json_bytes(value) <= max {
         return Some(value.clone());
     }
+    let text = value.to_string();
     let end = (0..=max).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     Some(json!({ "$cut": { "bytes": text.len(), "head": &text[..end] } }))
 }

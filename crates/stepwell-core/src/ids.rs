@@ -127,9 +127,22 @@ impl DefinitionHash {
     }
 }
 
+impl DefinitionHash {
+    /// Calls `with` with the 64 hex digits; every snapshot that is written has them, so they are made without allocating.
+    fn hex<T>(&self, with: impl FnOnce(&str) -> T) -> T {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; 64];
+        for (index, byte) in self.0.iter().enumerate() {
+            text[index * 2] = DIGITS[usize::from(byte >> 4)];
+            text[index * 2 + 1] = DIGITS[usize::from(byte & 15)];
+        }
+        with(std::str::from_utf8(&text).expect("hex digits are ASCII"))
+    }
+}
+
 impl fmt::Display for DefinitionHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.hex(|text| f.write_str(text))
     }
 }
 
@@ -162,7 +175,7 @@ impl FromStr for DefinitionHash {
 
 impl Serialize for DefinitionHash {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        self.hex(|text| serializer.serialize_str(text))
     }
 }
 

@@ -30,6 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod branch_off;
 pub mod builder;
 pub mod definition;
 pub mod dispatch;
@@ -40,7 +41,9 @@ pub mod history;
 pub mod ids;
 pub mod instance;
 pub mod limits;
+pub mod migrate;
 mod near;
+pub mod needs;
 pub mod patch;
 pub mod refusal;
 pub mod retry;
@@ -52,17 +55,21 @@ pub mod time;
 
 mod check;
 mod turn;
+mod ways;
 
+pub use branch_off::{CannotBranchOff, branch_off};
 pub use check::{Location, Problem, ProblemCode, Problems};
 pub use definition::Definition;
 pub use dispatch::{
-    ActionCall, Cause, Change, Decision, Event, Outcome, available, can_execute, dispatch, start,
+    ActionCall, Cause, Change, Decision, Event, Outcome, Retrial, available, can_execute, dispatch, start,
 };
 pub use guard::{Answers, Guards, Question, questions};
 pub use history::{Entry, History};
 pub use ids::{DefinitionHash, Name, RunId};
 pub use instance::Instance;
 pub use limits::{LimitExceeded, Limits};
+pub use migrate::{CannotMigrate, Mapping, Obstacle, migrate};
+pub use needs::Needs;
 pub use refusal::{DecideError, Failure, Refusal, Rejected};
 pub use snapshot::{Activation, PlaceStatus, RestoreError, Snapshot};
 pub use spec::Spec;

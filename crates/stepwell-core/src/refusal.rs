@@ -93,6 +93,32 @@ pub enum Refusal {
         /// The transition or wait it was about.
         what: Name,
     },
+    /// The definition does not have the place somebody wants to move to.
+    #[error("workflow `{workflow}` has no place `{place}`{hint}")]
+    UnknownPlace {
+        /// The workflow.
+        workflow: Name,
+        /// The place it does not have.
+        place: String,
+        /// ` (did you mean …?)`, or nothing.
+        hint: String,
+    },
+    /// The run has no such activation.
+    #[error("the run has no activation {activation}; it is in {}", names(active))]
+    NoActivation {
+        /// The activation that is not there.
+        activation: ActivationId,
+        /// The places the run is in.
+        active: Vec<Name>,
+    },
+    /// The place exists and cannot be moved to from where the run, or its activation, is.
+    #[error("`{place}` cannot be moved to: {why}")]
+    CannotEnter {
+        /// The place.
+        place: Name,
+        /// Why not, for a person.
+        why: String,
+    },
     /// No automatic transition can fire: the run is at rest.
     #[error("no automatic transition can fire now")]
     AtRest,
@@ -202,11 +228,11 @@ impl Failure {
     }
 }
 
-fn list<T: std::fmt::Display>(items: &[T]) -> String {
+pub(crate) fn list<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-fn names(names: &[Name]) -> String {
+pub(crate) fn names(names: &[Name]) -> String {
     if names.is_empty() {
         return "no place".to_owned();
     }

@@ -12,6 +12,13 @@ pub const DEFAULT_MAX_DELAY_MS: u64 = 30_000;
 pub const DEFAULT_TIMEOUT_MS: u64 = 5 * 60 * 1_000;
 
 /// What happens when a transition's action fails. The default is no retry: the run stays, with its error.
+///
+/// A retry runs the action again where the run is. With `target` it is a change of the run instead: the activation
+/// leaves its place and enters the target, with its branch, loop position and locals, and the history calls that
+/// `__retry:<transition>`. From there the run goes on as the definition says, also past the failed transition if
+/// its way leads elsewhere. How often a transition was retried so is kept with the activation and counts against
+/// `attempts` until the transition succeeds or goes to `place`; so the way back cannot be taken without end. A retry
+/// by hand stays where the run is, whatever the target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Retry {
@@ -30,6 +37,9 @@ pub struct Retry {
     /// Where the run goes when the retries are spent; without it the run stays where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Name>,
+    /// The step or wait from which a retry begins again, in the same branch and loop; without it, where the run is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Name>,
     /// Only failures with one of these codes are retried; without it, all that are not final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on: Option<Vec<String>>,
@@ -54,6 +64,7 @@ impl Default for Retry {
             backoff: Backoff::default(),
             max_delay_ms: DEFAULT_MAX_DELAY_MS,
             place: None,
+            target: None,
             retry_on: None,
         }
     }

@@ -30,10 +30,10 @@ pub struct Snapshot {
     pub(crate) activations: Vec<Activation>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) passings: Vec<Passing>,
-    pub(crate) completed: BTreeSet<Name>,
+    pub(crate) completed: Arc<BTreeSet<Name>>,
     pub(crate) context: Arc<Value>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub(crate) session: Map<String, Value>,
+    pub(crate) session: Arc<Map<String, Value>>,
     pub(crate) is_terminal: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) finished: Option<Finished>,
@@ -67,6 +67,10 @@ pub struct Activation {
     /// What only this activation can see: loop items, and `error` after a failure.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub locals: Map<String, Value>,
+    /// How often each transition on its way was retried by going back to an earlier place, see
+    /// [`Retry`](crate::retry::Retry).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub retried: BTreeMap<Name, u32>,
     /// The timers that run while it is here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timers: Vec<Timer>,
@@ -164,6 +168,9 @@ pub struct Passing {
     /// The locals with which the fork was entered: the join goes on with them.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub locals: Map<String, Value>,
+    /// The retries counted when the fork was entered: the join goes on with them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub retried: BTreeMap<Name, u32>,
 }
 
 /// How a run ended.
@@ -184,7 +191,7 @@ pub enum Finished {
 
 impl Finished {
     /// The end place, unless it was by command.
-    fn place(&self) -> Option<&Name> {
+    pub(crate) fn place(&self) -> Option<&Name> {
         match self {
             Finished::Completed { place, .. } => Some(place),
             Finished::Cancelled => None,
@@ -384,7 +391,7 @@ impl Snapshot {
         let compiled = definition.compiled();
         let named = self.activations.iter().map(|activation| &activation.place);
         let ends = self.finished.iter().chain(&self.last_end).filter_map(Finished::place);
-        let named = named.chain(&self.completed).chain(self.passings.iter().map(|passing| &passing.fork));
+        let named = named.chain(&*self.completed).chain(self.passings.iter().map(|passing| &passing.fork));
         let named = named.chain(ends);
         for place in named {
             if compiled.place(place).is_none() {
@@ -466,6 +473,7 @@ impl Snapshot {
         }
         self.check_children(node, activation, found);
         self.check_branch(activation.branch, &format!("activation {id}"), found);
+        check_retried(compiled, &activation.retried, &format!("activation {id}"), found);
         for timer in &activation.timers {
             let known = compiled.transition(&timer.transition);
             if !known.is_some_and(|t| compiled.places[t.from].name == *place && t.on.is_timer()) {
@@ -514,6 +522,7 @@ impl Snapshot {
     fn check_passing(&self, compiled: &Compiled, passing: &Passing, found: &mut Vec<String>) {
         let id = passing.id;
         self.check_branch(passing.outer, &format!("passing {id}"), found);
+        check_retried(compiled, &passing.retried, &format!("passing {id}"), found);
         if passing.outer.is_some_and(|outer| outer.passing >= id) {
             found.push(format!("passing {id} is inside a later one"));
         }
@@ -568,5 +577,11 @@ impl Snapshot {
                 && activation.place == *join
                 && activation.branch.is_some_and(|branch| branch.passing == passing)
         })
+    }
+}
+
+fn check_retried(compiled: &Compiled, retried: &BTreeMap<Name, u32>, whose: &str, found: &mut Vec<String>) {
+    for transition in retried.keys().filter(|transition| !compiled.goes_back(transition)) {
+        found.push(format!("{whose} counts retries of `{transition}`, which go back nowhere"));
     }
 }

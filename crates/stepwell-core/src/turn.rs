@@ -2,7 +2,7 @@
 //!
 //! A [`Turn`] works on a copy of the snapshot and keeps account of what it did; dispatch decides which moves to make.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ use crate::guard::View;
 use crate::history::{Entry, cut};
 use crate::ids::Name;
 use crate::limits::json_bytes;
-use crate::patch::Patch;
+use crate::patch::{Patch, put_field};
 use crate::refusal::{DecideError, Failure};
 use crate::schema::Misfit;
 use crate::snapshot::{
@@ -78,16 +78,19 @@ pub(crate) struct Origin {
     pub(crate) branch: Option<Branch>,
     pub(crate) position: Vec<u32>,
     pub(crate) locals: Map<String, Value>,
+    pub(crate) retried: BTreeMap<Name, u32>,
     /// Children started by the transition that leads here.
     pub(crate) children: u32,
 }
 
 impl Origin {
-    pub(crate) fn of(activation: &Activation) -> Self {
+    /// What an activation takes along that has left its place.
+    pub(crate) fn of(left: Activation) -> Self {
         Origin {
-            branch: activation.branch,
-            position: activation.position.clone(),
-            locals: activation.locals.clone(),
+            branch: left.branch,
+            position: left.position,
+            locals: left.locals,
+            retried: left.retried,
             children: 0,
         }
     }
@@ -139,8 +142,22 @@ impl<'a> Turn<'a> {
     pub(crate) fn leave(&mut self, id: ActivationId) -> Option<Activation> {
         let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
         let activation = self.next.activations.remove(at);
-        self.next.completed.insert(activation.place.clone());
+        self.complete(&activation.place);
         self.exited.push(activation.place.clone());
+        Some(activation)
+    }
+
+    fn complete(&mut self, place: &Name) {
+        if !self.next.completed.contains(place) {
+            Arc::make_mut(&mut self.next.completed).insert(place.clone());
+        }
+    }
+
+    /// Takes an activation out of its place by force: the place is not completed.
+    pub(crate) fn take(&mut self, id: ActivationId) -> Option<Activation> {
+        let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
+        let activation = self.next.activations.remove(at);
+        self.end(std::slice::from_ref(&activation));
         Some(activation)
     }
 
@@ -192,6 +209,7 @@ impl<'a> Turn<'a> {
             branch: origin.branch,
             position: origin.position,
             locals: origin.locals,
+            retried: origin.retried,
             timers,
             received: None,
             children: None,
@@ -211,27 +229,34 @@ impl<'a> Turn<'a> {
         locals: &Map<String, Value>,
         event: &Value,
     ) -> Result<Vec<Timer>, DecideError> {
-        let mut timers = Vec::new();
-        for &index in &self.compiled.places[place].out {
-            let transition = &self.compiled.transitions[index];
-            let at = match &transition.on {
-                TriggerNode::After(ms) => self.now.plus_ms(*ms),
-                TriggerNode::Until(expr) => {
-                    let view = View::new(&self.next, locals, event);
+        let out = self.compiled.places[place].out.iter();
+        out.filter_map(|&index| self.timer(&self.compiled.transitions[index], locals, event).transpose())
+            .collect()
+    }
+
+    /// The timer of a transition whose place is entered now, if it has one.
+    pub(crate) fn timer(
+        &self,
+        transition: &TransitionNode,
+        locals: &Map<String, Value>,
+        event: &Value,
+    ) -> Result<Option<Timer>, DecideError> {
+        let at = match &transition.on {
+            TriggerNode::After(ms) => self.now.plus_ms(*ms),
+            TriggerNode::Until(expr) => {
+                let view = View::new(&self.next, locals, event);
+                let value = expr.eval(&view, &mut Budget::default()).map_err(|error| {
                     let at = format!("`until` of transition `{}`", transition.id);
-                    let value = expr
-                        .eval(&view, &mut Budget::default())
-                        .map_err(|error| DecideError::Expression { at, error })?;
-                    instant(value.as_ref()).ok_or_else(|| DecideError::NotAnInstant {
-                        transition: transition.id.clone(),
-                        found: value.map_or_else(|| "nothing".to_owned(), |value| value.to_string()),
-                    })?
-                }
-                TriggerNode::Auto | TriggerNode::Signal(_) => continue,
-            };
-            timers.push(Timer { transition: transition.id.clone(), at });
-        }
-        Ok(timers)
+                    DecideError::Expression { at, error }
+                })?;
+                instant(value.as_ref()).ok_or_else(|| DecideError::NotAnInstant {
+                    transition: transition.id.clone(),
+                    found: value.map_or_else(|| "nothing".to_owned(), |value| value.to_string()),
+                })?
+            }
+            TriggerNode::Auto | TriggerNode::Signal(_) => return Ok(None),
+        };
+        Ok(Some(Timer { transition: transition.id.clone(), at }))
     }
 
     fn enter_wait(
@@ -300,14 +325,14 @@ impl<'a> Turn<'a> {
             return Ok(());
         };
         let Some(left) = self.leave(id) else { return Ok(()) };
-        self.fail_to(error_place, &left, &failure)
+        self.fail_to(error_place, left, &failure)
     }
 
     /// Enters the place for failures, with the failure as the local `error`.
     pub(crate) fn fail_to(
         &mut self,
         place: PlaceIndex,
-        left: &Activation,
+        left: Activation,
         failure: &Failure,
     ) -> Result<(), DecideError> {
         let mut origin = Origin::of(left);
@@ -347,6 +372,7 @@ impl<'a> Turn<'a> {
             outer: origin.branch,
             position: origin.position.clone(),
             locals: origin.locals.clone(),
+            retried: origin.retried.clone(),
         });
         self.pass_through(fork);
         for (index, &first) in branches.iter().enumerate() {
@@ -360,7 +386,7 @@ impl<'a> Turn<'a> {
     fn pass_through(&mut self, place: &Name) {
         self.entered.push(place.clone());
         self.exited.push(place.clone());
-        self.next.completed.insert(place.clone());
+        self.complete(place);
     }
 
     /// A branch comes to its join: it is counted, makes the join fire, or is absorbed.
@@ -383,6 +409,7 @@ impl<'a> Turn<'a> {
             branch: passing.outer,
             position: passing.position.clone(),
             locals: passing.locals.clone(),
+            retried: passing.retried.clone(),
             children: 0,
         };
         let arrived: Vec<_> = self.next.arrived(branch.passing, &join).map(|waiting| waiting.id).collect();
@@ -397,6 +424,43 @@ impl<'a> Turn<'a> {
             passing.fired = true;
         }
         self.stay(place, ActivationStatus::Active, after, event).map(drop)
+    }
+
+    /// Does what by this definition would have been done already: joins that have their number fire, those that end
+    /// the rest have ended it, and waits for children are judged. For a run that comes from another definition.
+    pub(crate) fn catch_up(&mut self) -> Result<(), DecideError> {
+        let passings: Vec<_> = self.next.passings.iter().map(|passing| passing.id).collect();
+        passings.into_iter().try_for_each(|passing| self.catch_up_join(passing))?;
+        let compiled = self.compiled;
+        let waiting = self.next.activations.iter().filter(|a| a.status == ActivationStatus::Waiting);
+        let waiting: Vec<_> = waiting.map(|a| (a.id, compiled.place(&a.place))).collect();
+        for (id, place) in waiting {
+            if let Some(PlaceKind::Wait(wait)) = place.map(|place| &place.kind) {
+                self.weigh_children(id, wait)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn catch_up_join(&mut self, id: PassingId) -> Result<(), DecideError> {
+        let Some(passing) = self.next.passing(id) else { return Ok(()) };
+        let Some(join) = self.join_of(passing) else { return Ok(()) };
+        let Some(&place) = self.compiled.by_name.get(join) else { return Ok(()) };
+        let PlaceKind::Join { quorum, cancel_rest } = self.compiled.places[place].kind else { return Ok(()) };
+        if passing.fired {
+            if cancel_rest {
+                self.end_branches(id);
+            }
+            return Ok(());
+        }
+        let arrived: Vec<_> = self.next.arrived(id, join).map(|waiting| waiting.id).collect();
+        let Some(last) = arrived.last().filter(|_| arrived.len() >= quorum as usize) else { return Ok(()) };
+        // The last one comes once more, and now it is enough.
+        let Ok(at) = self.next.activations.binary_search_by_key(last, |activation| activation.id) else {
+            return Ok(());
+        };
+        let last = self.next.activations.remove(at);
+        self.arrive(place, quorum, cancel_rest, Origin::of(last), &Value::Null)
     }
 
     /// Ends everything that goes on inside a passing, also in the passings inside it.
@@ -432,7 +496,7 @@ impl<'a> Turn<'a> {
     ) -> Result<(), DecideError> {
         let output = output.map(|template| self.render_output(place, template, origin, event)).transpose()?;
         self.entered.push(place.clone());
-        self.next.completed.insert(place.clone());
+        self.complete(place);
         let end = Finished::Completed { place: place.clone(), output };
         match self.compiled.completion() {
             Completion::FirstEnd => self.finish(end),
@@ -462,25 +526,33 @@ impl<'a> Turn<'a> {
 
     /// The run is over; whatever else is going on ends with it.
     pub(crate) fn finish(&mut self, how: Finished) {
-        let ended = std::mem::take(&mut self.next.activations);
-        self.end(&ended);
-        self.next.passings.clear();
-        self.next.last_end = None;
+        self.end_all();
         self.next.finished = Some(how);
         self.next.is_terminal = true;
     }
 
-    /// Changes the context; what would not fit its schema in the end is refused.
-    pub(crate) fn change_context<'p>(
+    /// Ends everything that goes on in the run.
+    pub(crate) fn end_all(&mut self) {
+        let ended = std::mem::take(&mut self.next.activations);
+        self.end(&ended);
+        self.next.passings.clear();
+        self.next.last_end = None;
+    }
+
+    /// Changes the context and then sets a field of it; what would not fit its schema in the end is refused.
+    pub(crate) fn change_context(
         &mut self,
-        patches: impl IntoIterator<Item = &'p Patch>,
+        patch: &Patch,
+        saved: Option<(&str, &Value)>,
     ) -> Result<(), DecideError> {
-        let patches: Vec<_> = patches.into_iter().filter(|patch| !patch.is_empty()).collect();
-        if patches.is_empty() {
+        if patch.is_empty() && saved.is_none() {
             return Ok(());
         }
         let context = Arc::make_mut(&mut self.next.context);
-        patches.into_iter().for_each(|patch| patch.apply(context));
+        patch.apply(context);
+        if let Some((field, value)) = saved {
+            put_field(context, field, value.clone());
+        }
         check_context(self.compiled, &self.next.context)
     }
 
@@ -489,14 +561,14 @@ impl<'a> Turn<'a> {
         if patch.is_empty() {
             return Ok(());
         }
-        let mut session = Value::Object(std::mem::take(&mut self.next.session));
+        let mut session = Value::Object(Arc::unwrap_or_clone(std::mem::take(&mut self.next.session)));
         patch.apply(&mut session);
         let limits = &self.compiled.limits;
         limits.nesting("the session", &session)?;
         limits.session_bytes("the session", json_bytes(&session))?;
         let Value::Object(slots) = session else { return Err(DecideError::SessionUnfit) };
         limits.session_keys("the session", slots.len())?;
-        self.next.session = slots;
+        self.next.session = Arc::new(slots);
         Ok(())
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn definition() -> Result<Definition, Problems> {
         .on_signal("budget_ok", "budget", "BUDGET_OK", "checked")
         .on_signal("legal_ok", "legal", "LEGAL_OK", "checked")
         .auto("both_ok", "checked", "decision")
-        .transition(Transition::new("approve", "decision", "approved").when("event.approved"))
+        .transition(Transition::new("approve", "decision", "approved").when("event.approved").action("order"))
         .transition(Transition::new("reject", "decision", "rejected").priority(-1))
         .build()
 }

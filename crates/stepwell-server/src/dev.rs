@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use stepwell::core::graph::open_waits;
-use stepwell::core::{Definition, Event, Name, Refusal, Rejected, RunId};
-use stepwell::store::{RunQuery, Status, Store, TenantScope};
-use stepwell::{Desk, TurnError, Turned};
+use stepwell::core::{Definition, Entry, Name, RunId};
+use stepwell::store::{HistoryQuery, RunQuery, Status, TenantScope};
+use stepwell::{ActionError, Cx, Engine, Run, Signal, Start};
 use stepwell_sqlite::{OpenError, SqliteStore};
 
 use crate::approval;
@@ -39,34 +39,51 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     })?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_time().build().map_err(Failure::unexpected)?;
-    let story = Story { definition, options, store: Arc::new(store) };
-    runtime.block_on(story.tell())
+    runtime.block_on(async {
+        let pause = Duration::from_millis(options.pause_ms);
+        let order = move |cx: Cx| order(cx, pause);
+        let engine =
+            Engine::builder(Arc::new(store)).workflow(definition.clone()).action("order", order).start().await?;
+        let told = Story { definition, options, engine: engine.clone(), shown: None }.tell().await;
+        engine.stop(Duration::from_secs(5)).await;
+        told
+    })
+}
+
+/// What happens when an order is approved: a call to the outside, which a crash may repeat, with the same key.
+async fn order(cx: Cx, pause: Duration) -> Result<String, ActionError> {
+    tokio::time::sleep(pause).await;
+    talk(&format!("  ordering, key {} (try {})", cx.idempotency_key(), cx.attempt()));
+    Ok(cx.idempotency_key())
 }
 
 struct Story<'a> {
     definition: Definition,
     options: &'a Options,
-    store: Arc<dyn Store>,
+    engine: Engine,
+    /// The newest version that was shown.
+    shown: Option<u64>,
 }
 
 impl Story<'_> {
-    async fn tell(&self) -> Result<(), Failure> {
-        let desk = Desk::new(self.store.clone(), TenantScope::single());
+    async fn tell(mut self) -> Result<(), Failure> {
         let run = match self.unfinished().await? {
             Some(run) => {
-                let snapshot = desk.snapshot(&self.definition, run).await?;
+                let run = self.engine.run(run);
+                let snapshot = run.view().await?.snapshot;
                 let (version, places) = (snapshot.version(), listed(&snapshot.current_places()));
-                talk(&format!("run {run} is at version {version}, in {places}: it goes on from there"));
+                talk(&format!("run {} is at version {version}, in {places}: it goes on from there", run.id()));
+                self.shown = Some(version);
                 run
             }
-            None => self.begin(&desk).await?,
+            None => self.begin().await?,
         };
-        loop {
+        while !self.catch_up(&run).await?.is_final() {
             tokio::time::sleep(Duration::from_millis(self.options.pause_ms)).await;
-            let Some(turned) = self.step(&desk, run).await? else { break };
-            self.show(run, &turned)?;
-            if turned.status.is_final() {
-                break;
+            let snapshot = run.view().await?.snapshot;
+            let waits = open_waits(&self.definition, &snapshot);
+            if let Some((signal, payload)) = waits.first().and_then(approval::answer) {
+                run.signal(Signal::new(signal).with(&payload)).await?;
             }
         }
         talk(
@@ -76,10 +93,10 @@ impl Story<'_> {
     }
 
     /// A run of an earlier start that did not come to its end.
-    async fn unfinished(&self) -> Result<Option<RunId>, TurnError> {
+    async fn unfinished(&self) -> Result<Option<RunId>, Failure> {
         for status in [Status::Running, Status::Waiting] {
             let query = RunQuery { status: Some(status), limit: 1, ..RunQuery::default() };
-            let page = self.store.runs(TenantScope::single(), query).await?;
+            let page = self.engine.store().runs(TenantScope::single(), query).await?;
             if let Some(summary) = page.items.first().filter(|run| run.definition == self.definition.hash()) {
                 return Ok(Some(summary.run));
             }
@@ -87,38 +104,46 @@ impl Story<'_> {
         Ok(None)
     }
 
-    async fn begin(&self, desk: &Desk) -> Result<RunId, Failure> {
+    async fn begin(&self) -> Result<Run, Failure> {
         let query = RunQuery { limit: 200, ..RunQuery::default() };
-        let known = self.store.runs(TenantScope::single(), query).await?.items.len();
-        let run = stepwell::new_run_id();
-        let started = desk.start(&self.definition, run, approval::order(known + 1)).await?;
-        talk(&format!("run {run} begins; its state is in {}", self.options.data.display()));
-        self.show(run, &started)?;
+        let known = self.engine.store().runs(TenantScope::single(), query).await?.items.len();
+        let run = self.engine.start(Start::new("approval").input(&approval::order(known + 1))).await?;
+        talk(&format!("run {} begins; its state is in {}", run.id(), self.options.data.display()));
         Ok(run)
     }
 
-    /// The next thing that happens: by itself if it can, else somebody answers.
-    async fn step(&self, desk: &Desk, run: RunId) -> Result<Option<Turned>, TurnError> {
-        match desk.turn(&self.definition, run, &Event::advance()).await {
-            Err(TurnError::Rejected(Rejected::Refused(Refusal::AtRest | Refusal::GuardSaidNo { .. }))) => {}
-            other => return other.map(Some),
+    /// Shows what has been committed, until the run waits for somebody or has ended.
+    async fn catch_up(&mut self, run: &Run) -> Result<Status, Failure> {
+        loop {
+            let view = run.view().await?;
+            let from = self.shown.map_or(0, |version| version + 1);
+            let query = HistoryQuery { run: run.id(), from, with_state: false, limit: 100 };
+            for row in self.engine.store().history(TenantScope::single(), query).await?.items {
+                let entry = serde_json::from_slice(&row.entry).map_err(Failure::unexpected)?;
+                self.show(run.id(), &entry, view.status)?;
+                self.shown = Some(row.version);
+            }
+            let newest = self.shown == Some(view.snapshot.version());
+            if newest && matches!(view.status, Status::Failed) {
+                let why = view.ledger.stopped.map(|stopped| stopped.error.to_string()).unwrap_or_default();
+                return Err(Failure::unexpected(format!("run {} has failed: {why}", run.id())));
+            }
+            if newest && (view.status == Status::Waiting || view.status.is_final()) {
+                return Ok(view.status);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let snapshot = desk.snapshot(&self.definition, run).await?;
-        let waits = open_waits(&self.definition, &snapshot);
-        let Some((signal, payload)) = waits.first().and_then(approval::answer) else { return Ok(None) };
-        desk.turn(&self.definition, run, &Event::signal(signal, payload)).await.map(Some)
     }
 
-    fn show(&self, run: RunId, turned: &Turned) -> Result<(), Failure> {
-        let (entry, status) = (&turned.change.entry, turned.status);
+    fn show(&self, run: RunId, entry: &Entry, status: Status) -> Result<(), Failure> {
         if self.options.json {
             return output::line(&json!({"run": run, "status": status, "checkpoint": entry}).to_string());
         }
         let by = entry.payload.as_ref().and_then(|payload| payload["by"].as_str());
         let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
-        let now = listed(&turned.change.snapshot.current_places());
-        let now = if now.is_empty() { String::new() } else { format!(", now in {now}") };
-        output::line(&format!("  version {:<2} {:<24} {status}{now}{by}", entry.version, entry.action))
+        let to = listed(&entry.entered);
+        let to = if to.is_empty() { String::new() } else { format!(" into {to}") };
+        output::line(&format!("  version {:<2} {:<24}{to}{by}", entry.version, entry.action))
     }
 }
 

@@ -40,8 +40,8 @@ impl Failure {
     }
 }
 
-impl From<stepwell::TurnError> for Failure {
-    fn from(error: stepwell::TurnError) -> Self {
+impl From<stepwell::EngineError> for Failure {
+    fn from(error: stepwell::EngineError) -> Self {
         Failure::unexpected(error)
     }
 }

@@ -7,12 +7,13 @@
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::delta::Stored;
+use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{
-    self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, new_row, ownership, refuse_step,
+    self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, is_told, new_row, ownership, refuse_step,
 };
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Head, Hint, NewRun, OpenWait, Refused, RunRow,
-    Step, StoredDefinition, TenantId,
+    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Document, Head, Hint, NewRun, OpenWait, Refused,
+    RunRow, Step, StoredDefinition, TenantId,
 };
 
 use crate::rows;
@@ -97,8 +98,19 @@ fn plain_step(
     hints: &mut Vec<Hint>,
 ) -> Applied {
     // Taken apart without `..`: a new field does not compile until it is written here.
-    let Commit { id, at, step: _, create: _, send: _, cells: _, fills: _, keys: _, definitions, audit } =
-        commit;
+    let Commit {
+        id,
+        at,
+        step: _,
+        create: _,
+        send: _,
+        cells: _,
+        fills: _,
+        documents: _,
+        keys: _,
+        definitions,
+        audit,
+    } = commit;
     if !compare_and_set(session, tenant, *at, step, moved)? {
         let row = run_row(session.connection, tenant, step.head.run)?;
         let refused = refuse_step(row.as_ref(), step);
@@ -121,10 +133,31 @@ fn plain_step(
         open_wait(session.connection, tenant, run, wait)?;
     }
     beside(session.connection, tenant, *id, *at, definitions, audit)?;
-    if moved.head.owner.is_none() && step.wake.is_some_and(|wake| wake <= *at) {
+    let wake = match moved.head.owner {
+        None => woken(session.connection, tenant, *at, step)?,
+        Some(_) => step.wake,
+    };
+    if is_told(moved.head.owner, wake, *at, step.fence.is_none()) {
         hints.push(Hint::Run(tenant, run));
     }
     Ok(Ok(Committed { head: Some(moved.head.clone()), ..nothing() }))
+}
+
+/// When a run that nobody owns now is to be looked at. If its owner has just given it up, a message that the owner did
+/// not know of may have made that earlier in the row, and has woken nobody else yet.
+fn woken(
+    connection: &Connection,
+    tenant: TenantId,
+    at: Timestamp,
+    step: &Step,
+) -> rusqlite::Result<Option<Timestamp>> {
+    let due = step.wake.is_some_and(|wake| wake <= at);
+    if due || step.head.owner.is_none() || step.status.is_final() {
+        return Ok(step.wake);
+    }
+    let mut statement = connection.prepare_cached(sql::run_wake)?;
+    let which = params![tenant.uuid().into_bytes(), step.head.run.uuid().into_bytes()];
+    statement.query_row(which, |row| rows::instant(row, 0))
 }
 
 /// The run's row moves on if it is still what the decision was made on.
@@ -135,7 +168,19 @@ fn compare_and_set(
     step: &Step,
     moved: &Moved<'_>,
 ) -> rusqlite::Result<bool> {
-    let Step { head, fence, next: _, status, wake, owner: _, attempt, take: _, open: _, close: _ } = step;
+    let Step {
+        head,
+        fence,
+        next: _,
+        status,
+        wake,
+        owner: _,
+        attempt,
+        definition: _,
+        take: _,
+        open: _,
+        close: _,
+    } = step;
     let after = moved.head;
     let (owner, new_fence) = ownership(step);
     let still =
@@ -186,8 +231,19 @@ fn plain_create(
     stored: &Stored,
     hints: &mut Vec<Hint>,
 ) -> Applied {
-    let Commit { id, at, step: _, create: _, send: _, cells: _, fills: _, keys: _, definitions, audit } =
-        commit;
+    let Commit {
+        id,
+        at,
+        step: _,
+        create: _,
+        send: _,
+        cells: _,
+        fills: _,
+        documents: _,
+        keys: _,
+        definitions,
+        audit,
+    } = commit;
     if !put_run(&mut session.run_insert, tenant, row)? {
         return Ok(Err(Refused::RunExists { run: new.run }));
     }
@@ -197,7 +253,7 @@ fn plain_create(
         open_wait(session.connection, tenant, new.run, wait)?;
     }
     beside(session.connection, tenant, *id, *at, definitions, audit)?;
-    if row.owner.is_none() && row.wake.is_some_and(|wake| wake <= *at) {
+    if is_told(row.owner, row.wake, *at, false) {
         hints.push(Hint::Run(tenant, new.run));
     }
     Ok(Ok(Committed { created: vec![row.head(new.first.state.clone())], ..nothing() }))
@@ -221,9 +277,12 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
         open,
         close,
         cells,
+        hide,
+        documents,
         keys,
         definitions,
         audit,
+        unfenced: _,
         committed,
     } = plan;
     for row in &insert {
@@ -251,6 +310,12 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
     }
     for cell in &cells {
         put_cell(session, tenant, cell)?;
+    }
+    for end in &hide {
+        hide_document(session.connection, tenant, end)?;
+    }
+    for row in &documents {
+        insert_document(session.connection, tenant, row)?;
     }
     for key in &keys {
         put_key(session, tenant, key)?;
@@ -362,6 +427,36 @@ fn put_cell(session: &mut Session<'_>, tenant: TenantId, cell: &Cell) -> rusqlit
         cell.created_at.micros(),
         cell.updated_at.micros(),
         rows::id(cell.created_by.map(RunId::uuid)),
+    ])?;
+    Ok(())
+}
+
+fn hide_document(connection: &Connection, tenant: TenantId, end: &DocumentEnd) -> rusqlite::Result<()> {
+    let DocumentEnd { run, key, version } = end;
+    let mut statement = connection.prepare_cached(sql::document_hide)?;
+    statement.execute(params![
+        tenant.uuid().into_bytes(),
+        run.uuid().into_bytes(),
+        key,
+        rows::int(*version)
+    ])?;
+    Ok(())
+}
+
+fn insert_document(connection: &Connection, tenant: TenantId, row: &DocumentRow) -> rusqlite::Result<()> {
+    let DocumentRow { document, ordinal } = row;
+    // It is visible from the version it is written at, so it has no end yet.
+    let Document { run, key, kind, body, tags, visible_from, visible_to: _, at } = document;
+    connection.prepare_cached(sql::document_insert)?.execute(params![
+        tenant.uuid().into_bytes(),
+        run.uuid().into_bytes(),
+        key,
+        kind.as_str(),
+        &body[..],
+        rows::tags(tags),
+        rows::int(*visible_from),
+        rows::int(*ordinal),
+        at.micros(),
     ])?;
     Ok(())
 }

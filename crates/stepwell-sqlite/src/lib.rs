@@ -14,6 +14,7 @@ mod reader;
 mod rows;
 mod statements;
 mod store;
+mod sweep;
 mod wal;
 mod writer;
 

@@ -1,15 +1,18 @@
-//! The reads, each a function on a connection inside one transaction; and the writes that are not commits.
+//! The reads, each a function on a connection inside one transaction; and two small writes, the claim and the beat.
+
+use std::cmp::Ordering;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::delta;
+use stepwell_store::document::{DocumentRow, read_place};
 use stepwell_store::plan::decode_results;
-use stepwell_store::store::{bad_cursor, page_rows, read_cursor};
+use stepwell_store::store::{bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor};
 use stepwell_store::{
-    AuditRow, Beat, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Due, HistoryQuery, HistoryRow,
-    Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Status,
-    StoredDefinition, Sweep, SweepWhat, Swept, TenantId, WaitQuery, WaitRow, Whereabouts,
+    AuditRow, Beat, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due,
+    HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
+    RunSummary, Status, TenantId, WaitQuery, WaitRow, Whereabouts,
 };
 use uuid::Uuid;
 
@@ -145,6 +148,14 @@ pub(crate) fn beat(connection: &Connection, beat: &Beat) -> Read<Vec<ProcessId>>
     Ok(dead.collect::<rusqlite::Result<_>>()?)
 }
 
+/// Whoever is known to the database is dead: nobody but this process has it open.
+pub(crate) fn bury(connection: &Connection) -> rusqlite::Result<()> {
+    let ever = [Timestamp::MIN.micros()];
+    connection.execute(sql::process_expire, ever)?;
+    connection.execute(sql::process_owners, ever)?;
+    Ok(())
+}
+
 pub(crate) fn cells(connection: &Connection, tenant: TenantId, query: &CellQuery) -> Read<Page<Cell>> {
     let CellQuery { space, owner, filter, now, with_dead, limit, cursor } = query;
     if let CellFilter::Key(key) = filter {
@@ -230,8 +241,13 @@ pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery
             found.collect::<rusqlite::Result<_>>()?
         }
         Some(run) => {
+            let activation = match after.as_slice().cmp(run.uuid().as_bytes()) {
+                Ordering::Less => -1,
+                Ordering::Equal => activation,
+                Ordering::Greater => i64::MAX,
+            };
             let mut statement = connection.prepare_cached(sql::waits_of_run)?;
-            let which = params![id.into_bytes(), after, activation, ask(*limit), run.uuid().into_bytes()];
+            let which = params![id.into_bytes(), run.uuid().into_bytes(), activation, ask(*limit)];
             let found = statement.query_map(which, rows::wait)?;
             found.collect::<rusqlite::Result<_>>()?
         }
@@ -283,20 +299,53 @@ pub(crate) fn history(
     Ok(Page::cut(items, *limit, |row| (row.version + 1).to_string()))
 }
 
+pub(crate) fn documents(
+    connection: &Connection,
+    tenant: TenantId,
+    query: &DocumentQuery,
+) -> Read<Page<Document>> {
+    let DocumentQuery { run, at, key, kind, tag, limit, cursor } = query;
+    let after = read_place(cursor.as_deref())?;
+    let (tenant, id) = (tenant.uuid().into_bytes(), run.uuid().into_bytes());
+    let row = |row: &Row<'_>| rows::document(row, *run);
+    let rows: Vec<DocumentRow> = if let Some(key) = key {
+        let mut statement = connection.prepare_cached(sql::document_get)?;
+        let found = statement.query_row(params![tenant, id, key, rows::int(at.unwrap_or(u64::MAX))], row);
+        let wanted =
+            |row: &DocumentRow| query.wants(&row.document) && after.is_none_or(|after| row.place() > after);
+        found.optional()?.into_iter().filter(wanted).collect()
+    } else {
+        let (version, ordinal) =
+            after.map_or((-1, -1), |(version, ordinal)| (rows::int(version), rows::int(ordinal)));
+        let kind = kind.as_ref().map(Name::as_str);
+        let mut statement =
+            connection.prepare_cached(if at.is_some() { sql::documents_at } else { sql::documents_now })?;
+        let found = match at {
+            None => {
+                statement.query_map(params![tenant, id, version, ordinal, kind, tag, ask(*limit)], row)?
+            }
+            Some(at) => {
+                let which = params![tenant, id, version, ordinal, kind, tag, ask(*limit), rows::int(*at)];
+                statement.query_map(which, row)?
+            }
+        };
+        found.collect::<rusqlite::Result<_>>()?
+    };
+    let Page { items, next } = Page::cut(rows, *limit, DocumentRow::cursor);
+    Ok(Page { items: items.into_iter().map(|row| row.document).collect(), next })
+}
+
 pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQuery) -> Read<Page<Record>> {
     let one = |item: Option<Record>| Page { items: item.into_iter().collect(), next: None };
     match query {
         RecordQuery::Definition(hash) => {
             let mut statement = connection.prepare_cached(sql::definition_get)?;
-            let found = statement.query_row(params![tenant.uuid().into_bytes(), hash.as_bytes()], |row| {
-                Ok(StoredDefinition {
-                    hash: *hash,
-                    workflow: Name::from(row.get::<_, String>(0)?),
-                    version: row.get(1)?,
-                    body: rows::bytes(row, 2)?,
-                })
-            });
+            let which = params![tenant.uuid().into_bytes(), hash.as_bytes()];
+            let found = statement.query_row(which, rows::definition);
             Ok(one(found.optional()?.map(Record::Definition)))
+        }
+        RecordQuery::Definitions { workflow, limit, cursor } => {
+            definitions(connection, tenant, workflow.as_ref(), *limit, cursor.as_deref())
         }
         RecordQuery::Key { operation, key, now } => {
             let row = key_row(connection, tenant, operation, key)?.filter(|row| row.holds(*now));
@@ -306,6 +355,36 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
         }
         RecordQuery::Audit { limit, cursor } => audit(connection, tenant, *limit, cursor.as_deref()),
     }
+}
+
+fn definitions(
+    connection: &Connection,
+    tenant: TenantId,
+    workflow: Option<&Name>,
+    limit: u32,
+    cursor: Option<&str>,
+) -> Read<Page<Record>> {
+    let after = read_definition_cursor(cursor)?;
+    let beginning = (Name::from(""), -1, Vec::new());
+    let place = |(name, version, hash): (Name, u32, DefinitionHash)| {
+        (name, i64::from(version), hash.as_bytes().to_vec())
+    };
+    let (mut name, mut version, mut hash) = after.map_or_else(|| beginning.clone(), place);
+    let mut statement = sql::definitions_all;
+    if let Some(workflow) = workflow {
+        statement = sql::definitions_of_workflow;
+        match name.cmp(workflow) {
+            Ordering::Less => (_, version, hash) = beginning,
+            Ordering::Equal => {}
+            Ordering::Greater => version = i64::MAX,
+        }
+        name = workflow.clone();
+    }
+    let mut statement = connection.prepare_cached(statement)?;
+    let which = params![tenant.uuid().into_bytes(), name.as_str(), version, hash, ask(limit)];
+    let found = statement.query_map(which, rows::definition)?.collect::<rusqlite::Result<_>>()?;
+    let Page { items, next } = Page::cut(found, limit, definition_cursor);
+    Ok(Page { items: items.into_iter().map(Record::Definition).collect(), next })
 }
 
 fn audit(connection: &Connection, tenant: TenantId, limit: u32, cursor: Option<&str>) -> Read<Page<Record>> {
@@ -329,41 +408,4 @@ fn audit(connection: &Connection, tenant: TenantId, limit: u32, cursor: Option<&
         Page::cut(found, limit, |(commit, ordinal, ..)| format!("{}:{ordinal}", commit.0));
     let record = |(commit, _, at, row)| Record::Audit { commit, at, row };
     Ok(Page { items: items.into_iter().map(record).collect(), next })
-}
-
-pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) -> rusqlite::Result<Swept> {
-    let id = tenant.uuid();
-    let count = match sweep.what {
-        SweepWhat::Cells => connection.prepare_cached(sql::sweep_cells)?.execute(params![
-            id.into_bytes(),
-            sweep.now.micros(),
-            sweep.limit
-        ])?,
-        SweepWhat::Keys => connection.prepare_cached(sql::sweep_keys)?.execute(params![
-            id.into_bytes(),
-            sweep.now.micros(),
-            sweep.limit
-        ])?,
-        SweepWhat::Runs { ended_before } => {
-            let mut statement = connection.prepare_cached(sql::sweep_runs)?;
-            let which = params![id.into_bytes(), ended_before.micros(), sweep.limit];
-            let ended = statement.query_map(which, |row| rows::run_id(row, 0))?;
-            let ended = ended.collect::<rusqlite::Result<Vec<_>>>()?;
-            ended.iter().try_for_each(|run| purge(connection, tenant, *run))?;
-            ended.len()
-        }
-    };
-    Ok(Swept { count: count as u64, more: count as u64 >= u64::from(sweep.limit) })
-}
-
-/// A run goes, with everything that is its own.
-fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<()> {
-    let own = [sql::purge_run, sql::purge_checkpoints, sql::purge_inbox, sql::purge_waits, sql::purge_keys];
-    for statement in own {
-        let mut statement = connection.prepare_cached(statement)?;
-        statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes()])?;
-    }
-    let mut statement = connection.prepare_cached(sql::purge_cells)?;
-    statement.execute(params![tenant.uuid().into_bytes(), run.to_string()])?;
-    Ok(())
 }

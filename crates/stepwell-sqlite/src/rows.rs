@@ -4,10 +4,11 @@ use bytes::Bytes;
 use rusqlite::Row;
 use rusqlite::types::Type;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
+use stepwell_store::document::DocumentRow;
 use stepwell_store::plan::KeyRow;
 use stepwell_store::{
-    Cell, CellKey, Chain, CommitId, Lives, Message, OpenWait, Parent, ProcessId, RunRow, Space, ValueType,
-    WaitRow,
+    Cell, CellKey, Chain, CommitId, Document, Lives, Message, OpenWait, Parent, ProcessId, RunRow, Space,
+    StoredDefinition, ValueType, WaitRow,
 };
 use uuid::Uuid;
 
@@ -30,6 +31,11 @@ pub(crate) fn id(id: Option<Uuid>) -> Option<[u8; 16]> {
 /// The places as the database keeps them: a JSON list.
 pub(crate) fn places(places: &[Name]) -> String {
     serde_json::to_string(places).expect("names are text")
+}
+
+/// A document's tags as the database keeps them: a JSON list.
+pub(crate) fn tags(tags: &[String]) -> String {
+    serde_json::to_string(tags).expect("tags are text")
 }
 
 /// A list of ids as a parameter for `json_each`.
@@ -94,6 +100,31 @@ pub(crate) fn wait(row: &Row<'_>) -> rusqlite::Result<WaitRow> {
             until: instant(row, 4)?,
             detail: bytes(row, 5)?,
         },
+    })
+}
+
+/// A document of a run that is known.
+pub(crate) fn document(row: &Row<'_>, run: RunId) -> rusqlite::Result<DocumentRow> {
+    let document = Document {
+        run,
+        key: row.get(0)?,
+        kind: Name::from(row.get::<_, String>(1)?),
+        body: bytes(row, 2)?,
+        tags: read(row, 3, |text: String| serde_json::from_str(&text).ok())?,
+        visible_from: unsigned(row, 4)?,
+        visible_to: row.get::<_, Option<i64>>(5)?.map(|version| version as u64),
+        at: Timestamp::from_micros(row.get(6)?),
+    };
+    Ok(DocumentRow { document, ordinal: unsigned(row, 7)? })
+}
+
+/// A definition.
+pub(crate) fn definition(row: &Row<'_>) -> rusqlite::Result<StoredDefinition> {
+    Ok(StoredDefinition {
+        hash: DefinitionHash::from_bytes(row.get(0)?),
+        workflow: Name::from(row.get::<_, String>(1)?),
+        version: row.get(2)?,
+        body: bytes(row, 3)?,
     })
 }
 

@@ -8,19 +8,19 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use stepwell_core::{Limits, RunId};
 use stepwell_store::{
-    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Due, HintSender, Hints,
-    HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary,
-    SchemaVersion, Store, StoreError, Sweep, Swept, TenantScope, WaitQuery, WaitRow,
+    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
+    HintSender, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded,
+    RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
 
 use crate::apply::Prepared;
-use crate::error::{Failed, OpenError};
+use crate::error::{Failed, OpenError, store_error};
 use crate::jobs::{CallJob, CommitJob, Job};
 use crate::lock::Lock;
 use crate::reader::{ReadError, Readers};
 use crate::writer::{self, Jobs};
-use crate::{connection, migrate, query};
+use crate::{connection, migrate, query, sweep};
 
 /// How a database is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,8 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens a database, creating it if it is not there, and brings its schema up to date.
+    /// Opens a database, creating it if it is not there, and brings its schema up to date. Every process that is known
+    /// to it counts as dead from then on, until it beats again.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::open_with(path, Options::default())
     }
@@ -79,6 +80,8 @@ impl SqliteStore {
         let lock = Lock::take(path)?;
         let mut connection = connection::writing(path, options.cache_kib)?;
         let schema = migrate::migrate(&mut connection)?;
+        // The lock is ours, so whoever had it is dead: nobody has to wait until its lease is over.
+        query::bury(&connection).map_err(|error| store_error(&error))?;
         let readers = Readers::open(path, options.readers, options.cache_kib)?;
         let (hints, failed) = (HintSender::default(), Failed::default());
         let (jobs, writer) = writer::start(path, connection, &options, hints.clone(), Arc::clone(&failed))?;
@@ -209,12 +212,20 @@ impl Store for SqliteStore {
         self.read(move |connection| query::history(connection, scope.tenant(), &query)).await
     }
 
+    async fn documents(
+        &self,
+        scope: TenantScope,
+        query: DocumentQuery,
+    ) -> Result<Page<Document>, StoreError> {
+        self.read(move |connection| query::documents(connection, scope.tenant(), &query)).await
+    }
+
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         self.read(move |connection| query::records(connection, scope.tenant(), &query)).await
     }
 
     async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
-        self.call(move |connection| Ok(query::sweep(connection, scope.tenant(), &sweep)?)).await
+        self.call(move |connection| Ok(sweep::sweep(connection, scope.tenant(), &sweep)?)).await
     }
 
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {

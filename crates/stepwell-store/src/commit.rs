@@ -2,7 +2,7 @@
 //!
 //! A store takes a [`Commit`] apart without `..`, so that a field added here does not compile until every backend
 //! writes it. What is checked, and in which order, is part of the contract: size, keys, the run, its inbox, new runs,
-//! cells, fills, messages. The first thing that cannot be done refuses the whole commit.
+//! cells, fills, documents, messages. The first thing that cannot be done refuses the whole commit.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,7 @@ use stepwell_core::{DefinitionHash, LimitExceeded, Limits, Name, RunId, Timestam
 use uuid::Uuid;
 
 use crate::cell::{CellError, CellKey, CellWrite, OpResult};
+use crate::document::{DocumentError, DocumentWrite};
 use crate::run::{Head, OpenWait, Parent, ProcessId, Status};
 use crate::store::StoreError;
 
@@ -40,6 +41,8 @@ pub struct Commit {
     pub cells: Vec<CellWrite>,
     /// Results of those operations that belong into the next state.
     pub fills: Vec<Fill>,
+    /// Documents of the runs it gives a version, in order.
+    pub documents: Vec<DocumentWrite>,
     /// Keys that make it happen once.
     pub keys: Vec<KeyWrite>,
     /// Definitions that its runs are pinned to; known ones stay as they are.
@@ -65,6 +68,8 @@ pub struct Step {
     pub owner: Ownership,
     /// Tries, last errors and the time of the next try.
     pub attempt: Option<Bytes>,
+    /// The definition it is pinned to from here on, if that changes.
+    pub definition: Option<DefinitionHash>,
     /// Messages it takes out of its inbox.
     pub take: Vec<u64>,
     /// Waits that open.
@@ -379,6 +384,24 @@ pub enum Refused {
         /// Why it cannot.
         reason: String,
     },
+    /// A document's run gets no version from this commit.
+    #[error("document `{key}` of run {run}: the commit gives that run no version, so nothing could show it")]
+    NoCheckpoint {
+        /// The run.
+        run: RunId,
+        /// The document's key.
+        key: String,
+    },
+    /// A document cannot be written.
+    #[error("document `{key}` of run {run}: {error}")]
+    Document {
+        /// The run.
+        run: RunId,
+        /// The document's key.
+        key: String,
+        /// Why not.
+        error: DocumentError,
+    },
 }
 
 /// Why a commit gave no result.
@@ -411,6 +434,7 @@ impl Commit {
             send: Vec::new(),
             cells: Vec::new(),
             fills: Vec::new(),
+            documents: Vec::new(),
             keys: Vec::new(),
             definitions: Vec::new(),
             audit: Vec::new(),
@@ -448,12 +472,13 @@ impl Commit {
 
     /// Nothing in it can fail once the run's compare-and-set has succeeded, so a backend needs no savepoint for it.
     pub fn is_plain(&self) -> bool {
-        self.step.as_ref().is_none_or(|step| step.take.is_empty())
+        self.step.as_ref().is_none_or(|step| step.take.is_empty() && step.definition.is_none())
             && (self.step.is_none() || self.create.is_empty())
             && self.create.len() <= 1
             && self.send.is_empty()
             && self.cells.is_empty()
             && self.fills.is_empty()
+            && self.documents.is_empty()
             && self.keys.is_empty()
             && self.record().is_none()
     }
@@ -473,10 +498,12 @@ impl Commit {
             .map(|new| (2 + new.open.len(), state(&new.first) + tries(&new.attempt) + waits(&new.open)));
         let sent = self.send.iter().map(|send| (2, send.message.body.len()));
         let cells = self.cells.iter().map(|write| (1, write.op.size_hint()));
+        let documents = self.documents.iter().map(DocumentWrite::size_hint);
         let keys = self.keys.iter().map(|key| (1, key.answer.len()));
         let definitions = self.definitions.iter().map(|definition| (1, definition.body.len()));
         let audit = self.audit.iter().map(|row| (1, row.detail.len()));
-        let all = steps.chain(created).chain(sent).chain(cells).chain(keys).chain(definitions).chain(audit);
+        let all = steps.chain(created).chain(sent).chain(cells).chain(documents).chain(keys);
+        let all = all.chain(definitions).chain(audit);
         let (rows, bytes) = all.fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
         limits.commit_rows("the commit", rows)?;
         limits.commit_bytes("the commit", bytes)?;

@@ -9,6 +9,7 @@ use stepwell_core::RunId;
 
 use crate::cell::Cell;
 use crate::commit::{Commit, CommitError, CommitRef, Committed};
+use crate::document::{Document, DocumentQuery};
 use crate::hints::Hints;
 use crate::run::{Loaded, ProcessId, RunSummary};
 use crate::scope::TenantScope;
@@ -140,6 +141,13 @@ impl<S: Store> Store for Faulty<S> {
     }
     async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError> {
         self.around(self.inner.history(scope, query)).await
+    }
+    async fn documents(
+        &self,
+        scope: TenantScope,
+        query: DocumentQuery,
+    ) -> Result<Page<Document>, StoreError> {
+        self.around(self.inner.documents(scope, query)).await
     }
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         self.around(self.inner.records(scope, query)).await

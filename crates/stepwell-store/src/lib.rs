@@ -7,10 +7,12 @@
 pub mod cell;
 pub mod commit;
 pub mod delta;
+pub mod document;
 pub mod faulty;
 pub mod hints;
 pub mod memory;
 pub mod plan;
+pub mod retention;
 pub mod run;
 pub mod scope;
 pub mod store;
@@ -25,6 +27,7 @@ pub use commit::{
     AuditRow, Commit, CommitError, CommitId, CommitRef, Committed, Delivery, Fill, FillPart, KeyWrite, Lives,
     Missing, NewMessage, NewRun, NextState, Ownership, Refused, Send, Step, StoredDefinition, Whereabouts,
 };
+pub use document::{Document, DocumentError, DocumentOp, DocumentQuery, DocumentWrite};
 pub use faulty::{Fault, Faulty};
 pub use hints::{Hint, HintSender, Hints};
 pub use memory::MemoryStore;

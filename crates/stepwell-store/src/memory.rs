@@ -6,21 +6,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use stepwell_core::{DefinitionHash, Limits, RunId, Timestamp};
+use stepwell_core::{DefinitionHash, Limits, Name, RunId, Timestamp};
 
 use crate::cell::{Cell, CellKey, Space};
 use crate::commit::{
     AuditRow, Commit, CommitError, CommitId, CommitRef, Committed, Lives, StoredDefinition, Whereabouts,
 };
 use crate::delta;
+use crate::document::{Document, DocumentEnd, DocumentQuery, DocumentRow, read_place};
 use crate::hints::{HintSender, Hints};
 use crate::plan::{CheckpointRow, KeyRow, MessageRow, Plan, Rows, decode_results, plan};
+use crate::retention::{Cut, Versions, cut};
 use crate::run::{Loaded, Message, OpenWait, ProcessId, RunRow, RunSummary};
 use crate::scope::{TenantId, TenantScope};
 use crate::store::{
     Beat, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded,
     RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, WaitQuery, WaitRow, bad_cursor,
-    page_rows, read_cursor,
+    definition_cursor, page_rows, read_cursor, read_definition_cursor,
 };
 
 /// A store in memory. Forgets everything when it is dropped.
@@ -45,6 +47,8 @@ struct Tables {
     inbox: BTreeMap<(RunId, u64), MessageRow>,
     waits: BTreeMap<(RunId, u64), OpenWait>,
     cells: BTreeMap<CellKey, Cell>,
+    /// By run, key and first version.
+    documents: BTreeMap<(RunId, String, u64), DocumentRow>,
     keys: BTreeMap<(String, String), KeyRow>,
     definitions: BTreeMap<DefinitionHash, StoredDefinition>,
     audit: BTreeMap<(CommitId, u64), (Timestamp, AuditRow)>,
@@ -105,9 +109,12 @@ impl Tables {
             open,
             close,
             cells,
+            hide,
+            documents,
             keys,
             definitions,
             audit,
+            unfenced: _,
             committed,
         } = plan;
         self.runs.extend(insert.into_iter().chain(update).map(|row| (row.run, row)));
@@ -118,6 +125,11 @@ impl Tables {
         close.iter().for_each(|wait| drop(self.waits.remove(wait)));
         self.waits.extend(open.into_iter().map(|(run, wait)| ((run, wait.activation), wait)));
         self.cells.extend(cells.into_iter().map(|cell| (cell.key.clone(), cell)));
+        hide.into_iter().for_each(|end| self.hide(end));
+        self.documents.extend(documents.into_iter().map(|row| {
+            let Document { run, key, visible_from, .. } = &row.document;
+            ((*run, key.clone(), *visible_from), row)
+        }));
         self.keys.extend(keys.into_iter().map(|row| ((row.operation.clone(), row.key.clone()), row)));
         for definition in definitions {
             self.definitions.entry(definition.hash).or_insert(definition);
@@ -125,6 +137,15 @@ impl Tables {
         let numbered = audit.into_iter().enumerate();
         self.audit.extend(numbered.map(|(ordinal, row)| ((commit, ordinal as u64), (at, row))));
         committed
+    }
+
+    /// The newest document under a key ends, unless it has.
+    fn hide(&mut self, end: DocumentEnd) {
+        let DocumentEnd { run, key, version } = end;
+        let of_key = (run, key.clone(), 0)..=(run, key, u64::MAX);
+        if let Some((_, row)) = self.documents.range_mut(of_key).next_back() {
+            row.document.visible_to.get_or_insert(version);
+        }
     }
 
     fn state_at(&self, run: RunId, version: u64) -> Result<Bytes, StoreError> {
@@ -161,14 +182,40 @@ impl Tables {
         self.checkpoints.retain(|(of, _), _| *of != run);
         self.inbox.retain(|(of, _), _| *of != run);
         self.waits.retain(|(of, _), _| *of != run);
+        self.documents.retain(|(of, ..), _| *of != run);
         self.keys.retain(|_, row| row.lives != Lives::WithRun(run));
         let owner = run.to_string();
         self.cells.retain(|key, _| key.space != Space::Execution || key.owner != owner);
     }
 
-    fn sweep(&mut self, sweep: Sweep) -> u64 {
+    /// Old checkpoints of a run go, and the documents that only they showed.
+    fn bound(&mut self, run: RunId, keep: u64, limit: u32) -> Swept {
+        let oldest = self.checkpoints.range((run, 0)..=(run, u64::MAX)).next();
+        let (Some(row), Some(((_, oldest), _))) = (self.runs.get(&run), oldest) else {
+            return Swept { count: 0, more: false };
+        };
+        let versions = Versions { oldest: *oldest, newest: row.version };
+        let base_of = |version| self.checkpoints.get(&(run, version)).map(|(row, ..)| row.stored.chain.base);
+        let Ok(Cut { oldest, more }) = cut(versions, keep, limit, |v| Ok::<_, Infallible>(base_of(v)));
+        let before = self.checkpoints.len();
+        self.checkpoints.retain(|(of, version), _| *of != run || *version >= oldest);
+        let checkpoints = before - self.checkpoints.len();
+        let over = |row: &&DocumentRow| {
+            row.document.run == run && row.document.visible_to.is_some_and(|to| to <= oldest)
+        };
+        let mut over: Vec<_> = self.documents.values().filter(over).cloned().collect();
+        over.sort_by_key(|row| (row.document.visible_to, row.place()));
+        over.truncate((limit as usize).saturating_sub(checkpoints));
+        for DocumentRow { document, .. } in &over {
+            self.documents.remove(&(run, document.key.clone(), document.visible_from));
+        }
+        let count = (checkpoints + over.len()) as u64;
+        Swept { count, more: more || count >= u64::from(limit) }
+    }
+
+    fn sweep(&mut self, sweep: Sweep) -> Swept {
         let limit = sweep.limit as usize;
-        match sweep.what {
+        let count = match sweep.what {
             SweepWhat::Cells => {
                 let expired = |cell: &&mut Cell| cell.value.is_some() && cell.live(sweep.now).is_none();
                 let mut cells: Vec<_> = self.cells.values_mut().filter(expired).collect();
@@ -192,15 +239,41 @@ impl Tables {
                 gone.len() as u64
             }
             SweepWhat::Runs { ended_before } => {
-                let ended =
-                    self.runs.values().filter(|row| row.status.is_final() && row.updated_at < ended_before);
+                let over = |row: &&RunRow| {
+                    row.status.is_final() && row.wake.is_none() && row.updated_at < ended_before
+                };
+                let ended = self.runs.values().filter(over);
                 let mut ended: Vec<_> = ended.map(|row| (row.updated_at, row.run)).collect();
                 ended.sort();
                 ended.truncate(limit);
                 ended.iter().for_each(|(_, run)| self.purge(*run));
                 ended.len() as u64
             }
-        }
+            SweepWhat::History { run, keep } => return self.bound(run, keep, sweep.limit),
+        };
+        Swept { count, more: count >= u64::from(sweep.limit) }
+    }
+
+    fn definitions(
+        &self,
+        workflow: Option<&Name>,
+        limit: u32,
+        cursor: Option<&str>,
+    ) -> Result<Page<Record>, StoreError> {
+        let place = |definition: &StoredDefinition| {
+            (definition.workflow.clone(), definition.version, definition.hash)
+        };
+        let after = read_definition_cursor(cursor)?;
+        let mut found: Vec<_> = self
+            .definitions
+            .values()
+            .filter(|definition| workflow.is_none_or(|name| definition.workflow == *name))
+            .filter(|definition| after.as_ref().is_none_or(|after| place(definition) > *after))
+            .cloned()
+            .collect();
+        found.sort_by_key(place);
+        let Page { items, next } = Page::cut(found, limit, definition_cursor);
+        Ok(Page { items: items.into_iter().map(Record::Definition).collect(), next })
     }
 }
 
@@ -345,11 +418,29 @@ impl Store for MemoryStore {
         })
     }
 
+    async fn documents(
+        &self,
+        scope: TenantScope,
+        query: DocumentQuery,
+    ) -> Result<Page<Document>, StoreError> {
+        let after = read_place(query.cursor.as_deref())?;
+        let wanted =
+            |row: &&DocumentRow| query.wants(&row.document) && after.is_none_or(|after| row.place() > after);
+        let mut rows: Vec<_> =
+            self.read(scope, |tables| tables.documents.values().filter(wanted).cloned().collect());
+        rows.sort_by_key(DocumentRow::place);
+        let Page { items, next } = Page::cut(rows, query.limit, DocumentRow::cursor);
+        Ok(Page { items: items.into_iter().map(|row| row.document).collect(), next })
+    }
+
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         self.read(scope, |tables| match query {
             RecordQuery::Definition(hash) => {
                 let items = tables.definitions.get(&hash).cloned().map(Record::Definition);
                 Ok(Page { items: items.into_iter().collect(), next: None })
+            }
+            RecordQuery::Definitions { workflow, limit, cursor } => {
+                tables.definitions(workflow.as_ref(), limit, cursor.as_deref())
             }
             RecordQuery::Key { operation, key, now } => {
                 let row = tables.keys.get(&(operation, key)).filter(|row| row.holds(now));
@@ -374,8 +465,7 @@ impl Store for MemoryStore {
 
     async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
         let mut state = self.state();
-        let count = state.tenants.entry(scope.tenant()).or_default().sweep(sweep);
-        Ok(Swept { count, more: count >= u64::from(sweep.limit) })
+        Ok(state.tenants.entry(scope.tenant()).or_default().sweep(sweep))
     }
 
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {

@@ -4,7 +4,7 @@
 //! (under their locks), asks for the [`Plan`], and writes it down. So the backends agree by construction, nothing
 //! has to be undone, and no engine code runs inside a transaction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -16,8 +16,9 @@ use crate::commit::{
     NextState, Ownership, Refused, Send, Step, StoredDefinition,
 };
 use crate::delta::{self, Stored};
+use crate::document::{DocumentEnd, DocumentRow, DocumentWrite};
 use crate::hints::Hint;
-use crate::run::{Head, Message, OpenWait, RunRow};
+use crate::run::{Head, Message, OpenWait, ProcessId, RunRow};
 use crate::scope::TenantId;
 
 /// The rows a commit names, as they are. A backend reads them under its locks.
@@ -110,12 +111,18 @@ pub struct Plan {
     pub close: Vec<(RunId, u64)>,
     /// Cells to write.
     pub cells: Vec<Cell>,
+    /// Documents that end, before any is inserted.
+    pub hide: Vec<DocumentEnd>,
+    /// Documents to insert.
+    pub documents: Vec<DocumentRow>,
     /// Keys to write.
     pub keys: Vec<KeyRow>,
     /// Definitions to insert unless known.
     pub definitions: Vec<StoredDefinition>,
     /// Audit rows to insert.
     pub audit: Vec<AuditRow>,
+    /// The run that a step moved without naming a fence: if it has an owner, somebody else did.
+    pub unfenced: Option<RunId>,
     /// The answer.
     pub committed: Committed,
 }
@@ -123,10 +130,23 @@ pub struct Plan {
 impl Plan {
     /// What others may want to look at because of it.
     pub fn hints(&self, tenant: TenantId) -> Vec<Hint> {
-        let woken =
-            self.insert.iter().chain(&self.update).filter(|row| row.wake.is_some_and(|wake| wake <= self.at));
-        let runs = woken.map(|row| Hint::Run(tenant, row.run));
+        let reached: BTreeSet<_> = self.put.iter().map(|row| row.run).collect();
+        let told = |row: &&RunRow| {
+            let unfenced = self.unfenced == Some(row.run);
+            reached.contains(&row.run) || is_told(row.owner, row.wake, self.at, unfenced)
+        };
+        let runs = self.insert.iter().chain(&self.update).filter(told);
+        let runs = runs.map(|row| Hint::Run(tenant, row.run));
         runs.chain(self.cells.iter().map(|cell| Hint::Cell(tenant, cell.key.clone()))).collect()
+    }
+}
+
+/// Whether a run whose row was written gives a hint. Nobody owns it: if it is due, anyone may take it. Somebody does:
+/// the owner knows of its own steps, which name its fence, and has to look at what anyone else has done.
+pub fn is_told(owner: Option<ProcessId>, wake: Option<Timestamp>, at: Timestamp, unfenced: bool) -> bool {
+    match owner {
+        None => wake.is_some_and(|wake| wake <= at),
+        Some(_) => unfenced,
     }
 }
 
@@ -155,7 +175,7 @@ pub fn refuse_step(row: Option<&RunRow>, step: &Step) -> Option<Refused> {
 }
 
 /// Owner and fence after a step.
-pub fn ownership(step: &Step) -> (Option<crate::run::ProcessId>, u64) {
+pub fn ownership(step: &Step) -> (Option<ProcessId>, u64) {
     let Head { owner, fence, .. } = step.head;
     match step.owner {
         Ownership::Keep => (owner, fence),
@@ -246,7 +266,7 @@ impl<'a, R: Rows> Planner<'a, R> {
     fn run(mut self, commit: Commit) -> Result<Plan, Failed<R::Error>> {
         commit.check_size(self.limits)?;
         let record = commit.record();
-        let Commit { id, at, step, create, send, cells, fills, keys, definitions, audit } = commit;
+        let Commit { id, at, step, create, send, cells, fills, documents, keys, definitions, audit } = commit;
         let keys: Vec<_> = keys.into_iter().chain(record).collect();
         self.check_keys(&keys)?;
         if let Some(step) = &step {
@@ -264,9 +284,12 @@ impl<'a, R: Rows> Planner<'a, R> {
             open: Vec::new(),
             close: Vec::new(),
             cells: Vec::new(),
+            hide: Vec::new(),
+            documents: Vec::new(),
             keys: Vec::new(),
             definitions,
             audit,
+            unfenced: step.as_ref().filter(|step| step.fence.is_none()).map(|step| step.head.run),
             committed: Committed { head: None, created: Vec::new(), results: Vec::new(), sent: Vec::new() },
         };
         let results = self.operate(&cells)?;
@@ -277,6 +300,7 @@ impl<'a, R: Rows> Planner<'a, R> {
             return Err(no_place(fill, "the commit has no next state").into());
         }
         self.create(create, stored_results.as_ref(), &mut plan);
+        self.show(documents, &mut plan)?;
         for send in send {
             let delivery = self.send(send, &mut plan)?;
             plan.committed.sent.push(delivery);
@@ -393,6 +417,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         row.wake = wake_after(step.wake, row.wake, unseen);
         row.chain = head.chain;
         row.attempt = step.attempt;
+        row.definition = step.definition.unwrap_or(row.definition);
         row.updated_at = self.at;
         if let (Some(next), Some(stored)) = (next, stored) {
             row.places = next.places;
@@ -423,6 +448,28 @@ impl<'a, R: Rows> Planner<'a, R> {
             self.runs.insert(new.run, (row, true));
             self.dirty.push(new.run);
         }
+    }
+
+    /// What a run shows from the version on that the commit gives it. Of several writes under one key the last counts.
+    fn show(&self, writes: Vec<DocumentWrite>, plan: &mut Plan) -> Result<(), Refused> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let versions: BTreeMap<_, _> = plan.checkpoints.iter().map(|row| (row.run, row.version)).collect();
+        let mut last = BTreeMap::new();
+        for (ordinal, write) in (0..).zip(writes) {
+            let (run, key) = (write.run, write.key.clone());
+            if let Err(error) = write.check_key(self.limits) {
+                return Err(Refused::Document { run, key, error });
+            }
+            let Some(&version) = versions.get(&run) else { return Err(Refused::NoCheckpoint { run, key }) };
+            last.insert((run, key), (version, write.row(version, ordinal, self.at)));
+        }
+        for ((run, key), (version, row)) in last {
+            plan.hide.push(DocumentEnd { run, key, version });
+            plan.documents.extend(row);
+        }
+        Ok(())
     }
 
     fn send(&mut self, send: Send, plan: &mut Plan) -> Result<Delivery, Failed<R::Error>> {

@@ -8,6 +8,7 @@ use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 
 use crate::cell::{Cell, OpResult, Space};
 use crate::commit::{Commit, CommitError, CommitId, CommitRef, Committed, StoredDefinition};
+use crate::document::{Document, DocumentQuery};
 use crate::hints::Hints;
 use crate::run::{Loaded, OpenWait, ProcessId, RunSummary, Status};
 use crate::scope::{TenantId, TenantScope};
@@ -51,6 +52,10 @@ pub trait Store: Send + Sync {
 
     /// A run's history, oldest first.
     async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
+
+    /// A run's documents, in the order in which they were written.
+    async fn documents(&self, scope: TenantScope, query: DocumentQuery)
+    -> Result<Page<Document>, StoreError>;
 
     /// Small things by key.
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
@@ -151,6 +156,24 @@ pub fn read_cursor(cursor: Option<&str>) -> Result<Option<(uuid::Uuid, u64)>, St
     read().map(Some).ok_or_else(|| bad_cursor(cursor))
 }
 
+/// The cursor of a listing of definitions that has come to this one.
+pub fn definition_cursor(definition: &StoredDefinition) -> String {
+    format!("{}:{}:{}", definition.version, definition.hash, definition.workflow)
+}
+
+/// Reads what [`definition_cursor`] wrote: workflow, version and hash, the order of the listing.
+pub fn read_definition_cursor(
+    cursor: Option<&str>,
+) -> Result<Option<(Name, u32, DefinitionHash)>, StoreError> {
+    let Some(cursor) = cursor else { return Ok(None) };
+    let read = || {
+        let (version, rest) = cursor.split_once(':')?;
+        let (hash, workflow) = rest.split_once(':')?;
+        Some((Name::from(workflow), version.parse().ok()?, hash.parse().ok()?))
+    };
+    read().map(Some).ok_or_else(|| bad_cursor(cursor))
+}
+
 /// Which cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellQuery {
@@ -247,6 +270,15 @@ pub struct HistoryRow {
 pub enum RecordQuery {
     /// A definition.
     Definition(DefinitionHash),
+    /// The definitions, in the order of workflow, version and hash.
+    Definitions {
+        /// Of this workflow.
+        workflow: Option<Name>,
+        /// How many at most.
+        limit: u32,
+        /// Where to begin.
+        cursor: Option<String>,
+    },
     /// The record of a key.
     Key {
         /// The operation.
@@ -301,17 +333,27 @@ pub enum SweepWhat {
     Cells,
     /// Expired keys go.
     Keys,
-    /// Runs that ended before this go, with everything that is theirs but the audit trail.
+    /// Runs that ended before this go, with everything that is theirs but the audit trail. One that has ended and is
+    /// still to be looked at (it has a wake time) stays.
     Runs {
         /// Ended before.
         ended_before: Timestamp,
+    },
+    /// A run's old checkpoints go, and the documents that only they showed. The newest stay, and what their states are
+    /// built on. A batch ends where a chain of deltas does, so that it is one whole chain even if that is longer than
+    /// the limit. [`Store::outcome`] no longer finds a commit whose checkpoint is gone.
+    History {
+        /// The run.
+        run: RunId,
+        /// How many of the newest checkpoints are kept; the newest is, in any case.
+        keep: u64,
     },
 }
 
 /// What was tidied up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Swept {
-    /// How many cells, keys or runs.
+    /// How many cells, keys or runs; of a history, how many checkpoints and documents.
     pub count: u64,
     /// The limit was reached: there may be more.
     pub more: bool,
@@ -384,6 +426,13 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError> {
         (**self).history(scope, query).await
+    }
+    async fn documents(
+        &self,
+        scope: TenantScope,
+        query: DocumentQuery,
+    ) -> Result<Page<Document>, StoreError> {
+        (**self).documents(scope, query).await
     }
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         (**self).records(scope, query).await

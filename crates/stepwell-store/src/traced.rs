@@ -6,6 +6,7 @@ use tracing::{Instrument, Level, Span, field, span};
 
 use crate::cell::Cell;
 use crate::commit::{Commit, CommitError, CommitRef, Committed};
+use crate::document::{Document, DocumentQuery};
 use crate::hints::Hints;
 use crate::run::{Loaded, ProcessId, RunSummary};
 use crate::scope::TenantScope;
@@ -58,6 +59,7 @@ impl<S: Store> Store for Traced<S> {
             run = commit.step.as_ref().map(|step| field::display(step.head.run)),
             created = commit.create.len(),
             cells = commit.cells.len(),
+            documents = commit.documents.len(),
             outcome = field::Empty,
         );
         noted(span, self.0.commit(scope, commit)).await
@@ -91,6 +93,13 @@ impl<S: Store> Store for Traced<S> {
     }
     async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError> {
         noted(call("history", scope), self.0.history(scope, query)).await
+    }
+    async fn documents(
+        &self,
+        scope: TenantScope,
+        query: DocumentQuery,
+    ) -> Result<Page<Document>, StoreError> {
+        noted(call("documents", scope), self.0.documents(scope, query)).await
     }
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         noted(call("records", scope), self.0.records(scope, query)).await

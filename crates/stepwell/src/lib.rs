@@ -1,14 +1,46 @@
 //! An embeddable durable workflow engine whose state can rest anywhere.
 //!
-//! This crate is what programs depend on. For now it holds the [`turn`]: load a run, decide an event, commit what was
-//! decided, and decide again if the run has moved meanwhile. Definitions and snapshots are in [`core`], the seam to a
-//! database is in [`store`].
+//! This crate is what programs depend on. An [`Engine`] keeps runs in a [`Store`](store::Store), runs [actions](Action)
+//! for them and goes on with them after a crash. Definitions and snapshots are in [`core`], the seam to a database is
+//! in [`store`].
 
-pub mod turn;
+pub mod action;
+pub mod cron;
+pub mod cx;
+pub mod engine;
+pub mod error;
+mod hold;
+pub mod host;
+mod landing;
+pub mod ledger;
+mod look;
+pub mod manual_clock;
+pub mod operate;
+mod post;
+pub mod registry;
+mod room;
+mod runner;
+pub mod schedule;
+pub mod signal;
+mod slots;
+mod standing;
+pub mod start;
+pub mod stateless;
+pub mod testing;
+mod turn;
 
+pub use action::{Action, ActionError};
+pub use cx::Cx;
+pub use engine::{Builder, Engine, Options, Run, RunView};
+pub use error::{EngineError, RunError};
+pub use host::{Clock, Host, SystemClock};
+pub use manual_clock::ManualClock;
+pub use operate::{Command, Operator};
+pub use schedule::Schedule;
+pub use signal::{Signal, Signalled};
+pub use start::{Start, Started};
 pub use stepwell_core as core;
 pub use stepwell_store as store;
-pub use turn::{Clock, Desk, SystemClock, TurnError, Turned};
 
 /// An id for a new run: it sorts by the time it was made.
 pub fn new_run_id() -> stepwell_core::RunId {

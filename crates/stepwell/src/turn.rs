@@ -1,250 +1,318 @@
-//! One turn of a durable run: load, decide, commit; decided again on the newer snapshot if the run has moved.
+//! One turn of a durable run: what was decided becomes one commit, which already says what comes next.
+//!
+//! Before a change is committed, the run is looked at as it will be after it. So one commit writes the step, how the run
+//! is doing then, who works on it and when to look again; a run that goes on costs one commit per step, and nothing
+//! acts on what is not committed.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use serde_json::Value;
 use stepwell_core::graph::open_waits;
-use stepwell_core::snapshot::Finished;
-use stepwell_core::{
-    Answers, Change, DecideError, Decision, Definition, Event, Failure, Limits, Name, Rejected, RestoreError,
-    RunId, Snapshot, Timestamp, dispatch, start,
-};
+use stepwell_core::snapshot::{ChildEnd, Finished};
+use stepwell_core::{Change, DecideError, Definition, Snapshot, Timestamp};
 use stepwell_store::{
-    Commit, CommitError, CommitId, Head, NewRun, NextState, OpenWait, Ownership, Refused, Status, Step,
-    Store, StoreError, StoredDefinition, TenantScope,
+    Commit, CommitError, CommitId, Committed, NextState, OpenWait, Ownership, ProcessId, Refused, Status,
+    Step, StoreError, TenantScope,
 };
+
+use crate::engine::Inner;
+use crate::error::EngineError;
+use crate::look::{Look, Next, Rest};
+use crate::post::Says;
+use crate::room::Pass;
+use crate::standing::{Along, Flying, Move, Standing};
 
 /// How often a decision is made again because the run has moved, before that is called an error.
-pub const MAX_TRIES: u32 = 16;
+pub(crate) const MAX_TRIES: u32 = 64;
 
-/// The one clock.
-pub trait Clock: Send + Sync {
-    /// What time it is.
-    fn now(&self) -> Timestamp;
-}
-
-/// The computer's clock.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Timestamp::from_micros(since.as_micros() as i64)
-    }
-}
-
-/// Where turns are made: a store, a tenant and a clock.
-#[derive(Clone)]
-pub struct Desk {
-    store: Arc<dyn Store>,
-    scope: TenantScope,
-    clock: Arc<dyn Clock>,
-    limits: Limits,
+/// Who makes a turn.
+#[derive(Clone, Copy)]
+pub(crate) enum By {
+    /// The process that owns the run.
+    Owner,
+    /// Anybody; with room, this process goes on with the run if it is free.
+    Anyone(Option<ProcessId>),
 }
 
 /// What a turn came to.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Turned {
-    /// The change that was committed.
-    pub change: Change,
-    /// How the run is doing after it.
-    pub status: Status,
+pub(crate) struct Turned {
+    /// The run after it.
+    pub(crate) standing: Standing,
+    /// What comes next.
+    pub(crate) next: Next,
 }
 
-/// Why a turn came to nothing. The run is unchanged, unless the error says that nobody knows.
-#[derive(Debug, thiserror::Error)]
-pub enum TurnError {
-    /// There is no such run.
-    #[error("there is no run {0}")]
-    NoRun(RunId),
-    /// The workflow said no, or the decision could not be made.
-    #[error(transparent)]
-    Rejected(#[from] Rejected),
-    /// The run does not go with the definition.
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
-    /// The transition has an action; a turn by itself runs none.
-    #[error("transition `{0}` runs the action `{1}`, and a turn by itself runs none")]
-    NeedsAction(Name, Name),
-    /// The decision is about a try, not about the snapshot.
-    #[error(
-        "what was decided on run {0} is recorded beside its snapshot, and a turn by itself keeps no tries"
-    )]
-    OnlyRecorded(RunId),
-    /// The run moved every time.
-    #[error("run {run} moved {MAX_TRIES} times while a decision on it was made")]
-    Contended {
-        /// The run.
-        run: RunId,
-    },
-    /// The commit was refused or not made.
-    #[error(transparent)]
-    Commit(#[from] CommitError),
-    /// The store could not answer.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+/// Why a turn came to nothing.
+pub(crate) enum Turnless {
+    /// The run has moved: decide again.
+    Moved,
+    /// The run belongs to somebody else.
+    Fenced,
+    /// Something in the commit cannot be done.
+    Refused(Refused),
+    /// The state cannot be written.
+    Undecidable(DecideError),
+    /// The store cannot now.
+    Store(StoreError),
+    /// Nobody knows.
+    Engine(EngineError),
 }
 
-impl From<DecideError> for TurnError {
-    fn from(error: DecideError) -> Self {
-        TurnError::Rejected(error.into())
+impl From<Turnless> for EngineError {
+    fn from(turnless: Turnless) -> Self {
+        match turnless {
+            // Both are dealt with before somebody outside hears of them.
+            Turnless::Moved | Turnless::Fenced => EngineError::Stopped,
+            Turnless::Refused(refused) => refused.into(),
+            Turnless::Undecidable(error) => error.into(),
+            Turnless::Store(error) => error.into(),
+            Turnless::Engine(error) => error,
+        }
     }
 }
 
-impl Desk {
-    /// Turns on this store, for this tenant, by the computer's clock.
-    pub fn new(store: Arc<dyn Store>, scope: TenantScope) -> Self {
-        Desk { store, scope, clock: Arc::new(SystemClock), limits: Limits::default() }
+impl Inner {
+    /// What is to happen next to a run.
+    pub(crate) async fn look(&self, standing: &Standing, flying: &Flying, now: Timestamp) -> Next {
+        let (registry, max_crashes) = (&self.registry, self.options.max_crashes);
+        Look { registry, standing, flying, now, max_crashes }.next().await
     }
 
-    /// The same by another clock.
-    #[must_use]
-    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// Begins a run: version 0, its definition stored with it.
-    pub async fn start(
+    /// Commits a move. `flying` are the actions that go on beside it.
+    pub(crate) async fn turn(
         &self,
-        definition: &Definition,
-        run: RunId,
-        context: Value,
-    ) -> Result<Turned, TurnError> {
-        let now = self.clock.now();
-        let change = start(definition, run, context, now)?;
-        let (status, wake) = rest(definition, &change, now);
-        let mut commit = self.commit(now);
-        commit.definitions.push(StoredDefinition {
-            hash: definition.hash(),
-            workflow: definition.name().clone(),
-            version: definition.version(),
-            body: definition.canonical().into(),
+        scope: TenantScope,
+        standing: &Standing,
+        next: Move,
+        flying: &Flying,
+        by: By,
+    ) -> Result<Turned, Turnless> {
+        let now = self.host.now();
+        let Move { change, ledger, takes, suspend, repin, mut along } = next;
+        let mut after = Standing { ledger, ..standing.clone() };
+        after.inbox.retain(|letter| !takes.contains(&letter.seq));
+        after.suspended = suspend.unwrap_or(standing.suspended);
+        let definition = repin.as_ref().map(|workflow| workflow.definition.hash());
+        after.workflow = repin.unwrap_or(after.workflow);
+        let entry = change.map(|change| {
+            let Change { snapshot, entry, .. } = *change;
+            after.snapshot = Arc::new(snapshot);
+            entry
         });
-        commit.create.push(NewRun {
-            run,
-            workflow: definition.name().clone(),
-            definition: definition.hash(),
-            version: change.snapshot.version(),
-            first: self.checkpoint(&change)?,
+        tell_parent(standing, &mut after, &mut along);
+        let flying: Flying =
+            flying.iter().filter(|(id, _)| after.snapshot.activation(**id).is_some()).map(|(a, b)| (*a, *b)).collect();
+        let next = self.look(&after, &flying, now).await;
+        let (status, wake, owner) = self.resting(standing, &after, &next, &flying, by, now);
+        expect_fence(standing, &mut after, owner, by);
+        let (open, close) = waits(standing, &after);
+        let state = match entry {
+            Some(entry) => Some(self.checkpoint(&after.snapshot, &entry).map_err(Turnless::Undecidable)?),
+            None => None,
+        };
+        let mut commit = self.commit_of(scope, along, now);
+        commit.step = Some(Step {
+            head: standing.head.clone(),
+            fence: match by {
+                By::Owner => Some(standing.head.fence),
+                By::Anyone(_) => None,
+            },
+            next: state,
             status,
             wake,
-            owner: None,
-            parent: None,
-            root: run,
-            attempt: attempt(change.stopped.as_ref()),
-            open: waits(definition, &change.snapshot),
+            owner,
+            attempt: after.ledger.write(),
+            definition,
+            take: takes,
+            open,
+            close,
         });
-        self.store.commit(self.scope, commit).await?;
-        Ok(Turned { change, status })
+        let committed = self.apply(scope, commit).await?;
+        let Some(mut committed) = committed else { return self.applied_unseen(scope, &after, &flying).await };
+        if let Some(head) = committed.head.take() {
+            after.head = head;
+        }
+        self.published(scope, &after);
+        Ok(Turned { standing: after, next })
     }
 
-    /// A run's snapshot, checked against its definition.
-    pub async fn snapshot(&self, definition: &Definition, run: RunId) -> Result<Snapshot, TurnError> {
-        let loaded = self.store.load(self.scope, run).await?.ok_or(TurnError::NoRun(run))?;
-        Ok(Snapshot::restore(definition, &loaded.head.state)?)
-    }
-
-    /// Decides an event on a run and commits the decision.
-    pub async fn turn(
+    /// Applies a commit; `None` = it was applied and its answer was lost.
+    pub(crate) async fn apply(
         &self,
-        definition: &Definition,
-        run: RunId,
-        event: &Event,
-    ) -> Result<Turned, TurnError> {
-        for _ in 0..MAX_TRIES {
-            let loaded = self.store.load(self.scope, run).await?.ok_or(TurnError::NoRun(run))?;
-            let snapshot = Snapshot::restore(definition, &loaded.head.state)?;
-            let now = self.clock.now();
-            let change = match dispatch(definition, &snapshot, event, &Answers::none(), now)? {
-                Decision::Change(change) => *change,
-                Decision::Act(call) => return Err(TurnError::NeedsAction(call.transition, call.action)),
-                Decision::Retry { .. } | Decision::Stop(_) => return Err(TurnError::OnlyRecorded(run)),
-            };
-            let (status, commit) = self.step(definition, loaded.head, &snapshot, &change, now)?;
-            match self.store.commit(self.scope, commit).await {
-                Ok(_) => return Ok(Turned { change, status }),
-                Err(CommitError::Refused(Refused::Moved { .. })) => {}
-                Err(CommitError::Unknown { reference, why }) => {
-                    // Unknown is not failed: it is looked up, not guessed.
-                    match self.store.outcome(self.scope, reference.clone()).await? {
-                        Some(_) => return Ok(Turned { change, status }),
-                        None => return Err(CommitError::Unknown { reference, why }.into()),
-                    }
+        scope: TenantScope,
+        commit: Commit,
+    ) -> Result<Option<Committed>, Turnless> {
+        let definitions: Vec<_> = commit.definitions.iter().map(|definition| definition.hash).collect();
+        let (reference, why) = match self.store.commit(scope, commit).await {
+            Ok(committed) => {
+                self.stored(scope, &definitions);
+                return Ok(Some(committed));
+            }
+            Err(CommitError::Refused(Refused::Moved { .. })) => return Err(Turnless::Moved),
+            Err(CommitError::Refused(Refused::Fenced { .. })) => return Err(Turnless::Fenced),
+            Err(CommitError::Refused(refused)) => return Err(Turnless::Refused(refused)),
+            Err(CommitError::Store(error)) => return Err(Turnless::Store(error)),
+            Err(CommitError::Unknown { reference, why }) => (reference, why),
+        };
+        // Unknown is not failed: it is looked up, not guessed.
+        let mut pause_ms = 10;
+        for _ in 0..10 {
+            match self.store.outcome(scope, reference.clone()).await {
+                Ok(Some(_)) => return Ok(None),
+                Ok(None) => return Err(Turnless::Moved),
+                Err(StoreError::Unavailable(_)) => {
+                    self.host.clock.sleep_until(self.host.now().plus_ms(pause_ms)).await;
+                    pause_ms *= 2;
                 }
-                Err(other) => return Err(other.into()),
+                Err(error) => return Err(Turnless::Store(error)),
             }
         }
-        Err(TurnError::Contended { run })
+        Err(Turnless::Engine(EngineError::Unknown { reference: Box::new(reference), why }))
     }
 
-    fn step(
+    /// The commit is there and its answer is not: the run is read again.
+    async fn applied_unseen(
         &self,
-        definition: &Definition,
-        head: Head,
-        before: &Snapshot,
-        change: &Change,
+        scope: TenantScope,
+        after: &Standing,
+        flying: &Flying,
+    ) -> Result<Turned, Turnless> {
+        let loaded = self.store.load(scope, after.run()).await.map_err(Turnless::Store)?;
+        let loaded = loaded.ok_or(Turnless::Engine(EngineError::NoRun(after.run())))?;
+        let standing = Standing::new(&self.registry, loaded).map_err(Turnless::Engine)?;
+        self.published(scope, &standing);
+        let next = self.look(&standing, flying, self.host.now()).await;
+        Ok(Turned { standing, next })
+    }
+
+    /// How the run is doing after the commit, when it is looked at, and who works on it.
+    fn resting(
+        &self,
+        before: &Standing,
+        after: &Standing,
+        next: &Next,
+        flying: &Flying,
+        by: By,
         now: Timestamp,
-    ) -> Result<(Status, Commit), TurnError> {
-        let (status, wake) = rest(definition, change, now);
-        let (was, is) = (waits(definition, before), waits(definition, &change.snapshot));
-        let gone = |wait: &&OpenWait| !is.iter().any(|now| now.activation == wait.activation);
-        let new = |wait: &&OpenWait| !was.contains(wait);
-        let mut commit = self.commit(now);
-        commit.step = Some(Step {
-            fence: None,
-            next: Some(self.checkpoint(change)?),
-            status,
-            wake,
-            owner: Ownership::Keep,
-            attempt: attempt(change.stopped.as_ref()),
-            take: Vec::new(),
-            close: was.iter().filter(gone).map(|wait| wait.activation).collect(),
-            open: is.iter().filter(new).cloned().collect(),
-            head,
-        });
-        Ok((status, commit))
+    ) -> (Status, Option<Timestamp>, Ownership) {
+        let head = &before.head;
+        let goes_on = match next {
+            Next::Rest(rest) => Err(*rest),
+            Next::TellChildren => Ok(Status::Cancelled),
+            Next::Move(_) | Next::Act(_) => Ok(Status::Running),
+        };
+        match (by, goes_on) {
+            (By::Owner, Ok(status)) if self.is_stopping() && flying.is_empty() => {
+                (status, Some(now), Ownership::Release)
+            }
+            // Indexed columns stay still while a run is worked on.
+            (By::Owner, Ok(status)) => (status, head.wake, Ownership::Keep),
+            (By::Owner, Err(rest)) if !flying.is_empty() => (rest.status, head.wake, Ownership::Keep),
+            (By::Owner, Err(rest)) => (rest.status, rest.wake, Ownership::Release),
+            (By::Anyone(_), _) if after.snapshot.is_terminal() => {
+                let rest = goes_on.err();
+                let status = rest.map_or(Status::Cancelled, |rest| rest.status);
+                (status, rest.map_or(Some(now), |rest| rest.wake), Ownership::Release)
+            }
+            (By::Anyone(_), goes_on) if head.owner.is_some() => {
+                let still = |rest: Rest| matches!(rest.status, Status::Failed | Status::Suspended);
+                let status = goes_on.err().filter(|rest| still(*rest)).map_or(Status::Running, |r| r.status);
+                (status, head.wake, Ownership::Keep)
+            }
+            (By::Anyone(Some(process)), Ok(status)) => (status, Some(now), Ownership::Take(process)),
+            (By::Anyone(None), Ok(status)) => (status, Some(now), Ownership::Keep),
+            (By::Anyone(_), Err(rest)) => (rest.status, rest.wake, Ownership::Keep),
+        }
     }
 
-    fn commit(&self, now: Timestamp) -> Commit {
-        Commit::new(CommitId(uuid::Uuid::now_v7()), now)
+    /// A commit with what goes along.
+    pub(crate) fn commit_of(&self, scope: TenantScope, along: Along, now: Timestamp) -> Commit {
+        let Along { create, send, cells, documents, keys, audit, definitions } = along;
+        let mut commit = Commit::new(CommitId(self.host.ids.next()), now);
+        commit.create = create;
+        commit.send = send;
+        commit.cells = cells;
+        commit.documents = documents;
+        commit.keys = keys;
+        commit.audit = audit;
+        let new = definitions.iter().filter(|workflow| !self.is_stored(scope, workflow.stored.hash));
+        commit.definitions = new.map(|workflow| workflow.stored.clone()).collect();
+        commit
     }
 
-    fn checkpoint(&self, change: &Change) -> Result<NextState, TurnError> {
-        let state = change.snapshot.encode(&self.limits).map_err(DecideError::from)?;
-        let entry = serde_json::to_vec(&change.entry).expect("a history entry is plain data");
-        Ok(NextState { state: state.into(), entry: entry.into(), places: change.snapshot.current_places() })
+    pub(crate) fn checkpoint(
+        &self,
+        snapshot: &Snapshot,
+        entry: &stepwell_core::Entry,
+    ) -> Result<NextState, DecideError> {
+        let state = snapshot.encode(&self.options.limits).map_err(DecideError::from)?;
+        let entry = serde_json::to_vec(entry).expect("a history entry is plain data");
+        Ok(NextState { state: state.into(), entry: entry.into(), places: snapshot.current_places() })
+    }
+
+    /// Loads a run and goes on with it if this process may and can: the commit has made it the owner.
+    pub(crate) fn go_on(self: &Arc<Self>, scope: TenantScope, turned: Turned, pass: Option<Pass>) {
+        let mine = turned.standing.head.owner == Some(self.process());
+        if let (true, Some(pass)) = (mine, pass) {
+            crate::hold::hold(self.clone(), scope, turned.standing, Some(turned.next), pass);
+        } else {
+            self.look_at(turned.standing.head.wake);
+        }
     }
 }
 
-/// How a run is doing after a change, and when it is to be looked at next.
-fn rest(definition: &Definition, change: &Change, now: Timestamp) -> (Status, Option<Timestamp>) {
-    let snapshot = &change.snapshot;
-    match snapshot.finished() {
-        Some(Finished::Completed { .. }) => return (Status::Completed, None),
-        Some(Finished::Cancelled) => return (Status::Cancelled, None),
-        None => {}
+/// A run whose end or failure its parent is to hear of says so in the commit that ends it.
+fn tell_parent(before: &Standing, after: &mut Standing, along: &mut Along) {
+    let Some(parent) = after.parent.as_ref().filter(|parent| parent.activation != 0) else { return };
+    let note = after.ledger.child.unwrap_or_default();
+    if before.snapshot.is_terminal() || note.told {
+        return;
     }
-    if change.stopped.is_some() {
-        return (Status::Failed, None);
+    let end = match (after.snapshot.finished(), &after.ledger.stopped) {
+        (Some(Finished::Completed { output, .. }), _) => {
+            ChildEnd::Completed { output: output.clone().unwrap_or_default() }
+        }
+        (Some(Finished::Cancelled), _) => ChildEnd::Cancelled,
+        (None, Some(stopped)) if !note.waits_on_failure => ChildEnd::Failed { error: stopped.error.clone() },
+        (None, _) => return,
+    };
+    if matches!(end, ChildEnd::Failed { .. }) {
+        after.ledger.child = Some(crate::ledger::ChildNote { told: true, ..note });
     }
-    match dispatch(definition, snapshot, &Event::advance(), &Answers::none(), now) {
-        Err(Rejected::Refused(_)) => (Status::Waiting, snapshot.next_due(now)),
-        // What cannot be decided here may be decidable where the guards are: somebody has to look.
-        Ok(_) | Err(Rejected::Undecidable(_)) => (Status::Running, Some(now)),
+    let says = Says::Child { activation: parent.activation, child: parent.child, end };
+    along.send.push(says.to(parent.run));
+}
+
+/// Notes which fence the next owner has if nobody dies meanwhile.
+fn expect_fence(before: &Standing, after: &mut Standing, owner: Ownership, by: By) {
+    let head = &before.head;
+    match (by, head.owner, owner) {
+        // Somebody else works on it: what that process has counted stays counted.
+        (By::Anyone(_), Some(_), Ownership::Keep) => {}
+        (By::Owner, _, Ownership::Keep) => {
+            after.ledger.fence = head.fence;
+            after.crashes = 0;
+        }
+        _ => {
+            after.ledger.fence = head.fence + 1;
+            after.crashes = 0;
+        }
     }
 }
 
-fn attempt(stopped: Option<&Failure>) -> Option<Bytes> {
-    let stopped = stopped?;
-    Some(
-        serde_json::to_vec(&serde_json::json!({ "error": stopped })).expect("a failure is plain data").into(),
-    )
+/// The waits that open and close with a step.
+fn waits(before: &Standing, after: &Standing) -> (Vec<OpenWait>, Vec<u64>) {
+    if !after.workflow.has_waits || Arc::ptr_eq(&before.snapshot, &after.snapshot) {
+        return (Vec::new(), Vec::new());
+    }
+    let was = open_waits_of(before.definition(), &before.snapshot);
+    let is = open_waits_of(after.definition(), &after.snapshot);
+    let gone = |wait: &&OpenWait| !is.iter().any(|now| now.activation == wait.activation);
+    let close = was.iter().filter(gone).map(|wait| wait.activation).collect();
+    let open = is.iter().filter(|wait| !was.contains(wait)).cloned().collect();
+    (open, close)
 }
 
-fn waits(definition: &Definition, snapshot: &Snapshot) -> Vec<OpenWait> {
+pub(crate) fn open_waits_of(definition: &Definition, snapshot: &Snapshot) -> Vec<OpenWait> {
     let open = open_waits(definition, snapshot).into_iter();
     open.map(|wait| OpenWait {
         activation: wait.activation,

@@ -60,13 +60,14 @@ pub(super) fn explore(spec: &Spec, links: &Links, limits: &Limits, report: &mut 
     if walk.is_complete() { walk.report_joins(report) } else { Routes::default() }
 }
 
-/// Where one can get from each place by a transition or after a failure.
+/// Where one can get from each place by a transition, after a failure or by a retry.
 fn edges(places: usize, links: &Links) -> Vec<Vec<PlaceIndex>> {
     let mut edges = vec![Vec::new(); places];
     for (index, &(from, to)) in links.ends.iter().enumerate() {
         let Some(from) = from else { continue };
         edges[from].extend(to);
         edges[from].extend(links.error_place[index]);
+        edges[from].extend(links.retry_target[index]);
     }
     for (index, error) in links.wait_error.iter().enumerate() {
         edges[index].extend(*error);

@@ -78,6 +78,8 @@ pub enum ProblemCode {
     ActionWithFiringAll,
     /// A setting without an action it could apply to.
     NoAction,
+    /// A retry that goes back to a place which cannot be entered that way, or that never happens.
+    BadRetryTarget,
     /// A timer of zero.
     BadTimer,
     /// More of something than the limits allow.

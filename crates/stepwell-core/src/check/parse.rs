@@ -155,6 +155,7 @@ pub(super) fn assemble(
                 action: parts.action,
                 retry: t.retry.clone().unwrap_or_default(),
                 error_place: links.error_place[index],
+                retry_target: links.retry_target[index],
                 timeout_ms: definition::timeout_ms(t),
                 loop_step: t.loop_step,
             }

@@ -19,6 +19,7 @@ pub(super) struct Links {
     /// Per transition.
     pub(super) ends: Vec<(Option<PlaceIndex>, Option<PlaceIndex>)>,
     pub(super) error_place: Vec<Option<PlaceIndex>>,
+    pub(super) retry_target: Vec<Option<PlaceIndex>>,
 }
 
 pub(super) fn resolve(spec: &Spec, limits: &Limits, report: &mut Report) -> Links {
@@ -157,6 +158,7 @@ fn resolve_transition(
     links.ends.push((from, to));
     let error = t.retry.as_ref().and_then(|retry| retry.place.as_ref());
     links.error_place.push(error.and_then(|name| report.place(name, "the error place", at)));
+    links.retry_target.push(retry_target(spec, t, at, report));
     match spec.places.get(&t.from) {
         Some(Place::Fork { .. }) => {
             let message =
@@ -184,6 +186,30 @@ fn resolve_transition(
         guard_names(guard, at, limits, report);
     }
     settings(spec, t, at, report);
+}
+
+/// The place from which a retry begins again: one that a run rests in and that needs nothing but the run.
+fn retry_target(spec: &Spec, t: &Transition, at: &Location, report: &mut Report) -> Option<PlaceIndex> {
+    let retry = t.retry.as_ref()?;
+    let target = retry.target.as_ref()?;
+    let index = report.place(target, "the retry target", at);
+    let wrong = match spec.places.get(target) {
+        Some(Place::Fork { .. }) => Some("is a fork: go back to the place before it"),
+        Some(Place::Join(_)) => Some("is a join: it is entered by the branches of its fork"),
+        Some(Place::End { .. }) => Some("is an end: nothing can be tried again from there"),
+        Some(Place::Wait(wait)) if wait.children.is_some() => {
+            Some("waits for children, and a retry starts none: go back to where they are started")
+        }
+        Some(Place::Step {} | Place::Wait(_)) | None => None,
+    };
+    if retry.attempts == 0 {
+        let message = format!("no retry begins again in `{target}`: there are no `attempts`");
+        report.add(ProblemCode::BadRetryTarget, at.clone(), message);
+    }
+    let Some(wrong) = wrong else { return index };
+    report.add(ProblemCode::BadRetryTarget, at.clone(), format!("the retry target `{target}` {wrong}"));
+    // A way that cannot be is not followed: what it would lead to is no mistake of its own.
+    None
 }
 
 fn settings(spec: &Spec, t: &Transition, at: &Location, report: &mut Report) {

@@ -9,7 +9,7 @@ use stepwell_core::retry::Retry;
 use stepwell_core::spec::{
     Action, ChildRule, Completion, Firing, Guard, Join, Place, Quorum, Transition, Trigger, Wait,
 };
-use stepwell_core::{Definition, Limits, Name, ProblemCode, Problems, Spec};
+use stepwell_core::{Definition, Limits, Name, Needs, ProblemCode, Problems, Spec};
 
 /// Right as it stands: the mistakes are added to it.
 fn order() -> Spec {
@@ -73,10 +73,11 @@ fn number(code: ProblemCode) -> usize {
         Code::NoAction => 18,
         Code::BadTimer => 19,
         Code::TooLarge => 20,
+        Code::BadRetryTarget => 21,
     }
 }
 
-const CODES: usize = 21;
+const CODES: usize = 22;
 
 /// One mistake each, with where it is reported.
 fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
@@ -106,9 +107,16 @@ fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
     all.push((Code::BadExpression, "transition `odd`", with(|t| t.when("1 +"))));
     all.push((Code::NoAction, "transition `odd`", with(|t| t.retry(Retry::default()))));
     all.push((Code::BadTimer, "transition `odd`", with(|t| t.after_ms(0))));
+    let to_the_end = |t: Transition| t.action("bill").retry(retry_to("done"));
+    all.push((Code::BadRetryTarget, "transition `odd`", with(to_the_end)));
     let acting = with(|t| t.action("bill")).firing(Firing::All);
     all.push((Code::ActionWithFiringAll, "transition `odd`", acting));
     all
+}
+
+/// One retry, which begins again in this place.
+fn retry_to(place: &str) -> Retry {
+    Retry { attempts: 1, target: Some(place.into()), ..Retry::default() }
 }
 
 fn wait_in_limbo(wait: Wait) -> Spec {
@@ -187,6 +195,8 @@ fn unknown_places_are_found_in_every_role() {
     let known = || forked(Quorum::All, &["left", "right"]);
     let retrying = Transition::new("try", "draft", "done").action("bill").error_place("missing");
     only(known().transition(retrying), Code::UnknownPlace, "transition `try`");
+    let going_back = Transition::new("try", "draft", "done").action("bill").retry(retry_to("missing"));
+    only(known().transition(going_back), Code::UnknownPlace, "transition `try`");
     only(known().auto("from", "missing", "done"), Code::UnknownPlace, "transition `from`");
     only(known().initial("missing"), Code::UnknownPlace, "definition");
     let guarded = |guard| known().transition(Transition::new("if", "draft", "done").guard(guard));
@@ -199,6 +209,125 @@ fn unknown_places_are_found_in_every_role() {
     let wait =
         Wait { children: Some(ChildRule::All), error_place: Some("missing".into()), ..Wait::default() };
     only(wait_in_limbo(wait), Code::UnknownPlace, "place `limbo`");
+}
+
+#[test]
+fn a_retry_goes_back_only_to_a_place_a_run_can_be_put_into() {
+    let wait = |children| Place::Wait(Wait { signal: Some("GO".into()), children, ..Wait::default() });
+    let going_back = |target: &str| {
+        let pay = Transition::new("pay", "next", "done").action("charge").retry(retry_to(target));
+        forked(Quorum::All, &["left", "right"])
+            .signal("GO")
+            .place("ask", wait(None))
+            .place("parts", wait(Some(ChildRule::All)))
+            .step("next")
+            .auto("to ask", "draft", "ask")
+            .auto("to parts", "ask", "parts")
+            .auto("to next", "parts", "next")
+            .transition(pay)
+    };
+    for fine in ["draft", "ask", "next"] {
+        going_back(fine).build().unwrap();
+    }
+    let rows = [
+        ("fork", "the retry target `fork` is a fork: go back to the place before it"),
+        ("both", "the retry target `both` is a join: it is entered by the branches of its fork"),
+        ("done", "the retry target `done` is an end: nothing can be tried again from there"),
+        (
+            "parts",
+            "the retry target `parts` waits for children, and a retry starts none: go back to where they are \
+             started",
+        ),
+    ];
+    for (target, message) in rows {
+        assert_eq!(messages(going_back(target)), [format!("transition `pay`: {message}")]);
+        only(going_back(target), Code::BadRetryTarget, "transition `pay`");
+    }
+    let slip = messages(going_back("drfat"));
+    assert_eq!(slip, ["transition `pay`: the retry target `drfat` is not a place (did you mean `draft`?)"]);
+}
+
+#[test]
+fn a_retry_target_that_no_retry_goes_to_is_a_problem() {
+    let target = |attempts| Retry { attempts, ..retry_to("draft") };
+    let with =
+        |retry| order().transition(Transition::new("pay", "draft", "done").action("charge").retry(retry));
+    with(target(1)).build().unwrap();
+    assert_eq!(
+        messages(with(target(0))),
+        ["transition `pay`: no retry begins again in `draft`: there are no `attempts`"]
+    );
+    let unused = order().transition(Transition::new("pay", "draft", "done").retry_target("draft"));
+    let codes: Vec<_> = found(unused).into_iter().map(|(code, _)| code).collect();
+    assert_eq!(codes, [Code::NoAction, Code::BadRetryTarget]);
+}
+
+#[test]
+fn a_retry_target_is_a_way_like_any_other() {
+    let pay = |from: &str, to: &str, target: &str| {
+        Transition::new("pay", from, to).action("charge").retry(retry_to(target))
+    };
+    let only_by_retry = order().step("mend").auto("mended", "mend", "draft");
+    only(only_by_retry.clone(), Code::UnreachablePlace, "place `mend`");
+    only_by_retry.transition(pay("draft", "done", "mend")).build().unwrap();
+    let known = || forked(Quorum::All, &["left", "right"]);
+    let out_of_the_fork = known().transition(pay("left", "both", "draft"));
+    only(out_of_the_fork, Code::ForkInsideItself, "place `fork`");
+    let into_a_branch = known().transition(pay("draft", "done", "left"));
+    only(into_a_branch, Code::AmbiguousJoin, "place `both`");
+    known().transition(pay("left", "both", "left")).build().unwrap();
+}
+
+#[test]
+fn the_builder_and_json_write_a_retry_target_alike() {
+    let retry = || Retry { attempts: 2, ..Retry::default() };
+    let pay = Transition::new("pay", "draft", "done").action("charge").retry(retry()).retry_target("draft");
+    let spec = order().transition(pay);
+    let json = serde_json::to_value(&spec).unwrap();
+    let written = &json["transitions"].as_array().unwrap().last().unwrap()["retry"];
+    assert_eq!((&written["attempts"], &written["target"]), (&json!(2), &json!("draft")));
+    let without = serde_json::to_value(retry()).unwrap();
+    assert_eq!(without.get("target"), None, "definitions without one keep their hash");
+    let read: Spec = serde_json::from_value(json).unwrap();
+    let plain = order().transition(Transition::new("pay", "draft", "done").action("charge").retry(retry()));
+    assert_ne!(read.build().unwrap().hash(), plain.build().unwrap().hash());
+}
+
+#[test]
+fn what_a_definition_needs_is_named_with_the_transitions_and_places_that_need_it() {
+    let plain = order().build().unwrap().needs();
+    assert!(plain.is_empty());
+    assert_eq!(plain, Needs::default());
+    let wait = Wait { signal: Some("GO".into()), children: Some(ChildRule::Any), ..Wait::default() };
+    let act = |id: &str, action: &str| Transition::new(id, "draft", "done").action(action);
+    let spec = order()
+        .signal("GO")
+        .place("parts", Place::Wait(wait))
+        .wait("ask", "GO")
+        .auto("start", "draft", "parts")
+        .auto("then", "parts", "ask")
+        .auto("on", "ask", "done")
+        .transition(Transition::new("late", "ask", "done").after_ms(5))
+        .transition(Transition::new("at", "parts", "done").on(Trigger::Until("context.at".into())))
+        .transition(act("put", "store.set").retry(Retry { attempts: 1, ..Retry::default() }))
+        .transition(act("tie", "links.upsert").retry(Retry::default()))
+        .transition(act("mail", "mail.store.set"))
+        .transition(act("shop", "stores.open").error_place("done"));
+    let needs = spec.build().unwrap().needs();
+    let told = serde_json::to_value(&needs).unwrap();
+    let expected = json!({
+        "timers": ["late", "at"], "children": ["parts"], "retries": ["put"], "store": ["put", "tie"]
+    });
+    assert_eq!(told, expected);
+    assert!(!needs.is_empty());
+    let one = || vec![Name::from("one")];
+    let single = [
+        Needs { timers: one(), ..Needs::default() },
+        Needs { children: one(), ..Needs::default() },
+        Needs { retries: one(), ..Needs::default() },
+        Needs { store: one(), ..Needs::default() },
+    ];
+    assert!(single.iter().all(|needs| !needs.is_empty()));
 }
 
 #[test]
@@ -479,6 +608,7 @@ fn everything() -> Spec {
     let retry = Retry {
         attempts: 2,
         place: Some("sorry".into()),
+        target: Some("draft".into()),
         retry_on: Some(vec!["timeout".into()]),
         ..Retry::default()
     };

@@ -6,8 +6,8 @@
 use serde_json::{Value, json};
 use stepwell_core::snapshot::{ActivationId, ChildEnd};
 use stepwell_core::{
-    ActionCall, Answers, Change, DecideError, Decision, Definition, Event, Failure, Limits, Name, Outcome,
-    Refusal, Rejected, RunId, Snapshot, Spec, Timestamp, dispatch, start,
+    ActionCall, Activation, Answers, Change, DecideError, Decision, Definition, Event, Failure, Limits, Name,
+    Outcome, Refusal, Rejected, RunId, Snapshot, Spec, Timestamp, dispatch, start,
 };
 
 /// So many milliseconds after the run began.
@@ -143,7 +143,12 @@ impl Driver {
         self.snapshot.current_places().iter().map(ToString::to_string).collect()
     }
 
-    /// The oldest activation in a place.
+    /// The oldest activation in a place, as it is now.
+    pub(crate) fn here(&self, place: &str) -> Activation {
+        self.snapshot.activation(self.id_in(place)).cloned().expect("it was found in the place")
+    }
+
+    /// The number of the oldest activation in a place.
     pub(crate) fn id_in(&self, place: &str) -> ActivationId {
         let here = self.snapshot.activations().iter().find(|activation| activation.place == *place);
         here.unwrap_or_else(|| panic!("the run is not in `{place}` but in {:?}", self.places())).id

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use stepwell_core::dispatch::Available;
 use stepwell_core::graph::{Graph, OpenWait, open_waits};
+use stepwell_core::retry::Retry;
 use stepwell_core::spec::{ChildRule, Guard, Place, Quorum, Transition, Trigger, Wait};
 use stepwell_core::{
     Answers, Decision, Event, Outcome, PlaceStatus, Refusal, Rejected, Spec, available, can_execute,
@@ -144,6 +145,22 @@ fn mermaid_draws_the_workflow() {
         p2 -->|"GO [#96;manager#96;]"| p7
         p2 -->|"until context.deadline"| p7
     "#);
+}
+
+#[test]
+fn the_way_back_of_a_retry_is_drawn() {
+    let retry = Retry { attempts: 2, target: Some("check".into()), ..Retry::default() };
+    let spec = Spec::new("pay")
+        .step("check")
+        .step("charge")
+        .end("done")
+        .auto("on", "check", "charge")
+        .transition(Transition::new("pay", "charge", "done").action("charge").retry(retry));
+    let graph = Graph::of(&build(spec));
+    let back =
+        json!({"transition": "pay", "from": "charge", "to": "check", "kind": "retry", "label": "on retry"});
+    assert!(serde_json::to_value(&graph.edges).unwrap().as_array().unwrap().contains(&back));
+    assert!(graph.to_mermaid().contains("p0 -.->|\"on retry\"| p1"), "{}", graph.to_mermaid());
 }
 
 #[test]

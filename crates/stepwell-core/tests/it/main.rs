@@ -1,6 +1,7 @@
 //! What stepwell-core promises, promise by promise.
 
 mod bad_definition;
+mod branching;
 mod definition;
 mod dispatch;
 mod driver;
@@ -8,8 +9,11 @@ mod expr;
 mod forks;
 mod graph;
 mod history;
+mod migrate;
+mod moved;
 mod properties;
 mod random;
 mod restore;
+mod retried;
 mod schema;
 mod template;

@@ -13,28 +13,28 @@ use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::{ActivationId, ChildEnd};
 use stepwell_core::{
     ActionCall, Answers, DecideError, Decision, Definition, Event, Failure, History, Limits, Outcome,
-    Refusal, Rejected, RunId, Snapshot, Spec, Timestamp, available, dispatch, questions, start,
+    Refusal, Rejected, Retrial, RunId, Snapshot, Spec, Timestamp, available, dispatch, questions, start,
 };
 
 use crate::driver::{at, bytes};
 use crate::random::{Happening, Plan, happenings, plan, signal};
 
 /// Few enough that splitting branches do not grow without end.
-fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits { activations: 40, ..Limits::default() }
 }
 
 /// A run with what its host remembers: the time, and the actions it was told to run.
 #[derive(Debug, Clone)]
-struct Run {
-    definition: Definition,
-    snapshot: Snapshot,
-    now: Timestamp,
-    calls: Vec<ActionCall>,
+pub(crate) struct Run {
+    pub(crate) definition: Definition,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) now: Timestamp,
+    pub(crate) calls: Vec<ActionCall>,
 }
 
 /// The spec as a run at version 0; nothing if the definition is refused.
-fn begun(plan: &Plan) -> Option<Run> {
+pub(crate) fn begun(plan: &Plan) -> Option<Run> {
     let definition = plan.spec().build_within(&limits()).ok()?;
     let context = json!({"n": 0, "until": at(30)});
     let created = start(&definition, RunId::nil(), context, at(0)).ok()?;
@@ -48,7 +48,7 @@ impl Run {
     }
 
     /// The event this is here and now; nothing if only time passes.
-    fn event(&self, happening: &Happening) -> Option<Event> {
+    pub(crate) fn event(&self, happening: &Happening) -> Option<Event> {
         Some(match happening {
             Happening::Pass(_) => return None,
             Happening::Likely { which, n } => {
@@ -64,6 +64,14 @@ impl Run {
             Happening::Failed { call, retries, is_final } => {
                 let failure = Failure { is_final: *is_final, ..Failure::new("broken", "it broke") };
                 Event::ActionFailed { call: self.call(*call)?, failure, retries: *retries }
+            }
+            Happening::Retry { call, by_hand } => {
+                Event::Retried { retrial: Retrial::of(&self.call(*call)?), by_hand: *by_hand }
+            }
+            Happening::Move { activation, to } => {
+                let places: Vec<_> = self.definition.spec().places.keys().collect();
+                let activation = activation.map(|which| self.pick(which));
+                Event::Moved { activation, to: places[to % places.len()].clone() }
             }
             Happening::Child { activation, child, how } => {
                 let waiting = self.snapshot.activations().iter().filter(|a| a.children.is_some());
@@ -107,6 +115,7 @@ impl Run {
                 events.push(done(call, n, 2));
                 let failure = Failure::new("broken", "it broke");
                 events.push(Event::ActionFailed { call: call.clone(), failure, retries: n as u32 % 2 });
+                events.push(Event::Retried { retrial: Retrial::of(call), by_hand: n % 3 == 0 });
             }
         }
         events
@@ -129,12 +138,23 @@ impl Run {
         answers
     }
 
-    fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
+    pub(crate) fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
         dispatch(&self.definition, &self.snapshot, event, &self.answers(event), self.now)
     }
 
+    /// Lets all of it happen that does not end the run.
+    pub(crate) fn live(&mut self, past: &[Happening]) {
+        for happening in past {
+            let before = self.clone();
+            self.go(happening);
+            if self.snapshot.is_terminal() {
+                *self = before;
+            }
+        }
+    }
+
     /// Lets it happen, as a host would.
-    fn go(&mut self, happening: &Happening) -> Option<Result<Decision, Rejected>> {
+    pub(crate) fn go(&mut self, happening: &Happening) -> Option<Result<Decision, Rejected>> {
         if let Happening::Pass(ms) = happening {
             self.now = self.now.plus_ms(*ms);
         }
@@ -161,7 +181,7 @@ fn done(call: &ActionCall, n: i64, children: u32) -> Event {
 }
 
 /// What holds for a snapshot at any time.
-fn check_sound(run: &Run) -> Result<(), TestCaseError> {
+pub(crate) fn check_sound(run: &Run) -> Result<(), TestCaseError> {
     let (definition, snapshot) = (&run.definition, &run.snapshot);
     prop_assert_eq!(snapshot.contradictions(definition), [""; 0]);
     let restored = Snapshot::restore(definition, &bytes(snapshot));
@@ -176,7 +196,7 @@ fn check_sound(run: &Run) -> Result<(), TestCaseError> {
 }
 
 /// What holds for a decision, whatever it is.
-fn check_decision(
+pub(crate) fn check_decision(
     before: &Run,
     event: &Event,
     decision: &Result<Decision, Rejected>,
@@ -287,12 +307,15 @@ proptest! {
             Event::WaitResolved { activation, payload: Value::Null },
             Event::ChildDone { activation, child: 0, end },
             Event::Patched { patch: Patch::set("n", json!(1)) },
+            Event::Moved { activation: None, to: "done".into() },
+            Event::Moved { activation: Some(activation), to: "nowhere".into() },
             Event::Cancelled,
         ];
         for call in &run.calls {
             events.push(Event::ActionDone { call: call.clone(), outcome: Outcome::default() });
             let failure = Failure::new("broken", "it broke");
             events.push(Event::ActionFailed { call: call.clone(), failure, retries: 0 });
+            events.push(Event::Retried { retrial: Retrial::of(call), by_hand: true });
         }
         for event in events {
             prop_assert_eq!(run.decide(&event), Err(Rejected::Refused(Refusal::Terminal)));
@@ -366,6 +389,8 @@ struct Seen {
     ended: u32,
     nested: u32,
     absorbed: u32,
+    gone_back: u32,
+    moved: u32,
     refused: u32,
 }
 
@@ -388,6 +413,8 @@ fn the_random_workflows_are_mostly_sound_and_go_everywhere() {
                     seen.nested += u32::from(change.snapshot.passings().len() > 1);
                     let moved = !change.entry.transitions.is_empty() && change.entry.entered.is_empty();
                     seen.absorbed += u32::from(moved);
+                    seen.gone_back += u32::from(change.entry.action.starts_with("__retry:"));
+                    seen.moved += u32::from(change.entry.action == "__operator:move");
                 }
                 Some(Ok(Decision::Act(_))) => seen.actions += 1,
                 Some(Ok(Decision::Retry { .. })) => seen.retries += 1,
@@ -402,5 +429,6 @@ fn the_random_workflows_are_mostly_sound_and_go_everywhere() {
     assert!(seen.completed * 10 >= seen.begun, "{seen:?}");
     let rare = [seen.retries, seen.stops, seen.stopped, seen.ended, seen.nested, seen.absorbed];
     assert!(rare.iter().all(|count| *count >= 5), "{seen:?}");
+    assert!(seen.gone_back >= 5 && seen.moved >= 20, "{seen:?}");
     assert!(seen.changes >= 1_000 && seen.actions >= 100 && seen.refused >= 1_000, "{seen:?}");
 }

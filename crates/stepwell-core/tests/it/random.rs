@@ -23,6 +23,8 @@ pub(crate) enum Block {
     Sleep { ms: u64, until: bool },
     /// Goes on with an action.
     Act { retries: u32, on_error: OnError, save: bool },
+    /// Goes on with an action whose retries begin again before these.
+    Again { retries: u32, on_error: OnError, blocks: Vec<Block> },
     /// Starts children and waits for them.
     Children { rule: ChildRule, on_error: OnError },
     /// Goes one of these ways.
@@ -86,10 +88,18 @@ pub(crate) enum Happening {
         retries: u32,
         is_final: bool,
     },
+    Retry {
+        call: usize,
+        by_hand: bool,
+    },
     Child {
         activation: usize,
         child: u32,
         how: u8,
+    },
+    Move {
+        activation: Option<usize>,
+        to: usize,
     },
     Resolve(usize),
     Patch(i64),
@@ -138,6 +148,7 @@ fn block() -> BoxedStrategy<Block> {
         (0..SIGNALS).prop_map(Block::Quit),
     ];
     leaf.prop_recursive(3, 24, 4, move |inner| {
+        let again = (1_u32..4, on_error(), vec(inner.clone(), 0..3));
         let way = (condition.clone(), vec(inner.clone(), 0..3));
         let branches = vec(vec(inner.clone(), 0..3), 1..4);
         prop_oneof![
@@ -148,6 +159,7 @@ fn block() -> BoxedStrategy<Block> {
                 cancel_rest
             }),
             vec(inner, 0..3).prop_map(Block::Loop),
+            again.prop_map(|(retries, on_error, blocks)| Block::Again { retries, on_error, blocks }),
         ]
     })
     .boxed()
@@ -171,6 +183,8 @@ pub(crate) fn happenings() -> impl Strategy<Value = Vec<Happening>> {
             .prop_map(|(call, n, children)| Happening::Done { call, n, children }),
         3 => (any::<usize>(), 0_u32..4, any::<bool>())
             .prop_map(|(call, retries, is_final)| Happening::Failed { call, retries, is_final }),
+        4 => (any::<usize>(), any::<bool>()).prop_map(|(call, by_hand)| Happening::Retry { call, by_hand }),
+        2 => (of(any::<usize>()), any::<usize>()).prop_map(|(activation, to)| Happening::Move { activation, to }),
         8 => (any::<usize>(), 0_u32..4, 0_u8..3)
             .prop_map(|(activation, child, how)| Happening::Child { activation, child, how }),
         3 => any::<usize>().prop_map(Happening::Resolve),
@@ -183,7 +197,53 @@ pub(crate) fn happenings() -> impl Strategy<Value = Vec<Happening>> {
     })
 }
 
+/// The next of a row of arbitrary numbers.
+fn draw(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed >> 33
+}
+
+impl Block {
+    /// The same block with other settings: the places stay what they are.
+    fn varied(&self, seed: &mut u64) -> Block {
+        let number = draw(seed);
+        let on_error = [OnError::Stay, OnError::GoOn, OnError::End][number as usize % 3];
+        let mut all = |blocks: &[Block]| blocks.iter().map(|block| block.varied(seed)).collect::<Vec<_>>();
+        match self {
+            Block::Wait { signal, .. } => Block::Wait {
+                signal: *signal,
+                limit_ms: (number.is_multiple_of(2)).then_some(number % 50 + 1),
+            },
+            Block::Sleep { .. } => Block::Sleep { ms: number % 50 + 1, until: number.is_multiple_of(2) },
+            Block::Act { save, .. } => Block::Act { retries: number as u32 % 3, on_error, save: *save },
+            Block::Again { blocks, .. } => {
+                Block::Again { retries: number as u32 % 3 + 1, on_error, blocks: all(blocks) }
+            }
+            Block::Children { .. } => {
+                let rules = [ChildRule::All, ChildRule::AllSettled, ChildRule::Any, ChildRule::N(2)];
+                Block::Children { rule: rules[number as usize % 4], on_error }
+            }
+            Block::Choice(ways) => {
+                Block::Choice(ways.iter().map(|(condition, blocks)| (*condition, all(blocks))).collect())
+            }
+            Block::Fork { branches, .. } => Block::Fork {
+                branches: branches.iter().map(|blocks| all(blocks)).collect(),
+                quorum: number as u32,
+                cancel_rest: number.is_multiple_of(2),
+            },
+            Block::Loop(blocks) => Block::Loop(all(blocks)),
+            Block::Step | Block::Signal(_) | Block::Quit(_) => self.clone(),
+        }
+    }
+}
+
 impl Plan {
+    /// The same workflow with other settings: the places stay what they are.
+    pub(crate) fn varied(&self, mut seed: u64) -> Plan {
+        let blocks = self.blocks.iter().map(|block| block.varied(&mut seed)).collect();
+        Plan { blocks, ..self.clone() }
+    }
+
     pub(crate) fn spec(&self) -> Spec {
         let spec = Spec::new("random").firing(self.firing).completion(self.completion);
         let spec = spec.end_with("done", json!({"n": {"$expr": "context.n"}})).end("quit").end("failed");
@@ -239,6 +299,7 @@ impl Layout {
             Block::Fork { branches, quorum, cancel_rest } => self.fork(branches, *quorum, *cancel_rest, next),
             Block::Loop(body) => self.turns(body, next),
             Block::Children { rule, on_error } => self.children(*rule, *on_error, next),
+            Block::Again { retries, on_error, blocks } => self.again(*retries, *on_error, blocks, next),
             Block::Wait { signal: number, limit_ms } => {
                 let wait = Wait { signal: Some(signal(*number)), ..Wait::default() };
                 let here = self.put(Place::Wait(wait));
@@ -298,6 +359,16 @@ impl Layout {
         let here = self.step();
         self.act(&here, &parts, |t| t.action("start"));
         here
+    }
+
+    fn again(&mut self, retries: u32, on_error: OnError, blocks: &[Block], next: &Name) -> Name {
+        let (before, last) = (self.step(), self.step());
+        let place = on_error.place(next);
+        let retry = Retry { attempts: retries, place, target: Some(before.clone()), ..Retry::default() };
+        self.act(&last, next, |t| t.action("work").retry(retry));
+        let first = self.sequence(blocks, last);
+        self.way(&before, &first, |t| t);
+        before
     }
 
     fn choice(&mut self, ways: &[(Condition, Vec<Block>)], next: &Name) -> Name {

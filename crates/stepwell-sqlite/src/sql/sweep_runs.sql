@@ -1,5 +1,5 @@
--- Runs that ended before a time, oldest first.
+-- Runs that ended before a time and are not to be looked at any more, oldest first.
 select id from runs
- where tenant = ?1 and status in ('completed', 'cancelled') and updated_at < ?2
+ where tenant = ?1 and status in ('completed', 'cancelled') and wake_at is null and updated_at < ?2
  order by updated_at, id
  limit ?3

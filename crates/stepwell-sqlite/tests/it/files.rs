@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use rusqlite::Connection;
-use stepwell_core::RunId;
+use stepwell_core::{RunId, Timestamp};
 use stepwell_sqlite::{OpenError, SqliteStore};
 use stepwell_store::suite::{ask, make};
-use stepwell_store::{Store, StoreError};
+use stepwell_store::{Beat, Claim, Due, NewRun, Store, StoreError};
 
 #[test]
 fn a_second_owner_gets_a_clear_error_and_the_first_goes_on() {
@@ -106,6 +106,34 @@ fn a_newer_schema_is_refused_and_nothing_is_changed() {
     assert!(matches!(&error, OpenError::Store(StoreError::Schema(_))), "{error}");
     assert!(error.to_string().contains("99"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+/// The accident: a process dies with an hour left of its lease, and its runs wait that long for the next one.
+#[tokio::test]
+async fn whoever_opens_the_file_knows_that_all_before_it_are_dead() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.sqlite");
+    let beat = |number| Beat { process: make::process(number), now: make::at(0), lease_ms: 3_600_000 };
+    let make = make::Make::new();
+    {
+        let store = SqliteStore::open(&path).unwrap();
+        assert_eq!(store.beat(beat(1)).await.unwrap(), []);
+        assert_eq!(store.beat(beat(2)).await.unwrap(), [], "a second one in the same program");
+        for (number, owner) in [(1, 1), (2, 9)] {
+            let owner = Some(make::process(owner));
+            let new = NewRun { owner, wake: Some(make::at(99)), ..make::new_run(make::run(number)) };
+            ask::started(&store, make.create(new)).await;
+        }
+    }
+    let store = SqliteStore::open(&path).unwrap();
+    let dead = store.beat(beat(3)).await.unwrap();
+    assert_eq!(dead, [make::process(1), make::process(9)], "those that own something, though one never beat");
+    assert_eq!(store.beat(beat(4)).await.unwrap(), dead, "the living stay alive");
+    let due = Due { tenant: make::ME.tenant(), at: Timestamp::MIN };
+    assert_eq!(store.due(dead.clone()).await.unwrap(), [due]);
+    let claim = Claim { dead, ..ask::claim(make::process(3), 0) };
+    assert_eq!(ask::taken(&store, claim).await, [make::run(1), make::run(2)]);
+    assert_eq!(store.beat(beat(4)).await.unwrap(), []);
 }
 
 #[tokio::test]

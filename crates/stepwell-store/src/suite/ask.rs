@@ -1,10 +1,11 @@
 //! Short ways to ask a store as the suite's usual tenant, for answers that must come.
 
-use stepwell_core::{RunId, Timestamp};
+use stepwell_core::{Name, RunId, Timestamp};
 
 use super::make::{ME, NAMESPACE, OPERATION, at, cell};
 use crate::cell::{Cell, OpResult, Space};
 use crate::commit::{Commit, CommitError, Committed, Refused};
+use crate::document::{Document, DocumentQuery};
 use crate::run::{Head, Loaded, ProcessId, RunSummary};
 use crate::scope::TenantScope;
 use crate::store::{
@@ -139,6 +140,34 @@ pub async fn all_runs(store: &dyn Store, scope: TenantScope, query: RunQuery) ->
 /// Every page of open waits.
 pub async fn all_waits(store: &dyn Store, scope: TenantScope, query: WaitQuery) -> Vec<WaitRow> {
     every_page(async |cursor| store.waits(scope, WaitQuery { cursor, ..query.clone() }).await).await
+}
+
+/// Everything a run shows now.
+pub fn documents(run: RunId) -> DocumentQuery {
+    DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 200, cursor: None }
+}
+
+/// Every page of a run's documents.
+pub async fn all_documents(store: &dyn Store, scope: TenantScope, query: DocumentQuery) -> Vec<Document> {
+    every_page(async |cursor| store.documents(scope, DocumentQuery { cursor, ..query.clone() }).await).await
+}
+
+/// The keys and bodies a run shows at a version.
+pub async fn shown(store: &dyn Store, run: RunId, at: Option<u64>) -> Vec<(String, String)> {
+    let found = all_documents(store, ME, DocumentQuery { at, ..documents(run) }).await;
+    let text = |document: Document| String::from_utf8(document.body.to_vec()).expect("a note is text");
+    found.into_iter().map(|document| (document.key.clone(), text(document))).collect()
+}
+
+/// Every page of the definitions.
+pub async fn all_definitions(
+    store: &dyn Store,
+    scope: TenantScope,
+    workflow: Option<Name>,
+    limit: u32,
+) -> Vec<Record> {
+    let query = |cursor| RecordQuery::Definitions { workflow: workflow.clone(), limit, cursor };
+    every_page(async |cursor| store.records(scope, query(cursor)).await).await
 }
 
 /// Every page of the audit trail.

@@ -10,8 +10,8 @@ use super::ask::{all_history, apply, claim, claimed, load, moved, refuse, starte
 use super::make::{
     ME, Make, at, attempt, bytes, definition, due_run, end, new_run, process, run, step, tenant, to,
 };
-use crate::commit::{NewRun, Ownership, Refused, Step};
-use crate::run::{Head, Loaded, ProcessId};
+use crate::commit::{Commit, NewRun, Ownership, Refused, Step};
+use crate::run::{Head, Loaded, ProcessId, Status};
 use crate::store::{Beat, Claim, Due, HistoryQuery};
 
 fn beat(number: u128, seconds: i64) -> Beat {
@@ -48,6 +48,35 @@ cases! { claims as __suite_claims;
         let head = load(store, run(2)).await.head;
         moved(store, make.step(end(&head))).await;
         assert_eq!(taken(store, claim(process(1), 999)).await, [], "an ended run is not work");
+    }
+
+    /// B11: a run that has ended may still have something to do, such as telling those below it, and is found for it.
+    async fn a_run_that_has_ended_goes_on_with_what_is_left(store: &Shared) {
+        let make = Make::new();
+        let owned = NewRun { owner: Some(process(1)), ..due_run(run(1), 0) };
+        let head = started(store, make.create(owned)).await;
+        started(store, make.create(new_run(run(2)))).await;
+        let left = Some(bytes("{\"left\":2}"));
+        let cancelled = Step { status: Status::Cancelled, wake: Some(at(5)), attempt: left.clone(), ..end(&head) };
+        let ended = moved(store, make.step(cancelled)).await;
+        assert_eq!((ended.version, ended.status, ended.wake, ended.owner), (1, Status::Cancelled, Some(at(5)), None));
+        assert_eq!(due(store, &[]).await, [Due { tenant: ME.tenant(), at: at(5) }]);
+        assert_eq!(taken(store, claim(process(1), 4)).await, [], "not yet");
+        let loaded = claimed(store, claim(process(1), 5)).await.remove(0);
+        assert_eq!((loaded.head.run, &loaded.attempt), (run(1), &left));
+        let fence = Some(loaded.head.fence);
+        let some = Step { fence, ..attempt(&loaded.head, Some("{\"left\":1}")) };
+        let batch = Commit { send: vec![to(run(2), "cancel")], ..make.step(some) };
+        let after = moved(store, batch).await;
+        assert_eq!((after.version, after.status, after.owner), (1, Status::Cancelled, Some(process(1))));
+        let heirs = Claim { dead: vec![process(1)], limit: 1, ..claim(process(2), 5) };
+        let loaded = claimed(store, heirs).await.remove(0);
+        assert_eq!(loaded.attempt, Some(bytes("{\"left\":1}")), "the one who died had come so far");
+        let done = Step { wake: None, owner: Ownership::Release, ..attempt(&loaded.head, None) };
+        moved(store, make.step(done)).await;
+        assert_eq!(taken(store, claim(process(2), 999)).await, [run(2)], "nothing is left, and the message woke this one");
+        let query = HistoryQuery { run: run(1), from: 0, with_state: false, limit: 10 };
+        assert_eq!(all_history(store, ME, query).await.len(), 2, "it had no more versions");
     }
 
     /// B15: a claim is a new owner: fence and revision rise, nothing else moves.

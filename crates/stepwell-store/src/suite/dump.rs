@@ -1,10 +1,15 @@
 //! Everything a store shows of a tenant, as one value: two stores, or one store at two times, are compared by it.
 
+use std::collections::BTreeSet;
+
 use stepwell_core::{DefinitionHash, RunId, Timestamp};
 
-use super::ask::{all_audit, all_cells, all_history, all_runs, all_waits};
+use super::ask::{
+    all_audit, all_cells, all_definitions, all_documents, all_history, all_runs, all_waits, documents,
+};
 use super::make::{self, NAMESPACE, OPERATION};
 use crate::cell::{Cell, Space};
+use crate::document::{Document, DocumentQuery};
 use crate::run::{Loaded, RunSummary};
 use crate::scope::TenantScope;
 use crate::store::{
@@ -46,6 +51,8 @@ pub struct Dump {
     pub loaded: Vec<Loaded>,
     /// Its runs' histories, with every state.
     pub history: Vec<(RunId, Vec<HistoryRow>)>,
+    /// Its runs' documents, at every version that is left and now.
+    pub documents: Vec<(RunId, Vec<Shown>)>,
     /// Its open waits.
     pub waits: Vec<WaitRow>,
     /// Its cells, the dead too.
@@ -54,6 +61,8 @@ pub struct Dump {
     pub keys: Vec<(String, Page<Record>)>,
     /// Its definitions.
     pub definitions: Vec<Page<Record>>,
+    /// Its definitions as listed.
+    pub listed: Vec<Record>,
     /// Its audit trail.
     pub audit: Vec<Record>,
     /// When it has work.
@@ -69,7 +78,37 @@ impl Dump {
         let known = |run| self.runs.iter().any(|row| row.run == run);
         let strays = self.waits.iter().filter(|row| !known(row.run));
         faults.extend(strays.map(|row| format!("a wait of run {}, which is not there", row.run)));
+        for (run, versions) in &self.documents {
+            let wrong = versions.iter().filter(|shown| !shown.is_sound());
+            faults.extend(wrong.map(|shown| format!("run {run}: its documents at {:?} cannot be", shown.at)));
+            let newest = versions.iter().rev().take(2).map(|shown| &shown.documents);
+            if newest.collect::<Vec<_>>().windows(2).any(|pair| pair[0] != pair[1]) {
+                faults.push(format!("run {run}: its newest version does not show the documents of now"));
+            }
+        }
         faults
+    }
+}
+
+/// The documents a run shows at a version.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shown {
+    /// The version; `None` = now.
+    pub at: Option<u64>,
+    /// The documents.
+    pub documents: Vec<Document>,
+}
+
+impl Shown {
+    /// They can be shown together at that version, in this order.
+    fn is_sound(&self) -> bool {
+        let keys: BTreeSet<_> = self.documents.iter().map(|document| &document.key).collect();
+        let lives = |document: &Document| {
+            document.visible_at(self.at) && document.visible_to.is_none_or(|to| to > document.visible_from)
+        };
+        keys.len() == self.documents.len()
+            && self.documents.is_sorted_by_key(|document| document.visible_from)
+            && self.documents.iter().all(lives)
     }
 }
 
@@ -102,11 +141,19 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
     let runs = all_runs(store, scope, RunQuery { limit, ..RunQuery::default() }).await;
     let mut loaded = Vec::new();
     let mut history = Vec::new();
+    let mut shown = Vec::new();
     for run in runs.iter().map(|row| row.run) {
         loaded
             .push(store.load(scope, run).await.expect("a run can be loaded").expect("a listed run is there"));
         let query = HistoryQuery { run, from: 0, with_state: true, limit: 50 };
-        history.push((run, all_history(store, scope, query).await));
+        let rows = all_history(store, scope, query).await;
+        let mut versions = Vec::new();
+        for at in rows.iter().map(|row| Some(row.version)).chain([None]) {
+            let query = DocumentQuery { at, limit, ..documents(run) };
+            versions.push(Shown { at, documents: all_documents(store, scope, query).await });
+        }
+        shown.push((run, versions));
+        history.push((run, rows));
     }
     let mut cells = Vec::new();
     for (space, owner) in names.owners.iter().cloned() {
@@ -116,10 +163,11 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
     }
     let (keys, definitions) = small(store, scope, names, now).await.expect("records can be read");
     let waits = all_waits(store, scope, WaitQuery { limit, ..WaitQuery::default() }).await;
+    let listed = all_definitions(store, scope, None, limit).await;
     let audit = all_audit(store, scope, limit).await;
     let due = store.due(Vec::new()).await.expect("due tenants can be listed");
     let due = due.into_iter().find(|due| due.tenant == scope.tenant());
-    Dump { runs, loaded, history, waits, cells, keys, definitions, audit, due }
+    Dump { runs, loaded, history, documents: shown, waits, cells, keys, definitions, listed, audit, due }
 }
 
 type Small = (Vec<(String, Page<Record>)>, Vec<Page<Record>>);

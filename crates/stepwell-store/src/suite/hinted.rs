@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use super::Shared;
-use super::ask::{apply, started};
-use super::make::{ME, Make, at, attempt, cell, due_run, increment, new_run, run, tenant, to};
-use crate::commit::{Commit, Ownership, Step};
+use super::ask::{apply, load, moved, started};
+use super::make::{
+    ME, Make, at, attempt, cell, due_run, end, increment, new_run, process, put, run, step, tenant, to,
+};
+use crate::commit::{Commit, NewRun, Ownership, Step};
 use crate::hints::{Hint, Hints};
 
 /// How long a hint may take. It only passes when the test fails.
@@ -27,6 +29,28 @@ async fn told(hints: &mut Hints, expected: &Hint) {
     assert!(told.is_ok(), "nobody was told of {expected:?}");
 }
 
+/// Waits for a hint that is given now, and makes sure that none of this run came before it.
+async fn not_told(store: &Shared, make: &Make, hints: &mut Hints, number: u128) {
+    apply(store, make.write([increment("now", 1)])).await;
+    let heard = async {
+        loop {
+            match hints.next().await {
+                None => panic!("the store is open and says that it is closed"),
+                Some(Hint::Run(_, told)) => assert_ne!(told, run(number), "there was nothing to tell"),
+                Some(Hint::Missed) => return,
+                Some(Hint::Cell(_, key)) if key == cell("now") => return,
+                Some(Hint::Cell(..)) => {}
+            }
+        }
+    };
+    assert!(tokio::time::timeout(SOON, heard).await.is_ok(), "nobody was told of a write to a cell");
+}
+
+/// A run that this process owns.
+fn owned(number: u128) -> NewRun {
+    NewRun { owner: Some(process(1)), ..due_run(run(number), 0) }
+}
+
 cases! { hinted as __suite_hinted;
     /// B9: who waits for work hears of a run that has something to do.
     async fn a_commit_that_makes_a_run_runnable_is_told(store: &Shared) {
@@ -45,6 +69,85 @@ cases! { hinted as __suite_hinted;
         let child = Commit { send: vec![to(run(4), "hello")], ..make.create(new_run(run(4))) };
         apply(store, child).await;
         told(&mut hints, &hint(4)).await;
+    }
+
+    /// B15: anyone may decide, and the owner hears of it: of its own steps it need not hear.
+    async fn an_owner_is_told_of_what_others_did_to_its_run(store: &Shared) {
+        let make = Make::new();
+        let hint = Hint::Run(ME.tenant(), run(1));
+        let mut hints = store.hints();
+        let head = started(store, make.create(owned(1))).await;
+        not_told(store, &make, &mut hints, 1).await;
+        let head = moved(store, make.step(Step { wake: None, ..step(&head, "by another") })).await;
+        told(&mut hints, &hint).await;
+        let documents = vec![put(run(1), "k", "planned, not plain")];
+        let head = moved(store, Commit { documents, ..make.step(step(&head, "by another")) }).await;
+        told(&mut hints, &hint).await;
+        let head = moved(store, make.step(attempt(&head, Some("suspended by another")))).await;
+        told(&mut hints, &hint).await;
+        let over = Step { owner: Ownership::Take(process(2)), ..step(&head, "taken over") };
+        let head = moved(store, make.step(over)).await;
+        told(&mut hints, &hint).await;
+        moved(store, make.step(Step { owner: Ownership::Keep, ..end(&head) })).await;
+        told(&mut hints, &hint).await;
+    }
+
+    /// The owner's own steps are the hot path: nobody is told of them, due or not, plain or planned.
+    async fn nobody_is_told_of_an_owners_own_steps(store: &Shared) {
+        let make = Make::new();
+        let mut head = started(store, make.create(owned(1))).await;
+        let mut hints = store.hints();
+        let fence = Some(head.fence);
+        for wake in [Some(at(0)), None, Some(at(0))] {
+            let own = |step: Step| Step { fence, wake, ..step };
+            head = moved(store, make.step(own(step(&head, "plain")))).await;
+            let documents = vec![put(run(1), "k", "planned")];
+            head = moved(store, Commit { documents, ..make.step(own(step(&head, "planned"))) }).await;
+            head = moved(store, make.step(own(attempt(&head, Some("tried"))))).await;
+        }
+        let born = Commit { create: vec![owned(2), owned(3)], ..make.step(Step { fence, ..step(&head, "on") }) };
+        apply(store, born).await;
+        not_told(store, &make, &mut hints, 1).await;
+        let child = load(store, run(2)).await.head;
+        let ended = Step { fence: Some(child.fence), ..end(&child) };
+        apply(store, make.step(ended)).await;
+        not_told(store, &make, &mut hints, 2).await;
+    }
+
+    /// B9, B10: a message for a run that is being worked on is the owner's to look at.
+    async fn an_owner_is_told_of_messages(store: &Shared) {
+        let make = Make::new();
+        let hint = |number| Hint::Run(ME.tenant(), run(number));
+        let head = started(store, make.create(owned(1))).await;
+        started(store, make.create(NewRun { wake: None, ..owned(2) })).await;
+        let mut hints = store.hints();
+        apply(store, make.send([to(run(2), "hello")])).await;
+        told(&mut hints, &hint(2)).await;
+        let own = Step { fence: Some(head.fence), ..step(&head, "on") };
+        let commit = Commit { send: vec![to(run(1), "note to self"), to(run(2), "hello")], ..make.step(own) };
+        apply(store, commit).await;
+        told(&mut hints, &hint(1)).await;
+        told(&mut hints, &hint(2)).await;
+    }
+
+    /// B10: the owner gives the run up and does not know of a message that came meanwhile: whoever takes runs is told.
+    async fn a_run_given_up_with_a_message_nobody_saw_is_told(store: &Shared) {
+        let make = Make::new();
+        let mut hints = store.hints();
+        for (number, with_message) in [(1, true), (2, false)] {
+            let head = started(store, make.create(owned(number))).await;
+            if with_message {
+                apply(store, make.send([to(run(number), "hello")])).await;
+                told(&mut hints, &Hint::Run(ME.tenant(), run(number))).await;
+            }
+            let rest = Step { fence: Some(head.fence), wake: None, owner: Ownership::Release, ..step(&head, "rest") };
+            apply(store, make.step(rest)).await;
+            if with_message {
+                told(&mut hints, &Hint::Run(ME.tenant(), run(number))).await;
+            } else {
+                not_told(store, &make, &mut hints, number).await;
+            }
+        }
     }
 
     /// C6: who watches a cell hears of its changes.

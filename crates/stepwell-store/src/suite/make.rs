@@ -12,6 +12,7 @@ use crate::commit::{
     AuditRow, Commit, CommitId, KeyWrite, Lives, Missing, NewMessage, NewRun, NextState, Ownership, Send,
     Step, StoredDefinition,
 };
+use crate::document::{DocumentOp, DocumentWrite};
 use crate::run::{Head, OpenWait, ProcessId, Status};
 use crate::scope::{TenantId, TenantScope};
 
@@ -107,6 +108,13 @@ pub fn next(text: &str) -> NextState {
     }
 }
 
+/// A checkpoint whose state has nothing in common with that of another number, so that it is stored whole.
+pub fn unlike(number: u64) -> NextState {
+    let noise = |n: u64| (number * 7_919 + n * n).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+    let text: String = (0..90).map(|n| format!("{:x}", noise(n))).collect();
+    NextState { state: bytes(&text), ..next("unlike") }
+}
+
 /// A waiting run of workflow `orders`.
 pub fn new_run(run: RunId) -> NewRun {
     NewRun {
@@ -145,6 +153,7 @@ pub fn attempt(head: &Head, attempt: Option<&str>) -> Step {
         wake: head.wake,
         owner: Ownership::Keep,
         attempt: attempt.map(bytes),
+        definition: None,
         take: Vec::new(),
         open: Vec::new(),
         close: Vec::new(),
@@ -223,6 +232,23 @@ pub fn key(key: &str, request: u8) -> KeyWrite {
         answer: bytes(&format!("answer {request}")),
         lives: Lives::Until(at(60)),
     }
+}
+
+/// Shows a note with this text, untagged.
+pub fn put(run: RunId, key: &str, text: &str) -> DocumentWrite {
+    tagged(run, key, text, &[])
+}
+
+/// Shows a note with this text and these tags.
+pub fn tagged(run: RunId, key: &str, text: &str, tags: &[&str]) -> DocumentWrite {
+    let body = json!({ "text": text }).to_string().into();
+    let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+    DocumentWrite { run, key: key.to_owned(), op: DocumentOp::Put { kind: "note".into(), body, tags } }
+}
+
+/// Shows nothing under a key any more.
+pub fn remove(run: RunId, key: &str) -> DocumentWrite {
+    DocumentWrite { run, key: key.to_owned(), op: DocumentOp::Remove }
 }
 
 /// A row of the audit trail.

@@ -56,8 +56,10 @@ macro_rules! cases {
 }
 
 pub mod ask;
+pub mod bounded;
 pub mod cells;
 pub mod claims;
+pub mod documents;
 pub mod dump;
 pub mod hinted;
 pub mod history;
@@ -82,8 +84,10 @@ macro_rules! conformance {
         mod $name {
             use super::*;
             $crate::conformance! { @modules $factory;
+                bounded __suite_bounded;
                 cells __suite_cells;
                 claims __suite_claims;
+                documents __suite_documents;
                 hinted __suite_hinted;
                 history __suite_history;
                 inbox __suite_inbox;

@@ -5,22 +5,35 @@ use serde_json::json;
 
 use super::Shared;
 use super::ask::{
-    all_audit, all_runs, apply, find, get, load, moved, operated, outcome, recorded, refuse, started,
+    all_audit, all_documents, all_runs, apply, documents, find, get, load, moved, operated, outcome,
+    recorded, refuse, started,
 };
 use super::make::{
-    ME, Make, at, attempt, audit, bytes, key, message, new_run, next, run, set, step, stored, to, wait, write,
+    ME, Make, at, attempt, audit, bytes, key, message, new_run, next, put, run, set, step, stored, to, wait,
+    write,
 };
 use crate::cell::{CellKey, CellOp, CellWrite, Space};
 use crate::commit::{
     Commit, Fill, FillPart, KeyWrite, NewMessage, NewRun, NextState, Refused, Send, Step, StoredDefinition,
 };
+use crate::document::{DocumentOp, DocumentQuery, DocumentWrite};
 use crate::run::OpenWait;
 use crate::store::{CellQuery, HistoryQuery, Record, RecordQuery, RunQuery, StoreError, WaitQuery};
 
 /// Bytes that are no text in any encoding.
 const RAW: &[u8] = b"\0\x01\xFF\xFE\xC3(\0\x80'\"\\\n\r\x1A";
 /// Names from everywhere.
-const NAMES: [&str; 6] = ["übung", "注文", "🚀 go", "a'b\"c", "{\"not\":\"json\"}", "tab\tand\nline"];
+const NAMES: [&str; 7] =
+    ["übung", "注文", "🚀 go", "a'b\"c", "{\"not\":\"json\"}", "tab\tand\nline", "nul\0and\\"];
+
+fn shows(run: stepwell_core::RunId, key: &str, kind: &str, body: &Bytes, tag: &str) -> DocumentWrite {
+    let tags = vec!["first".to_owned(), tag.to_owned()];
+    DocumentWrite {
+        run,
+        key: key.to_owned(),
+        op: DocumentOp::Put { kind: kind.into(), body: body.clone(), tags },
+    }
+}
 
 fn too_large(refused: &Refused, limit: &str) -> bool {
     matches!(refused, Refused::TooLarge(exceeded) if exceeded.limit == limit)
@@ -45,12 +58,14 @@ cases! { odd as __suite_odd;
                 send: vec![Send { message: body, ..to(run(number), "") }],
                 keys: vec![KeyWrite { answer: raw.clone(), ..key(&name, 1) }],
                 definitions: vec![definition.clone()],
+                documents: vec![shows(run(number), "raw", "raw", &raw, "raw")],
                 ..make.create(new)
             };
             let head = started(store, create).await;
             let loaded = load(store, run(number)).await;
             assert_eq!(loaded.attempt, Some(raw.clone()));
             assert_eq!(loaded.inbox[0].body, raw);
+            assert_eq!(all_documents(store, ME, documents(run(number))).await[0].body, raw);
             assert_eq!(recorded(store, &name, at(0)).await.unwrap().answer, Some(raw.clone()));
             let again = Commit { keys: vec![key(&name, 1)], ..make.commit() };
             assert!(matches!(refuse(store, again).await, Refused::Done { answer, .. } if answer == raw));
@@ -106,6 +121,7 @@ cases! { odd as __suite_odd;
             let actor = Some(name.to_owned());
             let commit = Commit {
                 send: vec![to(run(number), name)],
+                documents: vec![shows(run(number), name, name, &bytes(name), name), put(run(number), "other", "")],
                 cells: vec![owner],
                 keys: vec![KeyWrite { operation: name.to_owned(), ..key(name, 1) }],
                 audit: vec![crate::AuditRow {
@@ -121,6 +137,12 @@ cases! { odd as __suite_odd;
             let query = RunQuery { workflow: Some(name.into()), ..RunQuery::default() };
             let listed = all_runs(store, ME, query).await;
             assert_eq!((listed.len(), &listed[0].places), (1, &places));
+            let text = Some(name.to_owned());
+            let query = DocumentQuery { tag: text.clone(), kind: Some(name.into()), ..documents(run(number)) };
+            let found = all_documents(store, ME, query.clone()).await;
+            assert_eq!((found.len(), &found[0].key[..], &found[0].tags[1][..]), (1, name, name));
+            let query = DocumentQuery { key: text, at: Some(0), ..query };
+            assert_eq!(all_documents(store, ME, query).await, found);
             let owner = name.to_owned();
             let query = CellQuery { space: Space::Workflow, owner, ..super::ask::cells(at(0)) };
             assert_eq!(store.cells(ME, query).await.unwrap().items[0].value, Some(json!(name)));
@@ -172,6 +194,11 @@ cases! { odd as __suite_odd;
         let row = crate::AuditRow { detail, ..audit("x") };
         let heavy = Commit { audit: vec![row; 6], ..make.create(new_run(run(1))) };
         assert!(too_large(&refuse(store, heavy).await, "commit_bytes"));
+        let notes = |text: &str, count| vec![put(run(1), "k", text); count];
+        let many = Commit { documents: notes("", 2_500), ..make.create(new_run(run(1))) };
+        assert!(too_large(&refuse(store, many).await, "commit_rows"));
+        let heavy = Commit { documents: notes(&"x".repeat(3 * 1024 * 1024), 6), ..make.create(new_run(run(1))) };
+        assert!(too_large(&refuse(store, heavy).await, "commit_bytes"));
         let max = 4 * 1024 * 1024;
         let large = NewRun { first: state_of(max + 1), ..new_run(run(1)) };
         assert!(too_large(&refuse(store, make.create(large)).await, "snapshot_bytes"));
@@ -214,6 +241,8 @@ cases! { odd as __suite_odd;
         let cursor = Some(format!("{}:{huge}", run(1)));
         let page = store.waits(ME, WaitQuery { run: None, limit: 5, cursor }).await.unwrap();
         assert_eq!(page.items, []);
+        let query = DocumentQuery { at: Some(huge), cursor: Some(format!("{huge}:{huge}")), ..documents(run(1)) };
+        assert_eq!(store.documents(ME, query).await.unwrap().items, []);
     }
 
     /// A cursor that no page gave is an error of the caller's.
@@ -228,6 +257,11 @@ cases! { odd as __suite_odd;
             assert!(matches!(waits, Err(StoreError::Invalid(_))), "{cursor:?}: {waits:?}");
             let trail = store.records(ME, RecordQuery::Audit { limit: 5, cursor: cursor.clone() }).await;
             assert!(matches!(trail, Err(StoreError::Invalid(_))), "{cursor:?}: {trail:?}");
+            let query = RecordQuery::Definitions { workflow: None, limit: 5, cursor: cursor.clone() };
+            let listed = store.records(ME, query).await;
+            assert!(matches!(listed, Err(StoreError::Invalid(_))), "{cursor:?}: {listed:?}");
+            let shown = store.documents(ME, DocumentQuery { cursor: cursor.clone(), ..documents(run(1)) }).await;
+            assert!(matches!(shown, Err(StoreError::Invalid(_))), "{cursor:?}: {shown:?}");
         }
     }
 

@@ -9,13 +9,16 @@ use serde_json::{Number, Value, json};
 use stepwell_core::{RunId, Timestamp};
 use uuid::Uuid;
 
-use super::make::{at, audit, bytes, definition, key, message, new_run, process, run, stored, wait};
-use super::script::{Ask, Call, Line, Move, Script};
+use super::make::{
+    at, audit, bytes, definition, key, message, new_run, process, remove, run, stored, tagged, wait,
+};
+use super::script::{Ask, Call, Line, Move, OWN, Script};
 use crate::cell::{CellKey, CellOp, CellWrite, Expect, Initial, Space, Ttl, ValueType};
 use crate::commit::{
     Commit, CommitId, Fill, FillPart, KeyWrite, Lives, Missing, NewMessage, NewRun, NextState, Ownership,
     Send,
 };
+use crate::document::{DocumentQuery, DocumentWrite};
 use crate::run::{Parent, ProcessId, Status};
 use crate::store::{
     Beat, CellFilter, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Sweep, SweepWhat, WaitQuery,
@@ -52,8 +55,14 @@ fn commit() -> impl Strategy<Value = Call> {
     let cells = prop_oneof![vec(cell_write(), 0..1), vec(cell_write(), 1..4)];
     let fills = prop_oneof![vec(fill(), 0..1), vec(fill(), 1..3)];
     let create = prop_oneof![8 => vec(begin(), 0..1), 2 => vec(begin(), 1..2), 1 => vec(begin(), 2..4)];
-    let parts = (weighted(0.6, step()), create, vec(send(), 0..3), cells, fills, keys, definitions, audits);
-    parts.prop_map(|(step, create, send, cells, mut fills, keys, definitions, audit)| {
+    let documents = prop_oneof![2 => vec(document(), 0..1), 1 => vec(document(), 1..5)];
+    let data = (cells, fills, documents);
+    let parts = (weighted(0.6, step()), create, vec(send(), 0..3), data, keys, definitions, audits);
+    parts.prop_map(|(step, create, send, (cells, mut fills, mut documents), keys, definitions, audit)| {
+        if step.as_ref().is_none_or(|step| step.next.is_none()) && create.is_empty() {
+            // Without a version documents are only ever refused; a few are left to be.
+            documents.truncate(keys.len());
+        }
         if cells.is_empty() || step.is_none() {
             // Without an operation or a state a fill is only ever refused; the suite has a case for that.
             fills.clear();
@@ -61,7 +70,7 @@ fn commit() -> impl Strategy<Value = Call> {
         let empty = Commit::new(CommitId(Uuid::nil()), at(0));
         Call::Commit(Box::new((
             step,
-            Commit { create, send, cells, fills, keys, definitions, audit, ..empty },
+            Commit { create, send, cells, fills, documents, keys, definitions, audit, ..empty },
         )))
     })
 }
@@ -116,9 +125,11 @@ fn step() -> impl Strategy<Value = Move> {
     let take = (0_usize..3, prop_oneof![9 => Just(vec![]), 1 => vec(1_u64..3, 1..3)]);
     let row =
         (weighted(0.8, next()), status(), of(second()), owner, of(select(vec!["{}", ""]).prop_map(bytes)));
+    let pinned = weighted(0.1, select(vec!["orders", "other"]).prop_map(definition));
     let waits = (vec((1_u64..3).prop_map(wait), 0..2), vec(1_u64..3, 0..2));
-    (head, fence, take, row, waits).prop_map(
-        |((run, stray, back), fence, (take, guess), (next, status, wake, owner, attempt), (open, close))| {
+    (head, fence, take, row, pinned, waits).prop_map(
+        |(head, fence, (take, guess), (next, status, wake, owner, attempt), definition, (open, close))| {
+            let (run, stray, back) = head;
             Move {
                 run,
                 stray: stray.is_some(),
@@ -131,6 +142,7 @@ fn step() -> impl Strategy<Value = Move> {
                 wake,
                 owner,
                 attempt,
+                definition,
                 open,
                 close,
             }
@@ -240,6 +252,17 @@ fn fill() -> impl Strategy<Value = Fill> {
     })
 }
 
+fn document() -> impl Strategy<Value = DocumentWrite> {
+    let run = prop_oneof![30 => Just(OWN), 1 => a_run()];
+    let key = prop_oneof![20 => select(vec!["a", "b", "c"]), 1 => Just("")];
+    let tags = subsequence(vec!["x", "y"], 0..=2);
+    let text = prop_oneof![3 => select(vec!["one", "two"]).prop_map(Some), 1 => Just(None)];
+    (run, key, text, tags).prop_map(|(run, key, text, tags)| match text {
+        Some(text) => tagged(run, key, text, &tags),
+        None => remove(run, key),
+    })
+}
+
 fn a_key() -> impl Strategy<Value = KeyWrite> {
     let lives = prop_oneof![second().prop_map(Lives::Until), a_run().prop_map(Lives::WithRun)];
     (select(vec!["a", "b"]), 1_u8..3, lives)
@@ -256,7 +279,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         }),
         2 => listing(),
         1 => record(),
-        1 => sweep().prop_map(Ask::Sweep),
+        2 => sweep().prop_map(Ask::Sweep),
     ]
 }
 
@@ -290,7 +313,16 @@ fn listing() -> impl Strategy<Value = Ask> {
     let history = (a_run(), 0_u64..4, any::<bool>(), 0_u32..9).prop_map(|(run, from, with_state, limit)| {
         Ask::History(HistoryQuery { run, from, with_state, limit })
     });
-    prop_oneof![cells, runs, waits, history, (0_u32..3).prop_map(Ask::Audit)]
+    let which =
+        (of(0_u64..6), of(select(vec!["a", "b"])), weighted(0.2, Just("note")), of(select(vec!["x", "y"])));
+    let documents = (a_run(), which, 0_u32..3).prop_map(|(run, (at, key, kind, tag), limit)| {
+        let (key, kind, tag) = (key.map(str::to_owned), kind.map(Into::into), tag.map(str::to_owned));
+        Ask::Documents(DocumentQuery { run, at, key, kind, tag, limit, cursor: None })
+    });
+    let workflow = of(select(vec!["orders", "none"]).prop_map(Into::into));
+    let definitions = (workflow, 0_u32..3).prop_map(|(workflow, limit)| Ask::Definitions(workflow, limit));
+    let trail = (0_u32..3).prop_map(Ask::Audit);
+    prop_oneof![cells, runs, waits, history, documents, definitions, trail]
 }
 
 fn record() -> impl Strategy<Value = Ask> {
@@ -310,7 +342,8 @@ fn sweep() -> impl Strategy<Value = Sweep> {
         // Which of two cells goes first that expired at the same instant is left to the store.
         2 => Just((100, SweepWhat::Cells)),
         2 => some.clone().prop_map(|limit| (limit, SweepWhat::Keys)),
-        1 => (some, second()).prop_map(|(limit, ended_before)| (limit, SweepWhat::Runs { ended_before })),
+        1 => (some.clone(), second()).prop_map(|(limit, ended_before)| (limit, SweepWhat::Runs { ended_before })),
+        3 => (some, a_run(), 0_u64..4).prop_map(|(limit, run, keep)| (limit, SweepWhat::History { run, keep })),
     ];
     what.prop_map(|(limit, what)| Sweep { now: at(0), limit, what })
 }

@@ -1,7 +1,7 @@
 //! Cases about what stands beside runs: definitions, the audit trail, open waits.
 
 use super::Shared;
-use super::ask::{all_audit, all_waits, apply, moved, started};
+use super::ask::{all_audit, all_definitions, all_waits, apply, moved, started};
 use super::make::{
     ME, Make, at, attempt, audit, bytes, definition, end, new_run, run, set, step, stored, wait,
 };
@@ -40,6 +40,43 @@ cases! { records as __suite_records;
         assert_eq!(read(definition("orders")).await, [Record::Definition(first)]);
         assert_eq!(read(definition("other")).await, [Record::Definition(stored("other"))]);
         assert_eq!(read(definition("none")).await, []);
+    }
+
+    /// F5: what is known is listed by workflow, version and hash, page by page, for one workflow or all.
+    async fn definitions_are_listed_in_order(store: &Shared) {
+        let make = Make::new();
+        let names = ["b:1", "b", "ä", "a", ""];
+        let mut all = Vec::new();
+        for (number, name) in (0..).zip(names) {
+            for version in [10, 9, 2, 9] {
+                let text = format!("{name} {version} {}", all.len());
+                all.push(StoredDefinition { workflow: name.into(), version: version + number, ..stored(&text) });
+            }
+        }
+        assert_eq!(all_definitions(store, ME, None, 3).await, []);
+        apply(store, Commit { definitions: all.clone(), ..make.commit() }).await;
+        apply(store, Commit { definitions: all.clone(), ..make.commit() }).await;
+        all.sort_by_key(|definition| (definition.workflow.clone(), definition.version, definition.hash));
+        let of = |name: Option<&str>| {
+            let wanted = all.iter().filter(move |one| name.is_none_or(|name| &one.workflow[..] == name));
+            wanted.cloned().map(Record::Definition).collect::<Vec<_>>()
+        };
+        for limit in [1, 3, 4, 20, 1_000] {
+            assert_eq!(all_definitions(store, ME, None, limit).await, of(None), "pages of {limit}");
+            for name in names {
+                let found = all_definitions(store, ME, Some(name.into()), limit).await;
+                assert_eq!(found, of(Some(name)), "of `{name}`, pages of {limit}");
+            }
+        }
+        assert_eq!(all_definitions(store, ME, Some("none".into()), 3).await, []);
+        let page = async |workflow: Option<&str>, cursor| {
+            let query = RecordQuery::Definitions { workflow: workflow.map(Into::into), limit: 8, cursor };
+            store.records(ME, query).await.unwrap()
+        };
+        let middle = page(None, None).await.next;
+        assert!(middle.is_some());
+        assert_eq!(page(Some("a"), middle.clone()).await.items, [], "it comes before the cursor");
+        assert_eq!(page(Some("b"), middle).await.items, of(Some("b")), "it comes after it");
     }
 
     /// D12: audit rows are written with their commit, and read back as they were.

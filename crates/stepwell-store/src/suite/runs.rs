@@ -11,7 +11,7 @@ use super::make::{
 };
 use crate::commit::{Commit, CommitError, NewRun, NextState, Ownership, Refused, Step};
 use crate::run::{Head, Loaded, Parent, RunSummary, Status};
-use crate::store::{HistoryQuery, RunQuery};
+use crate::store::{Claim, HistoryQuery, RunQuery};
 
 /// What a run's history shows without its states.
 async fn versions(store: &Shared, number: u128) -> Vec<(u64, Bytes)> {
@@ -194,6 +194,28 @@ cases! { runs as __suite_runs;
         assert!(matches!(refused, Refused::Moved { .. }), "{refused:?}");
         let cleared = moved(store, make.step(step(&after, "two"))).await;
         assert_eq!((cleared.version, load(store, run(1)).await.attempt), (2, None));
+    }
+
+    /// B16: a run stays pinned to its definition until a step says otherwise; who serves it goes by the new one then.
+    async fn a_step_may_pin_a_run_to_another_definition(store: &Shared) {
+        let make = Make::new();
+        let created = started(store, make.create(due_run(run(1), 0))).await;
+        let head = moved(store, make.step(step(&created, "one"))).await;
+        assert_eq!(load(store, run(1)).await.definition, definition("orders"));
+        let other = Some(definition("other"));
+        let late = Step { definition: other, ..step(&created, "late") };
+        assert!(matches!(refuse(store, make.step(late)).await, Refused::Moved { .. }));
+        assert_eq!(load(store, run(1)).await.definition, definition("orders"));
+        let migrated = Step { definition: other, ..step(&head, "migrated") };
+        let head = moved(store, make.step(migrated)).await;
+        let head = moved(store, make.step(step(&head, "two"))).await;
+        let head = moved(store, make.step(attempt(&head, Some("{}")))).await;
+        let loaded = load(store, run(1)).await;
+        assert_eq!((loaded.head, loaded.definition), (head, definition("other")));
+        assert_eq!(all_runs(store, ME, RunQuery::default()).await[0].definition, definition("other"));
+        let knows = |text| Claim { definitions: Some(vec![definition(text)]), ..claim(process(1), 0) };
+        assert_eq!(claimed(store, knows("orders")).await, []);
+        assert_eq!(claimed(store, knows("other")).await.len(), 1);
     }
 
     /// B15: the fence rises when a run gets another owner, and only then.

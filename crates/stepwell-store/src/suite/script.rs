@@ -8,20 +8,24 @@ use std::fmt::{self, Debug};
 
 use bytes::Bytes;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
-use stepwell_core::{RunId, Timestamp};
+use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 
-use super::ask::{all_audit, all_cells, all_history, all_runs, all_waits};
+use super::ask::{all_audit, all_cells, all_definitions, all_documents, all_history, all_runs, all_waits};
 use super::dump::{Dump, Names, dump};
-use super::make::{at, tenant};
+use super::make::{at, run, tenant};
 pub use super::random::scripts;
 use super::{Fresh, Shared};
 use crate::commit::{Commit, CommitError, CommitId, CommitRef, NextState, Ownership, Step};
+use crate::document::DocumentQuery;
 use crate::run::{Chain, Head, OpenWait, ProcessId, Status};
 use crate::scope::TenantScope;
 use crate::store::{
     Beat, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Store, StoreError, Sweep, SweepWhat,
     WaitQuery,
 };
+
+/// In a script's documents: the run that the commit moves, or else the first that it begins.
+pub const OWN: RunId = run(0);
 
 /// Calls to be made one after the other.
 #[derive(Debug, Clone)]
@@ -76,6 +80,8 @@ pub struct Move {
     pub owner: Ownership,
     /// Tries.
     pub attempt: Option<Bytes>,
+    /// The definition it changes to.
+    pub definition: Option<DefinitionHash>,
     /// Waits that open.
     pub open: Vec<OpenWait>,
     /// Waits that close.
@@ -95,6 +101,8 @@ pub enum Ask {
     Runs(RunQuery),
     Waits(WaitQuery),
     History(HistoryQuery),
+    Documents(DocumentQuery),
+    Definitions(Option<Name>, u32),
     Record(RecordQuery),
     Audit(u32),
     Sweep(Sweep),
@@ -271,11 +279,17 @@ impl<'a> Player<'a> {
                 if let Some(planned) = planned {
                     commit.step = Some(self.step(scope, planned).await?);
                 }
+                let moved = commit.step.as_ref().map(|step| step.head.run);
+                let own = moved.or_else(|| commit.create.first().map(|new| new.run));
+                let named = commit.documents.iter_mut().filter(|write| write.run == OWN);
+                named.for_each(|write| write.run = own.unwrap_or(OWN));
                 self.commits.push((scope, commit.clone()));
                 Some(Ask::Commit(commit.into()))
             }
             Call::Again(back) => {
-                earlier(back).map(|commit| Ask::Commit(Commit { at: at(self.now), ..commit }.into()))
+                // Its keys may be over, and then it is applied again; but the audit trail has its rows by its id.
+                let again = |commit| Commit { at: at(self.now), audit: Vec::new(), ..commit };
+                earlier(back).map(|commit| Ask::Commit(again(commit).into()))
             }
             Call::Outcome(back) => earlier(back).map(|commit| Ask::Outcome(commit.reference())),
             Call::Ask(ask) => Some(ask.clone().at(at(self.now))),
@@ -283,8 +297,22 @@ impl<'a> Player<'a> {
     }
 
     async fn step(&mut self, scope: TenantScope, planned: &Move) -> Result<Step, Difference> {
-        let Move { run, stray, back, fence, take, guess, next, status, wake, owner, attempt, open, close } =
-            planned.clone();
+        let Move {
+            run,
+            stray,
+            back,
+            fence,
+            take,
+            guess,
+            next,
+            status,
+            wake,
+            owner,
+            attempt,
+            definition,
+            open,
+            close,
+        } = planned.clone();
         let mut taken = guess;
         let known = |of: &RunId| self.heads.contains_key(&(scope, *of));
         let seen = self.heads.keys().find(|(of, _)| *of == scope).map(|(_, run)| *run);
@@ -299,7 +327,7 @@ impl<'a> Player<'a> {
         let head = known.and_then(|heads| heads.iter().rev().nth(back.unwrap_or(0)).or(heads.first()));
         let head = head.cloned().unwrap_or_else(|| nowhere(run));
         let fence = fence.map(|ahead| head.fence + ahead);
-        Ok(Step { head, fence, next, status, wake, owner, attempt, take: taken, open, close })
+        Ok(Step { head, fence, next, status, wake, owner, attempt, definition, take: taken, open, close })
     }
 }
 
@@ -334,6 +362,8 @@ impl Ask {
             | Ask::Runs(_)
             | Ask::Waits(_)
             | Ask::History(_)
+            | Ask::Documents(_)
+            | Ask::Definitions(..)
             | Ask::Record(_)
             | Ask::Audit(_) => {}
         }
@@ -364,6 +394,10 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
         Ask::Runs(query) => only(format!("{:?}", all_runs(store, scope, query).await)),
         Ask::Waits(query) => only(format!("{:?}", all_waits(store, scope, query).await)),
         Ask::History(query) => only(format!("{:?}", all_history(store, scope, query).await)),
+        Ask::Documents(query) => only(format!("{:?}", all_documents(store, scope, query).await)),
+        Ask::Definitions(workflow, limit) => {
+            only(format!("{:?}", all_definitions(store, scope, workflow, limit).await))
+        }
         Ask::Record(query) => only(said(store.records(scope, query).await)),
         Ask::Audit(limit) => only(format!("{:?}", all_audit(store, scope, limit).await)),
         Ask::Sweep(sweep) => only(said(store.sweep(scope, sweep).await)),

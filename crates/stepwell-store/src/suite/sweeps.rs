@@ -5,10 +5,11 @@ use serde_json::json;
 use super::Shared;
 use super::ask::{
     self, all_audit, all_history, all_waits, apply, find, get, get_dead, load, moved, operated, recorded,
+    shown,
 };
 use super::make::{
-    ME, Make, at, audit, cell, end, increment, key, new_run, run, set, set_until, step, stored, to, wait,
-    write,
+    ME, Make, at, attempt, audit, cell, end, increment, key, new_run, put, run, set, set_until, step, stored,
+    to, wait, write,
 };
 use crate::cell::{CellKey, CellOp, CellWrite, Expect, OpResult, Space};
 use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused};
@@ -106,6 +107,22 @@ cases! { sweeps as __suite_sweeps;
         assert_eq!(left, [7, 6, 5, 4].map(run), "ended at the very instant is not ended before it");
     }
 
+    /// B11, B18: a run that has ended and is still to be looked at has work left; retention waits for it.
+    async fn an_ended_run_with_work_left_stays(store: &Shared) {
+        let make = Make::new();
+        let head = ask::started(store, make.create(new_run(run(1)))).await;
+        let busy = crate::Step { wake: Some(at(5)), ..end(&head) };
+        moved(store, make.step(busy)).await;
+        let runs = SweepWhat::Runs { ended_before: at(40) };
+        assert_eq!(sweep(store, 999, 2, runs).await, Swept { count: 0, more: false });
+        let head = ask::claimed(store, ask::claim(super::make::process(1), 6)).await.remove(0).head;
+        assert_eq!(head.run, run(1));
+        assert_eq!(sweep(store, 999, 2, runs).await.count, 0, "its owner is at it");
+        let owner = crate::Ownership::Release;
+        moved(store, make.step(crate::Step { wake: None, owner, ..attempt(&head, None) })).await;
+        assert_eq!(sweep(store, 999, 2, runs).await.count, 1);
+    }
+
     /// B18, D13: a run goes with everything that is its own; the audit trail and data stay.
     async fn a_purged_run_leaves_only_its_audit_trail_and_data(store: &Shared) {
         let make = Make::new();
@@ -117,6 +134,7 @@ cases! { sweeps as __suite_sweeps;
                 CellWrite { by: Some(run(1)), ..set("kv", 1) },
             ],
             send: vec![to(run(1), "never taken")],
+            documents: vec![put(run(1), "k", "first")],
             keys: vec![KeyWrite { lives: Lives::WithRun(run(1)), ..key("a", 1) }],
             definitions: vec![stored("orders")],
             audit: vec![audit("created")],
@@ -125,7 +143,8 @@ cases! { sweeps as __suite_sweeps;
         let head = apply(store, create.clone()).await.created.remove(0);
         let parent = Some(Parent { run: run(1), activation: 1, child: 0 });
         apply(store, make.create(NewRun { parent: parent.clone(), root: run(1), ..new_run(run(2)) })).await;
-        let head = moved(store, make.step(step(&head, "one"))).await;
+        let documents = vec![put(run(1), "k", "second")];
+        let head = moved(store, Commit { documents, ..make.step(step(&head, "one")) }).await;
         let last = make.step(end(&head));
         apply(store, last.clone()).await;
         assert_eq!(sweep(store, 0, 10, SweepWhat::Runs { ended_before: at(1) }).await.count, 1);
@@ -133,6 +152,7 @@ cases! { sweeps as __suite_sweeps;
         let history = HistoryQuery { run: run(1), from: 0, with_state: true, limit: 10 };
         assert_eq!(all_history(store, ME, history).await, []);
         assert_eq!(all_waits(store, ME, WaitQuery::default()).await, []);
+        assert_eq!((shown(store, run(1), None).await, shown(store, run(1), Some(0)).await), (vec![], vec![]));
         assert_eq!(recorded(store, "a", at(0)).await, None);
         assert_eq!((slots(store, 1).await, slots(store, 2).await), (0, 1), "its shared state went with it");
         assert_eq!(ask::outcome(store, &last).await, None);

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::Shared;
-use super::ask::{apply, claim, load, refuse_as, taken};
+use super::ask::{self, apply, claim, load, refuse_as, taken};
 use super::dump::{Dump, Names, dump};
 use super::make::{
-    Make, at, audit, due_run, end, increment, key, process, run, set, set_until, step, stored, tenant, to,
-    wait,
+    Make, at, audit, due_run, end, increment, key, process, put, run, set, set_until, step, stored, tenant,
+    to, unlike, wait,
 };
 use crate::cell::{CellWrite, Expect};
 use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused, Step};
@@ -31,8 +31,9 @@ fn everything(make: &Make, mark: u8) -> Commit {
         create: vec![NewRun { open, ..due_run(run(1), i64::from(mark)) }, due_run(run(2), i64::from(mark))],
         send: vec![to(run(1), &format!("for {mark}"))],
         cells: vec![set("k", mark), set_until("old", mark, 30)],
+        documents: vec![put(run(1), "k", &format!("of {mark}")), put(run(2), "k", "")],
         keys: vec![key("a", mark), KeyWrite { lives: Lives::WithRun(run(1)), ..key("b", mark) }],
-        definitions: vec![stored("orders")],
+        definitions: vec![stored("orders"), stored(&format!("for {mark}"))],
         audit: vec![audit(&format!("by {mark}"))],
         ..make.commit()
     }
@@ -62,6 +63,9 @@ cases! { tenants as __suite_tenants;
         assert_eq!(second.cells[0].value, Some(json!(2)));
         assert_eq!((second.runs.len(), second.waits.len(), second.audit.len()), (2, 1, 1));
         assert_eq!(second.waits[0].wait.activation, 2);
+        assert_eq!(second.documents[1].1[0].documents[0].body, r#"{"text":"of 2"}"#);
+        let other = ask::all_definitions(store, TWO, Some("for 1".into()), 9).await;
+        assert_eq!((second.listed.len(), other.len()), (2, 0));
     }
 
     /// D11: no write of one tenant reaches a row of the other.
@@ -71,7 +75,8 @@ cases! { tenants as __suite_tenants;
         let before = seen(store, TWO).await;
         let change = Step { take: vec![1], close: vec![1, 2], ..end(&heads[&ONE]) };
         let cells = vec![CellWrite { expect: Expect::Live(1), ..increment("k", 10) }];
-        apply(store, Commit { cells, send: vec![to(run(2), "x")], ..make.step(change) }).await;
+        let documents = vec![put(run(1), "k", "changed"), put(run(1), "new", "")];
+        apply(store, Commit { cells, documents, send: vec![to(run(2), "x")], ..make.step(change) }).await;
         assert_eq!(seen(store, TWO).await, before);
         assert_eq!(load(store, run(1)).await.head.version, 1);
         store.commit(TWO, make.step(step(&heads[&TWO], "mine"))).await.expect("its head has not moved");
@@ -118,12 +123,14 @@ cases! { tenants as __suite_tenants;
         let make = Make::new();
         let heads = furnished(store, &make).await;
         for (scope, head) in &heads {
-            store.commit(*scope, make.step(end(head))).await.unwrap();
+            let long = Step { next: Some(unlike(1)), ..end(head) };
+            let documents = vec![put(run(1), "k", "changed")];
+            store.commit(*scope, Commit { documents, ..make.step(long) }).await.unwrap();
         }
         let before = seen(store, TWO).await;
-        for (what, count) in
-            [(SweepWhat::Cells, 1), (SweepWhat::Keys, 1), (SweepWhat::Runs { ended_before: at(1) }, 1)]
-        {
+        let history = SweepWhat::History { run: run(1), keep: 1 };
+        let runs = SweepWhat::Runs { ended_before: at(1) };
+        for (what, count) in [(SweepWhat::Cells, 1), (SweepWhat::Keys, 1), (history, 2), (runs, 1)] {
             let swept = store.sweep(ONE, Sweep { now: at(1_000), limit: 100, what }).await.unwrap();
             assert_eq!(swept.count, count, "{what:?}");
         }

@@ -4,10 +4,10 @@ use serde_json::json;
 
 use super::Shared;
 use super::ask::{apply, load, outcome, refuse, started};
-use super::dump::{Dump, Names, dump};
+use super::dump::{Dump, Names, Shown, dump};
 use super::make::{
     ME, Make, at, attempt, audit, bytes, delete, due_run, end, increment, key, message, new_run, process,
-    run, set, step, stored, to, wait, write,
+    put, remove, run, set, step, stored, to, wait, write,
 };
 use crate::cell::{CellError, CellOp, CellWrite, Expect};
 use crate::commit::{Commit, Fill, FillPart, Missing, Ownership, Refused, Send, Step};
@@ -27,6 +27,7 @@ async fn furnished(store: &Shared, make: &Make) -> Head {
     let first = Commit {
         create,
         cells,
+        documents: vec![put(run(1), "kept", "a"), put(run(1), "replaced", "a"), put(run(1), "gone", "a")],
         send: vec![to(run(1), "hello")],
         keys: vec![key("a", 1)],
         definitions: vec![stored("orders")],
@@ -53,6 +54,7 @@ fn everything(make: &Make, head: &Head) -> Commit {
         send: vec![to(run(2), "hello"), to(run(4), "welcome"), to(run(1), "note to self")],
         cells: vec![set("new", 1), increment("number", 1), delete("text")],
         fills: vec![Fill { operation: 1, part: FillPart::Value, pointer: "/vars/n".to_owned() }],
+        documents: vec![put(run(1), "replaced", "b"), remove(run(1), "gone"), put(run(4), "new", "a")],
         keys: vec![key("b", 2)],
         definitions: vec![stored("other")],
         audit: vec![audit("second"), audit("third")],
@@ -70,6 +72,10 @@ fn cell_conflict(refused: &Refused) -> bool {
 
 fn wrong_kind(refused: &Refused) -> bool {
     matches!(refused, Refused::Cell { operation: 3, error: CellError::WrongKind { .. }, .. })
+}
+
+fn no_checkpoint(refused: &Refused) -> bool {
+    matches!(refused, Refused::NoCheckpoint { .. })
 }
 
 fn spoilt_run() -> Vec<Spoilt> {
@@ -99,6 +105,13 @@ fn spoilt_data() -> Vec<Spoilt> {
         ("no operation", |c| c.fills[0].operation = 7, |r| matches!(r, Refused::Fill { .. })),
         ("no pointer", |c| c.fills[0].pointer = "n".to_owned(), |r| matches!(r, Refused::Fill { .. })),
         ("no next state", |c| step_of(c).next = None, |r| matches!(r, Refused::Fill { .. })),
+        ("no version", |c| c.documents.push(put(run(2), "k", "")), no_checkpoint),
+        ("no version to end at", |c| c.documents.push(remove(run(9), "k")), no_checkpoint),
+        (
+            "empty document key",
+            |c| c.documents.push(remove(run(1), "")),
+            |r| matches!(r, Refused::Document { .. }),
+        ),
         ("no target", |c| c.send.push(to(run(9), "x")), |r| matches!(r, Refused::NoTarget { .. })),
         ("ended target", |c| c.send.push(to(run(3), "x")), |r| matches!(r, Refused::NoTarget { .. })),
         ("full inbox", flood, |r| matches!(r, Refused::InboxFull { max: 1_000, .. })),
@@ -140,7 +153,7 @@ cases! { whole as __suite_whole;
         leaves_no_trace(store, spoilt_run()).await;
     }
 
-    /// B2: refused by a cell, a fill or a message, a commit leaves nothing behind.
+    /// B2: refused by a cell, a fill, a document or a message, a commit leaves nothing behind.
     async fn a_commit_refused_by_its_data_leaves_no_trace(store: &Shared) {
         leaves_no_trace(store, spoilt_data()).await;
     }
@@ -179,16 +192,26 @@ cases! { whole as __suite_whole;
             seen.cells.iter().filter(|cell| cell.value.is_some()).map(|c| &c.key.key[..]).collect();
         assert_eq!(live, ["new", "number"]);
         assert_eq!(seen.definitions[1].items.len(), 1);
+        let keys = |versions: &[Shown]| {
+            let now = versions.last().into_iter().flat_map(|shown| &shown.documents);
+            now.map(|document| document.key.clone()).collect::<Vec<_>>()
+        };
+        let shown: Vec<_> = seen.documents.iter().map(|(run, versions)| (*run, keys(versions))).collect();
+        assert_eq!(shown[0], (run(4), vec!["new".to_owned()]));
+        assert_eq!(shown[3], (run(1), vec!["kept".to_owned(), "replaced".to_owned()]));
         assert_eq!(outcome(store, &commit).await.unwrap().results, committed.results);
     }
 
-    /// The first thing that cannot be done is the answer: keys, the run, its inbox, new runs, cells, fills, messages.
+    /// The first thing that cannot be done is the answer: keys, the run, its inbox, new runs, cells, fills, documents,
+    /// messages.
     async fn refusals_come_in_the_contract_s_order(store: &Shared) {
         let make = Make::new();
         let head = furnished(store, &make).await;
         let mut commit = everything(&make, &head);
         commit.send.push(Send { to: run(9), message: message("x"), missing: Missing::Refuse });
         assert!(matches!(refuse(store, commit.clone()).await, Refused::NoTarget { .. }));
+        commit.documents.push(put(run(2), "k", ""));
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::NoCheckpoint { .. }));
         commit.fills[0].operation = 9;
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Fill { .. }));
         commit.cells.push(append("number"));

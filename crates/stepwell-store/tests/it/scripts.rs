@@ -14,11 +14,13 @@ fn scripts_meet_every_kind_of_answer() {
     let kinds = [
         "Applied",
         "Cell",
+        "Document",
         "Done",
         "Fenced",
         "Fill",
         "KeyReused",
         "Moved",
+        "NoCheckpoint",
         "NoMessage",
         "NoRun",
         "NoTarget",

@@ -1,0 +1,301 @@
+//! The `kill-engine` workload: an engine that runs workflows is killed without warning, again and again; in the end every
+//! workflow has run, every step is committed once, and its tries agree on their key.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use stepwell::{ActionError, Cx, Engine, RunError, Start};
+
+use crate::StoreKind;
+use crate::child::{Victim, introduce, say};
+use crate::effects::{self, Effects, Plant};
+use crate::engines;
+use crate::histories;
+use crate::script::Random;
+use crate::ten_step::{STEPS, State, definition};
+
+/// Workflows in flight at a time.
+const IN_FLIGHT: u64 = 16;
+/// An action takes between nothing and twice this long.
+const NAP_US: u64 = 10_000;
+
+/// How often to kill.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where to work.
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: StoreKind,
+    /// Workflows of ten steps.
+    #[arg(long, default_value_t = 1_000)]
+    workflows: u64,
+    /// How many kills.
+    #[arg(long, default_value_t = 200)]
+    kills: u64,
+    /// Seed of the times at which the victim is killed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A planted bug. It must be found, or this proves nothing.
+    #[arg(long, value_enum)]
+    plant: Option<Plant>,
+    /// Fewer workflows and kills.
+    #[arg(long)]
+    short: bool,
+    /// JSON only; without it the progress is told on standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the victim is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Part {
+    /// The database.
+    #[arg(long)]
+    database: PathBuf,
+    /// The file of effects.
+    #[arg(long)]
+    effects: PathBuf,
+    /// Said back on the first line, so that whoever kills knows whom.
+    #[arg(long)]
+    name: String,
+    /// The first workflow that is not known to have finished.
+    #[arg(long)]
+    first: u64,
+    /// How many workflows there are.
+    #[arg(long)]
+    workflows: u64,
+    /// A planted bug.
+    #[arg(long, value_enum)]
+    plant: Option<Plant>,
+}
+
+/// What the victims have said.
+#[derive(Debug, Default)]
+struct Said {
+    done: BTreeSet<u64>,
+    /// Workflows that were told to have stopped because their processes died too often.
+    crashed: BTreeSet<u64>,
+    failed: BTreeSet<u64>,
+    /// Workflows that had finished and were begun again under the same key.
+    again: u64,
+}
+
+impl Said {
+    fn hear(&mut self, line: &str) -> Result<(), String> {
+        let mut words = line.split(' ');
+        let (word, number) = (words.next().unwrap_or_default(), words.next().and_then(|n| n.parse().ok()));
+        match (word, number) {
+            ("works", None) => {}
+            ("new", Some(number)) => self.again += u64::from(self.done.contains(&number)),
+            ("done", Some(number)) => drop(self.done.insert(number)),
+            ("crashed", Some(number)) => drop(self.crashed.insert(number)),
+            ("failed", Some(number)) => drop(self.failed.insert(number)),
+            // The last line may be cut off by the kill.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn first_open(&self, workflows: u64) -> u64 {
+        (0..workflows).find(|number| !self.done.contains(number)).unwrap_or(workflows)
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let StoreKind::Sqlite = options.store;
+    let (workflows, kills) =
+        if options.short { (60, 10) } else { (options.workflows.max(1), options.kills) };
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let setting = Setting { folder: folder.path().to_owned(), workflows, plant: options.plant };
+    let begin = Instant::now();
+    let mut said = Said::default();
+    let mut moments = Moments::new(options.seed);
+    let mut killed = 0;
+    while killed < kills {
+        if !one_kill(&setting, &mut said, &format!("victim-{killed}"), moments.next())? {
+            break;
+        }
+        killed += 1;
+        if !options.json && killed % 20 == 0 {
+            eprintln!("{killed} kills, {} of {workflows} workflows finished", said.done.len());
+        }
+    }
+    // The last one is left alone, and asked for every workflow again.
+    let survivor = Victim::start("survivor", &setting.arguments(0))?;
+    survivor.end()?.iter().try_for_each(|line| said.hear(line))?;
+    report(&setting, &said, killed, begin.elapsed(), kills)
+}
+
+/// What all victims work on.
+struct Setting {
+    folder: PathBuf,
+    workflows: u64,
+    plant: Option<Plant>,
+}
+
+impl Setting {
+    fn database(&self) -> PathBuf {
+        self.folder.join("runs.sqlite")
+    }
+
+    fn effects(&self) -> PathBuf {
+        self.folder.join("effects.txt")
+    }
+
+    fn arguments(&self, first: u64) -> Vec<String> {
+        let path = |path: PathBuf| path.display().to_string();
+        let mut arguments = vec!["kill-engine-part".to_owned()];
+        arguments.extend(["--database".to_owned(), path(self.database())]);
+        arguments.extend(["--effects".to_owned(), path(self.effects())]);
+        arguments.extend(["--first".to_owned(), first.to_string()]);
+        arguments.extend(["--workflows".to_owned(), self.workflows.to_string()]);
+        let plant = self.plant.and_then(|plant| clap::ValueEnum::to_possible_value(&plant));
+        arguments.extend(plant.into_iter().flat_map(|plant| ["--plant".to_owned(), plant.get_name().to_owned()]));
+        arguments
+    }
+}
+
+/// When to kill: often soon after the work began, but not twice in a row, or a run would stop because its processes
+/// die too often under the same step.
+struct Moments {
+    random: Random,
+    was_early: bool,
+}
+
+impl Moments {
+    fn new(seed: u64) -> Self {
+        Moments { random: Random::new(seed), was_early: true }
+    }
+
+    fn next(&mut self) -> Duration {
+        let early = !self.was_early && self.random.next().is_multiple_of(3);
+        self.was_early = early;
+        let us = if early { self.random.next() % NAP_US } else { NAP_US * 3 / 2 + self.random.next() % (3 * NAP_US) };
+        Duration::from_micros(us)
+    }
+}
+
+/// Starts a victim and kills it a while after it has begun to work; `false` = there was nothing left to do.
+fn one_kill(setting: &Setting, said: &mut Said, name: &str, after: Duration) -> Result<bool, String> {
+    let mut victim = Victim::start(name, &setting.arguments(said.first_open(setting.workflows)))?;
+    loop {
+        let Some(line) = victim.line()? else {
+            victim.end()?;
+            return Ok(false);
+        };
+        said.hear(&line)?;
+        if line == "works" {
+            break;
+        }
+    }
+    std::thread::sleep(after);
+    victim.kill()?.iter().try_for_each(|line| said.hear(line))?;
+    Ok(true)
+}
+
+fn report(setting: &Setting, said: &Said, killed: u64, took: Duration, kills: u64) -> Result<(), String> {
+    let found = crate::runtime()?.block_on(histories::read(&setting.database()))?;
+    let text = std::fs::read_to_string(setting.effects()).map_err(|error| error.to_string())?;
+    let seen = effects::check(&text, &found.by_run);
+    let duplicates = found.duplicates + said.again + found.runs.saturating_sub(setting.workflows);
+    println!(
+        "{}",
+        json!({
+            "workload": "kill-engine",
+            "store": "sqlite",
+            "kills": killed,
+            "workflows": setting.workflows,
+            "finished": found.finished,
+            "steps_committed": found.steps,
+            "gaps": found.gaps,
+            "duplicates": duplicates,
+            "missing_effects": seen.missing,
+            "wrong_keys": seen.wrong_keys,
+            "uncounted_tries": seen.uncounted,
+            "effects": seen.effects,
+            "repeated_effects": seen.repeated,
+            "torn_effects": seen.torn,
+            "crashed": said.crashed.len(),
+            "failed": said.failed.len(),
+            "planted": setting.plant.and_then(|plant| clap::ValueEnum::to_possible_value(&plant)).map(|plant| plant.get_name().to_owned()),
+            "seconds": took.as_secs(),
+        })
+    );
+    let wrong = duplicates + found.gaps + seen.missing + seen.wrong_keys + seen.uncounted;
+    let whole = found.finished == setting.workflows
+        && said.done.len() as u64 == setting.workflows
+        && found.steps == setting.workflows * STEPS as u64;
+    match (wrong == 0 && whole, killed == kills) {
+        (true, true) => Ok(()),
+        (true, false) => Err(format!("the work was done after {killed} of {kills} kills: give more --workflows")),
+        (false, _) => Err("workflows, steps or effects are missing or doubled".to_owned()),
+    }
+}
+
+/// The victim: starts the workflows that are not known to have finished, each under its key, and waits for them.
+pub(crate) fn part(part: &Part) -> Result<(), String> {
+    introduce(&part.name)?;
+    crate::runtime()?.block_on(work(part))
+}
+
+async fn work(part: &Part) -> Result<(), String> {
+    let engine = open(part, &part.database).await?;
+    let next = Arc::new(AtomicU64::new(part.first));
+    let workers = (0..IN_FLIGHT).map(|_| {
+        let (engine, next, workflows, plant) = (engine.clone(), next.clone(), part.workflows, part.plant);
+        tokio::spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= workflows {
+                    return Ok::<_, String>(());
+                }
+                one_workflow(&engine, number, plant).await?;
+            }
+        })
+    });
+    let workers: Vec<_> = workers.collect();
+    for worker in workers {
+        worker.await.map_err(|error| error.to_string())??;
+    }
+    engines::close(engine).await;
+    Ok(())
+}
+
+async fn one_workflow(engine: &Engine, number: u64, plant: Option<Plant>) -> Result<(), String> {
+    let wanted = Start::new("ten-step").input(&State::new(0, number));
+    let keyed = if plant == Some(Plant::NoKeys) { wanted } else { wanted.key(format!("workflow-{number}")) };
+    let started = engine.start_once(keyed).await.map_err(|error| error.to_string())?;
+    if started.is_new && plant != Some(Plant::NoKeys) {
+        say(&format!("new {number}"))?;
+    }
+    match started.run.result().await {
+        Ok(_) => say(&format!("done {number}")),
+        Err(RunError::Failed { error, .. }) if error.code == "crashed" => say(&format!("crashed {number}")),
+        Err(RunError::Failed { error, .. }) => say(&format!("failed {number} {error}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The engine, whose one action sleeps, has its effect, and sleeps again.
+async fn open(part: &Part, database: &Path) -> Result<Engine, String> {
+    let effects = Arc::new(Effects::open(&part.effects, part.plant)?);
+    let silent = Arc::new(AtomicBool::new(true));
+    let rewrite = move |cx: Cx| {
+        let (effects, silent) = (effects.clone(), silent.clone());
+        async move {
+            if silent.swap(false, Ordering::Relaxed) {
+                say("works").map_err(|why| ActionError::new("pipe", why))?;
+            }
+            let nap = Duration::from_micros(stepwell::new_run_id().uuid().as_u128() as u64 % NAP_US);
+            tokio::time::sleep(nap).await;
+            effects.have(&cx)?;
+            tokio::time::sleep(nap).await;
+            cx.update_state(|state: &mut State| state.rewrite())
+        }
+    };
+    let builder = Engine::builder(engines::open(database)?).workflow(definition()?).action("rewrite", rewrite);
+    builder.start().await.map_err(|error| error.to_string())
+}

@@ -1,0 +1,40 @@
+//! What the machine says of this process and its files.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+/// Resident memory of this process.
+pub(crate) fn resident_mb() -> Result<f64, String> {
+    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS in /proc/self/status")?;
+    let kb: f64 = line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).ok_or("VmRSS is no number")?;
+    Ok((kb / 1_024.0 * 10.0).round() / 10.0)
+}
+
+/// Ticks of the processor time in `/proc` per second: Linux shows it so on every machine.
+const TICKS: f64 = 100.0;
+
+/// Processor time this process has used, in user and in system mode.
+pub(crate) fn cpu_seconds() -> Result<f64, String> {
+    let stat = std::fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
+    // The second field is a name in parentheses, which may have spaces in it; the times are fields 14 and 15.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split_whitespace();
+    let times: Vec<f64> = fields.skip(11).take(2).filter_map(|field| field.parse().ok()).collect();
+    match times[..] {
+        [user, system] => Ok((user + system) / TICKS),
+        _ => Err(format!("no processor times in /proc/self/stat: {stat}")),
+    }
+}
+
+/// Bytes of the pages an SQLite file uses, after its log has been copied.
+pub(crate) fn pages_in_use(path: &Path) -> Result<u64, String> {
+    let read = || -> rusqlite::Result<u64> {
+        let connection = Connection::open(path)?;
+        connection.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))?;
+        let pragma = |name: &str| connection.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0));
+        let used = pragma("page_count")? - pragma("freelist_count")?;
+        Ok((used * pragma("page_size")?) as u64)
+    };
+    read().map_err(|error| error.to_string())
+}

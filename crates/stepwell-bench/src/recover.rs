@@ -1,0 +1,275 @@
+//! The `recover` workload: a process with thousands of runs in flight is killed, and the next one goes on with them; how
+//! soon it does.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use stepwell::core::RunId;
+use stepwell::store::{Status, Store};
+use stepwell::{ActionError, Cx, Engine, Start};
+use tokio::sync::Notify;
+
+use crate::StoreKind;
+use crate::child::{Victim, introduce, say};
+use crate::engines;
+use crate::histories;
+use crate::machine::resident_mb;
+use crate::sample::{median, round};
+use crate::script::Random;
+use crate::ten_step::{State, definition};
+use crate::watched::Watched;
+
+/// Room beyond the runs there are.
+const SPARE: usize = 64;
+
+/// How to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where to measure.
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: StoreKind,
+    /// Runs in flight when the process is killed.
+    #[arg(long, default_value_t = 3_000)]
+    runs: u64,
+    /// How often to kill and restart, each time with a new database.
+    #[arg(long, default_value_t = 5)]
+    rounds: u64,
+    /// A quick run that shows that everything works, not how fast it is.
+    #[arg(long)]
+    short: bool,
+    /// JSON only.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the two processes are told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Part {
+    /// The database.
+    #[arg(long)]
+    database: PathBuf,
+    /// Said back on the first line, so that whoever kills knows whom.
+    #[arg(long)]
+    name: String,
+    /// How many runs there are.
+    #[arg(long)]
+    runs: u64,
+    /// Goes on with what the killed process has left.
+    #[arg(long)]
+    resume: bool,
+}
+
+/// What one kill and restart came to, in milliseconds from the second process's start.
+#[derive(Debug, Default)]
+struct Round {
+    in_flight: u64,
+    first_resumed: f64,
+    engine_first_resumed: f64,
+    first_commit: f64,
+    all_resumed: f64,
+    all_finished: f64,
+    rss_mb: f64,
+    lost: u64,
+    duplicates: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let StoreKind::Sqlite = options.store;
+    let (runs, rounds) = if options.short { (300, 1) } else { (options.runs.max(1), options.rounds.max(1)) };
+    let mut random = Random::new(1);
+    let mut done = Vec::new();
+    for number in 0..rounds {
+        let round = one_round(runs, Duration::from_millis(500 + random.next() % 1_500))?;
+        if !options.json {
+            eprintln!("{}: first resumed after {:.0} ms, all after {:.0} ms", number + 1, round.first_resumed, round.all_resumed);
+        }
+        done.push(round);
+    }
+    println!("{}", line(runs, &done));
+    let clean = done.iter().all(|round| round.lost + round.duplicates == 0);
+    if clean { Ok(()) } else { Err("runs were lost, or steps were committed twice".to_owned()) }
+}
+
+fn line(runs: u64, rounds: &[Round]) -> Value {
+    let middle = |of: fn(&Round) -> f64| round(median(rounds.iter().map(of).collect()));
+    let worst = |of: fn(&Round) -> f64| round(rounds.iter().map(of).fold(0.0, f64::max));
+    json!({
+        "workload": "recover",
+        "store": "sqlite",
+        "runs": runs,
+        "rounds": rounds.len(),
+        "in_flight": rounds.iter().map(|round| round.in_flight).min(),
+        "first_resumed_ms": middle(|round| round.first_resumed),
+        "first_resumed_max_ms": worst(|round| round.first_resumed),
+        "engine_first_resumed_ms": middle(|round| round.engine_first_resumed),
+        "first_commit_ms": middle(|round| round.first_commit),
+        "all_resumed_ms": middle(|round| round.all_resumed),
+        "all_finished_ms": middle(|round| round.all_finished),
+        "rss_mb": worst(|round| round.rss_mb),
+        "runs_lost": rounds.iter().map(|round| round.lost).sum::<u64>(),
+        "duplicates": rounds.iter().map(|round| round.duplicates).sum::<u64>(),
+    })
+}
+
+fn one_round(runs: u64, after: Duration) -> Result<Round, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let database = folder.path().join("runs.sqlite");
+    let in_flight = work_and_die(&database, runs, after)?;
+    let mut round = resumed(&database, runs)?;
+    round.in_flight = in_flight;
+    let found = crate::runtime()?.block_on(histories::read(&database))?;
+    round.lost = runs.saturating_sub(found.finished) + found.gaps;
+    round.duplicates = found.duplicates + found.runs.saturating_sub(runs);
+    Ok(round)
+}
+
+fn arguments(database: &Path, runs: u64, resume: bool) -> Vec<String> {
+    let mut arguments = vec!["recover-part".to_owned(), "--database".to_owned(), database.display().to_string()];
+    arguments.extend(["--runs".to_owned(), runs.to_string()]);
+    arguments.extend(resume.then(|| "--resume".to_owned()));
+    arguments
+}
+
+/// Lets a process work on all the runs at once, and kills it in the middle of them; gives how many it worked on.
+fn work_and_die(database: &Path, runs: u64, after: Duration) -> Result<u64, String> {
+    let mut victim = Victim::start("first", &arguments(database, runs, false))?;
+    loop {
+        let line = victim.line()?.ok_or("the first process ended before it was killed")?;
+        let in_flight = number_after(&line, "working")?;
+        if in_flight == runs {
+            std::thread::sleep(after);
+            victim.kill()?;
+            return Ok(in_flight);
+        }
+    }
+}
+
+/// Starts the process that goes on, and notes when it says what.
+fn resumed(database: &Path, runs: u64) -> Result<Round, String> {
+    let begin = Instant::now();
+    let mut process = Victim::start("second", &arguments(database, runs, true))?;
+    let mut round = Round::default();
+    let ms = || begin.elapsed().as_secs_f64() * 1e3;
+    while let Some(line) = process.line()? {
+        let (word, value) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            "action" => {
+                round.first_resumed = ms();
+                round.engine_first_resumed = number_after(&line, "action")? as f64 / 1e3;
+            }
+            "commit" => round.first_commit = ms(),
+            "all" => round.all_resumed = ms(),
+            "rss" => {
+                round.all_finished = ms();
+                round.rss_mb = value.parse().map_err(|_| format!("no number: {line}"))?;
+            }
+            _ => return Err(format!("the second process said `{line}`")),
+        }
+    }
+    process.end()?;
+    Ok(round)
+}
+
+fn number_after(line: &str, word: &str) -> Result<u64, String> {
+    let number = line.strip_prefix(word).and_then(|rest| rest.trim().parse().ok());
+    number.ok_or_else(|| format!("the process under test said `{line}`, not `{word}` and a number"))
+}
+
+/// What both processes do: one until it is killed, the other until all runs have ended.
+pub(crate) fn part(part: &Part) -> Result<(), String> {
+    introduce(&part.name)?;
+    let runtime = crate::runtime()?;
+    if part.resume { runtime.block_on(go_on(part)) } else { runtime.block_on(work(part)) }
+}
+
+/// Keeps all runs in flight: every action takes a while, and the last one of a run does not end.
+async fn work(part: &Part) -> Result<(), String> {
+    let working = Arc::new(AtomicU64::new(0));
+    let counted = working.clone();
+    let rewrite = move |cx: Cx| {
+        match cx.transition().as_str() {
+            "t0" => counted.fetch_add(1, Ordering::Relaxed),
+            _ => 0,
+        };
+        async move {
+            if cx.transition().as_str() == "t9" {
+                std::future::pending::<()>().await;
+            }
+            let nap = 400 + cx.run().uuid().as_u128() as u64 % 1_200;
+            tokio::time::sleep(Duration::from_millis(nap)).await;
+            cx.update_state(|state: &mut State| state.rewrite())
+        }
+    };
+    let builder = Engine::builder(engines::open(&part.database)?).workflow(definition()?);
+    let builder = builder.action("rewrite", rewrite).with(|options| options.max_runs = part.runs as usize + SPARE);
+    let engine = builder.start().await.map_err(|error| error.to_string())?;
+    let starts = (0..part.runs).map(|number| {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.start(Start::new("ten-step").input(&State::new(0, number))).await.map(drop) })
+    });
+    let starts: Vec<_> = starts.collect();
+    for start in starts {
+        start.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    }
+    loop {
+        say(&format!("working {}", working.load(Ordering::Relaxed)))?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What the second process has seen.
+#[derive(Default)]
+struct Seen {
+    resumed: Mutex<HashSet<RunId>>,
+    commits: AtomicU64,
+    finished: AtomicU64,
+    end: Notify,
+}
+
+/// Goes on with the runs, says when it did, and ends when they have.
+async fn go_on(part: &Part) -> Result<(), String> {
+    let seen = Arc::new(Seen::default());
+    let (runs, counted) = (part.runs, seen.clone());
+    let store = watched(engines::open(&part.database)?, runs, seen.clone());
+    let begin = Instant::now();
+    let rewrite = move |cx: Cx| {
+        let fresh = {
+            let mut resumed = counted.resumed.lock().unwrap_or_else(PoisonError::into_inner);
+            resumed.insert(cx.run()).then(|| resumed.len() as u64)
+        };
+        let since = begin.elapsed().as_micros();
+        async move {
+            if fresh == Some(1) {
+                say(&format!("action {since}")).map_err(|why| ActionError::new("pipe", why))?;
+            }
+            if fresh == Some(runs) {
+                say("all").map_err(|why| ActionError::new("pipe", why))?;
+            }
+            cx.update_state(|state: &mut State| state.rewrite())
+        }
+    };
+    let builder = Engine::builder(store).workflow(definition()?).action("rewrite", rewrite);
+    let builder = builder.with(|options| options.max_runs = runs as usize + SPARE);
+    let engine = builder.start().await.map_err(|error| error.to_string())?;
+    seen.end.notified().await;
+    say(&format!("rss {}", resident_mb()?))?;
+    engines::close(engine).await;
+    Ok(())
+}
+
+fn watched(inner: Arc<dyn Store>, runs: u64, seen: Arc<Seen>) -> Arc<dyn Store> {
+    let told = move |_: RunId, status: Status| {
+        if seen.commits.fetch_add(1, Ordering::Relaxed) == 0 {
+            let _ = say("commit");
+        }
+        let ended = status == Status::Completed && seen.finished.fetch_add(1, Ordering::Relaxed) + 1 == runs;
+        if ended {
+            seen.end.notify_one();
+        }
+    };
+    Arc::new(Watched { inner, told: Box::new(told) })
+}

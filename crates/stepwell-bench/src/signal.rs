@@ -1,0 +1,132 @@
+//! The `signal` workload: runs that wait for a signal and then end by themselves, and the bare loop, in alternating
+//! slices.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use stepwell::core::{Definition, Spec};
+use stepwell::{Engine, Signal, Signalled, Start};
+use tokio::runtime::Runtime;
+
+use crate::StoreKind;
+use crate::bare::Bare;
+use crate::engines;
+use crate::machine::{pages_in_use, resident_mb};
+use crate::sample::{Pairs, Slice, gather};
+use crate::ten_step::{STEPS, State};
+
+/// How to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where to measure.
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: StoreKind,
+    /// Runs in flight; one measurement each.
+    #[arg(long, value_delimiter = ',', default_value = "64,1")]
+    in_flight: Vec<usize>,
+    /// Alternating slices of each kind.
+    #[arg(long, default_value_t = 7)]
+    slices: usize,
+    /// Length of a slice in milliseconds.
+    #[arg(long, default_value_t = 1_500)]
+    slice_ms: u64,
+    /// A quick run that shows that everything works, not how fast it is.
+    #[arg(long)]
+    short: bool,
+    /// JSON lines only.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let StoreKind::Sqlite = options.store;
+    let (slices, slice) = if options.short {
+        (1, Duration::from_millis(200))
+    } else {
+        (options.slices.max(1), Duration::from_millis(options.slice_ms))
+    };
+    let runtime = crate::runtime()?;
+    for &in_flight in &options.in_flight {
+        let line = measure(&runtime, in_flight, slices, slice)?;
+        if !options.json {
+            eprintln!(
+                "{in_flight} in flight: {} completions/s, {} of the bare loop's commits; {} µs from signal to result",
+                line["completions_per_s"], line["ratio"], line["p50_us"]
+            );
+        }
+        println!("{line}");
+    }
+    Ok(())
+}
+
+fn measure(runtime: &Runtime, in_flight: usize, slices: usize, slice: Duration) -> Result<Value, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let bare = Bare::open(&folder.path().join("bare.sqlite"))?;
+    let path = folder.path().join("ours.sqlite");
+    let engine = runtime.block_on(open(&path))?;
+    let mut pairs = Pairs::default();
+    let mut finished = 0;
+    for number in 0..slices {
+        let raw = bare.slice(runtime, number, in_flight, slice, STEPS as u64 + 1)?;
+        let ours = ours_slice(runtime, &engine, number, in_flight, slice)?;
+        finished += ours.times_us.len();
+        pairs.push(ours, raw);
+    }
+    let rss_mb = resident_mb()?;
+    runtime.block_on(engines::close(engine));
+    let bytes = pages_in_use(&path)?;
+    bare.close()?;
+    let mut line = pairs.line("signal");
+    line["in_flight"] = in_flight.into();
+    line["completions_per_s"] = line["per_s"].take();
+    line["workflows"] = finished.into();
+    line["rss_mb"] = rss_mb.into();
+    line["db_bytes_per_workflow"] = (bytes / finished.max(1) as u64).into();
+    line.as_object_mut().map(|fields| fields.remove("per_s"));
+    Ok(line)
+}
+
+/// Waits for a signal; what comes after it needs nobody.
+fn definition() -> Result<Definition, String> {
+    let spec = Spec::new("signal").wait("waiting", "GO").signal("GO").end("done");
+    spec.auto("finish", "waiting", "done").build().map_err(|problems| problems.to_string())
+}
+
+async fn open(path: &Path) -> Result<Engine, String> {
+    let builder = Engine::builder(engines::open(path)?).workflow(definition()?);
+    builder.start().await.map_err(|error| error.to_string())
+}
+
+/// Every worker starts a run with 1 KB of state, signals it and waits for its result; timed from signal to result.
+fn ours_slice(
+    runtime: &Runtime,
+    engine: &Engine,
+    number: usize,
+    in_flight: usize,
+    length: Duration,
+) -> Result<Slice, String> {
+    let tasks = (0..in_flight).map(|worker| {
+        let engine = engine.clone();
+        async move {
+            let mut times = Vec::new();
+            let mut seed = (number as u64) << 40 | (worker as u64) << 20;
+            let begin = Instant::now();
+            while begin.elapsed() < length {
+                seed += 1;
+                let wanted = Start::new("signal").input(&State::new(worker, seed));
+                let run = engine.start(wanted).await.map_err(|error| error.to_string())?;
+                let sent = Instant::now();
+                let signal = Signal::new("GO").with(&json!({"by": worker}));
+                let came_to = run.signal(signal).await.map_err(|error| error.to_string())?;
+                if came_to != Signalled::Taken {
+                    return Err(format!("a run that waits for the signal did not take it: {came_to:?}"));
+                }
+                run.result().await.map_err(|error| error.to_string())?;
+                times.push(sent.elapsed().as_secs_f64() * 1e6);
+            }
+            Ok(times)
+        }
+    });
+    gather(runtime, tasks)
+}

@@ -1,0 +1,193 @@
+//! The `sleepers` workload: many runs that sleep and wake over a time; what they cost while they sleep, and how late
+//! they are.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use stepwell::core::spec::{Transition, Trigger};
+use stepwell::core::{Definition, RunId, Spec, Timestamp};
+use stepwell::store::Status;
+use stepwell::{ActionError, Clock, Cx, Engine, Host, Start, SystemClock};
+use tokio::runtime::Runtime;
+use uuid::Uuid;
+
+use crate::StoreKind;
+use crate::engines;
+use crate::machine::{cpu_seconds, pages_in_use, resident_mb};
+use crate::sample::{quantile, round};
+use crate::watched::Watched;
+
+/// Starts under way at a time.
+const STARTERS: u64 = 64;
+/// How long to wait for those that are late.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where to measure.
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: StoreKind,
+    /// Runs that sleep.
+    #[arg(long, default_value_t = 100_000)]
+    runs: u64,
+    /// Seconds over which they wake, evenly.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Seconds that starting them may take.
+    #[arg(long, default_value_t = 60)]
+    start_seconds: u64,
+    /// An action runs before a sleeper's transition is committed.
+    #[arg(long)]
+    with_action: bool,
+    /// A quick run that shows that everything works, not what it costs.
+    #[arg(long)]
+    short: bool,
+    /// JSON only.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Who sleeps until when.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    runs: u64,
+    first: Timestamp,
+    spread_us: u64,
+}
+
+impl Plan {
+    /// When a sleeper is due: not in the order in which they were started.
+    fn due(self, number: u64) -> Timestamp {
+        let slot = number.wrapping_mul(7_919) % self.runs;
+        Timestamp::from_micros(self.first.micros() + (slot * self.spread_us / self.runs) as i64)
+    }
+
+    fn end(self) -> Timestamp {
+        Timestamp::from_micros(self.first.micros() + self.spread_us as i64)
+    }
+}
+
+/// How late each sleeper's transition was on disk, in microseconds.
+type Lags = Arc<Mutex<Vec<i64>>>;
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let StoreKind::Sqlite = options.store;
+    let (runs, seconds, start_seconds) =
+        if options.short { (2_000, 2, 10) } else { (options.runs.max(1), options.seconds.max(1), options.start_seconds) };
+    let runtime = crate::runtime()?;
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let path = folder.path().join("sleepers.sqlite");
+    let clock = Arc::new(SystemClock::default());
+    let plan =
+        Plan { runs, first: clock.now().plus_ms(start_seconds * 1_000), spread_us: seconds * 1_000_000 };
+    let lags: Lags = Arc::new(Mutex::new(Vec::with_capacity(runs as usize)));
+    let watched = watched(engines::open(&path)?, plan, clock.clone(), lags.clone());
+    let host = Host::system().with_clock(clock.clone());
+    let builder = Engine::builder(watched).host(host).workflow(definition(options.with_action)?);
+    let builder = builder.action("stir", |_: Cx| async { Ok::<_, ActionError>(()) });
+    let engine = runtime.block_on(builder.start()).map_err(|error| error.to_string())?;
+    let begin = Instant::now();
+    start_all(&runtime, &engine, plan)?;
+    let start_s = begin.elapsed().as_secs_f64();
+    if !options.json {
+        eprintln!("{runs} runs sleep, started in {start_s:.1} s");
+    }
+    let mut line = runtime.block_on(watch(plan, &*clock, &lags))?;
+    runtime.block_on(engines::close(engine));
+    line["with_action"] = options.with_action.into();
+    line["start_s"] = round(start_s).into();
+    line["db_bytes_per_workflow"] = (pages_in_use(&path)? / runs).into();
+    if !options.json {
+        eprintln!("{} MB, {} of a core, late by {} ms (p99)", line["rss_mb"], line["cpu"], line["lag_p99_ms"]);
+    }
+    println!("{line}");
+    Ok(())
+}
+
+fn definition(with_action: bool) -> Result<Definition, String> {
+    let wake = Transition::new("wake", "asleep", "awake").on(Trigger::Until("context.due".to_owned()));
+    let wake = if with_action { wake.action("stir") } else { wake };
+    let spec = Spec::new("sleeper").step("asleep").end("awake").transition(wake);
+    spec.build().map_err(|problems| problems.to_string())
+}
+
+fn watched(
+    inner: Arc<dyn stepwell_store::Store>,
+    plan: Plan,
+    clock: Arc<SystemClock>,
+    lags: Lags,
+) -> Arc<dyn stepwell_store::Store> {
+    let told = move |run: RunId, status: Status| {
+        if status == Status::Completed {
+            let late = clock.now().micros() - plan.due(number_of(run)).micros();
+            lags.lock().unwrap_or_else(PoisonError::into_inner).push(late);
+        }
+    };
+    Arc::new(Watched { inner, told: Box::new(told) })
+}
+
+fn run_id(number: u64) -> RunId {
+    RunId::new(Uuid::from_u128(u128::from(number + 1) << 64))
+}
+
+fn number_of(run: RunId) -> u64 {
+    ((run.uuid().as_u128() >> 64) as u64).saturating_sub(1)
+}
+
+fn start_all(runtime: &Runtime, engine: &Engine, plan: Plan) -> Result<(), String> {
+    let starters = (0..STARTERS).map(|starter| {
+        let engine = engine.clone();
+        runtime.spawn(async move {
+            for number in (starter..plan.runs).step_by(STARTERS as usize) {
+                let input = json!({"number": number, "due": plan.due(number)});
+                let wanted = Start::new("sleeper").id(run_id(number)).input(&input);
+                engine.start(wanted).await.map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(())
+        })
+    });
+    let starters: Vec<_> = starters.collect();
+    for starter in starters {
+        runtime.block_on(starter).map_err(|error| error.to_string())??;
+    }
+    if engine.now() >= plan.first {
+        return Err("starting them took so long that the first were due before: give more --start-seconds".to_owned());
+    }
+    Ok(())
+}
+
+/// Watches them sleep and wake.
+async fn watch(plan: Plan, clock: &SystemClock, lags: &Lags) -> Result<Value, String> {
+    let woken = || lags.lock().unwrap_or_else(PoisonError::into_inner).len() as u64;
+    let rss_mb = resident_mb()?;
+    clock.sleep_until(plan.first).await;
+    let (cpu, begin) = (cpu_seconds()?, Instant::now());
+    let mut peak = rss_mb;
+    while clock.now() < plan.end() {
+        clock.sleep_until(clock.now().plus_ms(500).min(plan.end())).await;
+        peak = peak.max(resident_mb()?);
+    }
+    let cpu = (cpu_seconds()? - cpu) / begin.elapsed().as_secs_f64();
+    while woken() < plan.runs && clock.now().ms_since(plan.end()) < PATIENCE.as_millis() as u64 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let lags = std::mem::take(&mut *lags.lock().unwrap_or_else(PoisonError::into_inner));
+    let early = lags.iter().filter(|late| **late < 0).count();
+    let mut late_ms: Vec<f64> = lags.iter().map(|late| *late as f64 / 1_000.0).collect();
+    Ok(json!({
+        "workload": "sleepers",
+        "store": "sqlite",
+        "runs": plan.runs,
+        "seconds": plan.spread_us / 1_000_000,
+        "woken": lags.len(),
+        "early": early,
+        "rss_mb": rss_mb,
+        "rss_peak_mb": peak,
+        "cpu": round(cpu),
+        "lag_p50_ms": round(quantile(&mut late_ms, 0.5)),
+        "lag_p99_ms": round(quantile(&mut late_ms, 0.99)),
+        "lag_max_ms": round(quantile(&mut late_ms, 1.0)),
+    }))
+}

@@ -1,0 +1,181 @@
+//! The `ten-step` workload: workflows of ten durable steps, and the bare loop, in alternating slices.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepwell::core::spec::Transition;
+use stepwell::core::{Definition, Spec};
+use stepwell::{ActionError, Cx, Engine, Start};
+use tokio::runtime::Runtime;
+
+use crate::StoreKind;
+use crate::bare::Bare;
+use crate::engines;
+use crate::machine::{pages_in_use, resident_mb};
+use crate::sample::{Pairs, Slice, gather, round};
+use crate::script::{Random, random_text};
+
+/// Durable steps of one workflow; its beginning is one commit more.
+pub(crate) const STEPS: usize = 10;
+
+/// How to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where to measure.
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: StoreKind,
+    /// Workflows in flight; one measurement each.
+    #[arg(long, value_delimiter = ',', default_value = "64,1")]
+    in_flight: Vec<usize>,
+    /// Alternating slices of each kind.
+    #[arg(long, default_value_t = 7)]
+    slices: usize,
+    /// Length of a slice in milliseconds.
+    #[arg(long, default_value_t = 1_500)]
+    slice_ms: u64,
+    /// A quick run that shows that everything works, not how fast it is.
+    #[arg(long)]
+    short: bool,
+    /// JSON lines only.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let StoreKind::Sqlite = options.store;
+    let (slices, slice) = if options.short {
+        (1, Duration::from_millis(200))
+    } else {
+        (options.slices.max(1), Duration::from_millis(options.slice_ms))
+    };
+    let runtime = crate::runtime()?;
+    for &in_flight in &options.in_flight {
+        let line = measure(&runtime, in_flight, slices, slice)?;
+        if !options.json {
+            eprintln!("{in_flight} in flight: {} steps/s, {} of the bare loop", line["steps_per_s"], line["ratio"]);
+        }
+        println!("{line}");
+    }
+    Ok(())
+}
+
+fn measure(runtime: &Runtime, in_flight: usize, slices: usize, slice: Duration) -> Result<Value, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let bare = Bare::open(&folder.path().join("bare.sqlite"))?;
+    let path = folder.path().join("ours.sqlite");
+    let bench = runtime.block_on(Bench::open(&path, in_flight))?;
+    let mut pairs = Pairs::default();
+    let mut finished = 0;
+    for number in 0..slices {
+        let raw = bare.slice(runtime, number, in_flight, slice, STEPS as u64 + 1)?;
+        let ours = bench.slice(runtime, number, slice)?;
+        finished += ours.times_us.len() / STEPS;
+        pairs.push(ours, raw);
+    }
+    let rss_mb = resident_mb()?;
+    runtime.block_on(engines::close(bench.engine));
+    let bytes = pages_in_use(&path)?;
+    bare.close()?;
+    let mut line = pairs.line("ten-step");
+    line["in_flight"] = in_flight.into();
+    line["steps_per_s"] = line["per_s"].take();
+    line["workflows_per_s"] = round(line["steps_per_s"].as_f64().unwrap_or_default() / STEPS as f64).into();
+    line["workflows"] = finished.into();
+    line["rss_mb"] = rss_mb.into();
+    line["db_bytes_per_workflow"] = (bytes / finished.max(1) as u64).into();
+    line.as_object_mut().map(|fields| fields.remove("per_s"));
+    Ok(line)
+}
+
+/// Ten steps in a row, each with an action.
+pub(crate) fn definition() -> Result<Definition, String> {
+    let mut spec = Spec::new("ten-step").initial("s0");
+    for step in 0..STEPS {
+        let to = if step + 1 == STEPS { "done".to_owned() } else { format!("s{}", step + 1) };
+        let id = format!("t{step}");
+        spec = spec.step(format!("s{step}"));
+        spec = spec.transition(Transition::new(id, format!("s{step}"), to).action("rewrite"));
+    }
+    spec.end("done").build().map_err(|problems| problems.to_string())
+}
+
+/// The state: about 1 KB, of which each step rewrites one field.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub(crate) worker: usize,
+    pub(crate) step: u64,
+    seed: u64,
+    fields: [String; 5],
+}
+
+impl State {
+    pub(crate) fn new(worker: usize, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        State { worker, step: 0, seed, fields: std::array::from_fn(|_| random_text(&mut random)) }
+    }
+
+    pub(crate) fn rewrite(&mut self) {
+        self.step += 1;
+        let mut random = Random::new(self.seed.wrapping_add(self.step << 32));
+        self.fields[self.step as usize % 5] = random_text(&mut random);
+    }
+}
+
+/// When the steps of the run that a worker waits for began.
+type Began = Arc<Vec<Mutex<Vec<Instant>>>>;
+
+struct Bench {
+    engine: Engine,
+    began: Began,
+}
+
+impl Bench {
+    async fn open(path: &Path, in_flight: usize) -> Result<Self, String> {
+        let store = engines::open(path)?;
+        let began: Began = Arc::new((0..in_flight).map(|_| Mutex::default()).collect());
+        let seen = began.clone();
+        let rewrite = move |cx: Cx| {
+            let seen = seen.clone();
+            async move {
+                let worker = cx.update_state(|state: &mut State| {
+                    state.rewrite();
+                    state.worker
+                })?;
+                if let Some(times) = seen.get(worker) {
+                    times.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+                }
+                Ok::<_, ActionError>(())
+            }
+        };
+        let builder = Engine::builder(store).workflow(definition()?).action("rewrite", rewrite);
+        let engine = builder.start().await.map_err(|error| error.to_string())?;
+        Ok(Bench { engine, began })
+    }
+
+    fn slice(&self, runtime: &Runtime, number: usize, length: Duration) -> Result<Slice, String> {
+        let tasks = (0..self.began.len()).map(|worker| {
+            let (engine, began) = (self.engine.clone(), self.began.clone());
+            async move {
+                let mut times = Vec::new();
+                let mut seed = (number as u64) << 40 | (worker as u64) << 20;
+                let start = Instant::now();
+                while start.elapsed() < length {
+                    seed += 1;
+                    let wanted = Start::new("ten-step").input(&State::new(worker, seed));
+                    let run = engine.start(wanted).await.map_err(|error| error.to_string())?;
+                    run.result().await.map_err(|error| error.to_string())?;
+                    let ended = Instant::now();
+                    let mut steps =
+                        std::mem::take(&mut *began[worker].lock().unwrap_or_else(PoisonError::into_inner));
+                    steps.push(ended);
+                    times.extend(steps.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e6));
+                }
+                Ok(times)
+            }
+        });
+        gather(runtime, tasks)
+    }
+}

@@ -1,0 +1,3 @@
+-- A document, visible from a version on; (tenant, run, key, first version) is unique.
+insert into documents (tenant, run, key, kind, body, tags, visible_from, ordinal, at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)

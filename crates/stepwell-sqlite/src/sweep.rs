@@ -1,0 +1,85 @@
+//! Tidies up: what has expired, runs that have ended, and history that is no longer wanted.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use stepwell_core::RunId;
+use stepwell_store::retention::{Cut, Versions, cut};
+use stepwell_store::{Sweep, SweepWhat, Swept, TenantId};
+
+use crate::apply::run_row;
+use crate::rows;
+use crate::statements as sql;
+
+/// Tidies up one tenant's rows, a bounded number of them.
+pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) -> rusqlite::Result<Swept> {
+    let id = tenant.uuid();
+    let count = match sweep.what {
+        SweepWhat::Cells => connection.prepare_cached(sql::sweep_cells)?.execute(params![
+            id.into_bytes(),
+            sweep.now.micros(),
+            sweep.limit
+        ])?,
+        SweepWhat::Keys => connection.prepare_cached(sql::sweep_keys)?.execute(params![
+            id.into_bytes(),
+            sweep.now.micros(),
+            sweep.limit
+        ])?,
+        SweepWhat::Runs { ended_before } => {
+            let mut statement = connection.prepare_cached(sql::sweep_runs)?;
+            let which = params![id.into_bytes(), ended_before.micros(), sweep.limit];
+            let ended = statement.query_map(which, |row| rows::run_id(row, 0))?;
+            let ended = ended.collect::<rusqlite::Result<Vec<_>>>()?;
+            ended.iter().try_for_each(|run| purge(connection, tenant, *run))?;
+            ended.len()
+        }
+        SweepWhat::History { run, keep } => return bound(connection, tenant, run, keep, sweep.limit),
+    };
+    Ok(Swept { count: count as u64, more: count as u64 >= u64::from(sweep.limit) })
+}
+
+/// A run goes, with everything that is its own.
+fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<()> {
+    let own = [
+        sql::purge_run,
+        sql::purge_checkpoints,
+        sql::purge_documents,
+        sql::purge_inbox,
+        sql::purge_waits,
+        sql::purge_keys,
+    ];
+    for statement in own {
+        let mut statement = connection.prepare_cached(statement)?;
+        statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes()])?;
+    }
+    let mut statement = connection.prepare_cached(sql::purge_cells)?;
+    statement.execute(params![tenant.uuid().into_bytes(), run.to_string()])?;
+    Ok(())
+}
+
+/// Old checkpoints of a run go, and the documents that only they showed.
+fn bound(
+    connection: &Connection,
+    tenant: TenantId,
+    run: RunId,
+    keep: u64,
+    limit: u32,
+) -> rusqlite::Result<Swept> {
+    let nothing = Swept { count: 0, more: false };
+    let (tenant_id, run_id) = (tenant.uuid().into_bytes(), run.uuid().into_bytes());
+    let Some(row) = run_row(connection, tenant, run)? else { return Ok(nothing) };
+    let mut statement = connection.prepare_cached(sql::checkpoint_oldest)?;
+    let oldest: Option<i64> = statement.query_row(params![tenant_id, run_id], |row| row.get(0))?;
+    let Some(oldest) = oldest else { return Ok(nothing) };
+    let versions = Versions { oldest: oldest as u64, newest: row.version };
+    let mut statement = connection.prepare_cached(sql::checkpoint_base)?;
+    let Cut { oldest, more } = cut(versions, keep, limit, |version| {
+        let which = params![tenant_id, run_id, rows::int(version)];
+        statement.query_row(which, |row| rows::unsigned(row, 0)).optional()
+    })?;
+    let mut statement = connection.prepare_cached(sql::sweep_checkpoints)?;
+    let checkpoints = statement.execute(params![tenant_id, run_id, rows::int(oldest)])? as u64;
+    let room = u64::from(limit).saturating_sub(checkpoints);
+    let mut statement = connection.prepare_cached(sql::sweep_documents)?;
+    let documents = statement.execute(params![tenant_id, run_id, rows::int(oldest), rows::int(room)])? as u64;
+    let count = checkpoints + documents;
+    Ok(Swept { count, more: more || count >= u64::from(limit) })
+}

@@ -1,0 +1,569 @@
+//! The engine: what programs hold on to, and what all of its parts share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use stepwell_core::snapshot::Finished;
+use stepwell_core::{Definition, DefinitionHash, Limits, Name, RunId, Snapshot, Timestamp};
+use stepwell_store::{ProcessId, Status, Store, TenantId, TenantScope};
+use tokio::sync::Notify;
+
+use crate::action::{Action, boxed};
+use crate::error::{EngineError, RunError};
+use crate::host::Host;
+use crate::ledger::Ledger;
+use crate::registry::{GuardInput, Registry};
+use crate::room::Room;
+use crate::runner;
+use crate::schedule;
+use crate::signal::{Signal, Signalled};
+use crate::slots::{End, Slot, Slots};
+use crate::standing::Standing;
+use crate::start::{Start, Started};
+
+/// How an engine works. Every field has a default.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Runs this process works on at a time; 0 = it only starts and signals them.
+    pub max_runs: usize,
+    /// Runs of one workflow that this process works on at a time.
+    pub max_runs_of: BTreeMap<Name, usize>,
+    /// How long a process counts as living without a heartbeat.
+    pub lease_ms: u64,
+    /// How often the store is asked for work when nothing says that there is some.
+    pub poll_ms: u64,
+    /// How often at most the store is asked for runs whose time has come.
+    pub tick_ms: u64,
+    /// How often a process may die under one transition before the run stops.
+    pub max_crashes: u32,
+    /// How long a signal that nothing takes is kept.
+    pub signal_kept_ms: u64,
+    /// How long a run is kept after its end; `None` = for ever.
+    pub retention_ms: Option<u64>,
+    /// How often is tidied up.
+    pub upkeep_ms: u64,
+    /// The limits in force.
+    pub limits: Limits,
+}
+
+/// Runs are kept for this long after their end unless the options say otherwise: 30 days.
+pub const DEFAULT_RETENTION_MS: u64 = 30 * 24 * 3_600_000;
+/// Signals that nothing takes are kept for this long unless the options say otherwise: 7 days.
+pub const DEFAULT_SIGNAL_KEPT_MS: u64 = 7 * 24 * 3_600_000;
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            max_runs: 256,
+            max_runs_of: BTreeMap::new(),
+            lease_ms: 15_000,
+            poll_ms: 1_000,
+            tick_ms: 10,
+            max_crashes: 5,
+            signal_kept_ms: DEFAULT_SIGNAL_KEPT_MS,
+            retention_ms: Some(DEFAULT_RETENTION_MS),
+            upkeep_ms: 60_000,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Puts an engine together: definitions, actions, guards and options.
+pub struct Builder {
+    store: Arc<dyn Store>,
+    scope: TenantScope,
+    host: Host,
+    options: Options,
+    registry: Registry,
+}
+
+impl Builder {
+    /// Makes a workflow known; starts by its name get the highest version.
+    #[must_use]
+    pub fn workflow(self, definition: Definition) -> Self {
+        self.registry.add(definition);
+        self
+    }
+
+    /// Registers an action: an async function of a [`Cx`](crate::Cx), or of one and an input.
+    #[must_use]
+    pub fn action<Shape: 'static>(mut self, name: impl Into<Name>, action: impl Action<Shape>) -> Self {
+        self.registry.actions.insert(name.into(), boxed(action));
+        self
+    }
+
+    /// Registers a named guard: an async function of what it is shown.
+    #[must_use]
+    pub fn guard<F, Fut>(mut self, name: impl Into<Name>, guard: F) -> Self
+    where
+        F: Fn(GuardInput) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = bool> + Send + 'static,
+    {
+        self.registry.guards.insert(name.into(), Arc::new(move |input| Box::pin(guard(input))));
+        self
+    }
+
+    /// Whose runs the engine's own calls are about. It works on every tenant's.
+    #[must_use]
+    pub fn tenant(mut self, scope: TenantScope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// How it works.
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Changes how it works.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
+    /// Another clock, other tasks, other ids.
+    #[must_use]
+    pub fn host(mut self, host: Host) -> Self {
+        self.host = host;
+        self
+    }
+
+    /// Begins to work. Refused when a workflow needs an action or a guard that is not registered: every one is named.
+    pub async fn start(self) -> Result<Engine, EngineError> {
+        let mut missing = Vec::new();
+        for name in self.registry.names() {
+            let Some(workflow) = self.registry.by_name(&name) else { continue };
+            let lacks = self.registry.missing(&workflow.definition);
+            if !lacks.is_empty() {
+                missing.push(format!("workflow `{name}` needs {}", lacks.join(", ")));
+            }
+        }
+        if !missing.is_empty() && self.options.max_runs > 0 {
+            let missing = missing.join("; ");
+            return Err(EngineError::Invalid(format!("{missing}: register what is missing before the engine starts")));
+        }
+        let Builder { store, scope, host, options, registry } = self;
+        let inner = Arc::new(Inner::new(store, host, options, Arc::new(registry)));
+        inner.lock_tenants().insert(scope.tenant());
+        runner::begin(&inner).await?;
+        let _life = Arc::new(Life(inner.clone()));
+        Ok(Engine { inner, scope, _life })
+    }
+}
+
+/// A durable workflow engine in this process. Clones are the same engine; when the last one is dropped, it stops.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) scope: TenantScope,
+    _life: Arc<Life>,
+}
+
+/// Stops the engine's tasks when nobody holds on to it any more.
+struct Life(Arc<Inner>);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.stop();
+        self.0.abandon();
+    }
+}
+
+impl Engine {
+    /// An engine on this store, still to be put together.
+    pub fn builder(store: Arc<dyn Store>) -> Builder {
+        schedule::equip(Builder {
+            store,
+            scope: TenantScope::single(),
+            host: Host::system(),
+            options: Options::default(),
+            registry: Registry::default(),
+        })
+    }
+
+    /// The same engine, for another tenant.
+    #[must_use]
+    pub fn for_tenant(&self, scope: TenantScope) -> Engine {
+        self.inner.lock_tenants().insert(scope.tenant());
+        Engine { scope, ..self.clone() }
+    }
+
+    /// Begins a run.
+    pub async fn start(&self, start: Start) -> Result<Run, EngineError> {
+        Ok(self.inner.start(self.scope, &start, None).await?.run)
+    }
+
+    /// Begins a run and says whether it is new: the same key gives the same run.
+    pub async fn start_once(&self, start: Start) -> Result<Started, EngineError> {
+        self.inner.start(self.scope, &start, None).await
+    }
+
+    /// Signals the run that was started with this key, or begins it with the signal, in one commit.
+    pub async fn start_or_signal(&self, start: Start, signal: Signal) -> Result<Started, EngineError> {
+        self.inner.start_or_signal(self.scope, &start, &signal).await
+    }
+
+    /// Signals a run.
+    pub async fn signal(&self, run: RunId, signal: Signal) -> Result<Signalled, EngineError> {
+        self.inner.signal(self.scope, run, &signal).await
+    }
+
+    /// A run by its id; whether it is there shows when it is asked for something.
+    pub fn run(&self, run: RunId) -> Run {
+        Run::new(self.inner.clone(), self.scope, run)
+    }
+
+    /// Makes a workflow known while the engine works.
+    pub fn register(&self, definition: Definition) -> Result<(), EngineError> {
+        let lacks = self.inner.registry.missing(&definition);
+        if !lacks.is_empty() {
+            let name = definition.name();
+            return Err(EngineError::Invalid(format!("workflow `{name}` needs {}", lacks.join(", "))));
+        }
+        self.inner.registry.add(definition);
+        self.inner.wake.notify_one();
+        Ok(())
+    }
+
+    /// The store it works on.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// Whose runs its calls are about.
+    pub fn scope(&self) -> TenantScope {
+        self.scope
+    }
+
+    /// The engine's time.
+    pub fn now(&self) -> Timestamp {
+        self.inner.host.now()
+    }
+
+    /// Stops: no new action begins, those that run are given `grace` to finish, and every run is let go of, so that
+    /// another process goes on with it at once.
+    pub async fn stop(&self, grace: Duration) {
+        self.inner.stop();
+        let until = self.inner.host.now().plus_ms(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+        let over = self.inner.host.clock.sleep_until(until);
+        tokio::select! {
+            biased;
+            () = self.inner.all_let_go() => {}
+            () = over => {}
+        }
+        self.inner.abandon();
+        runner::release(&self.inner).await;
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("tenant", &self.scope.tenant()).finish_non_exhaustive()
+    }
+}
+
+/// A run, to be waited for, signalled and looked at.
+#[derive(Clone)]
+pub struct Run {
+    inner: Arc<Inner>,
+    scope: TenantScope,
+    id: RunId,
+    slot: Arc<Slot>,
+}
+
+impl Run {
+    pub(crate) fn new(inner: Arc<Inner>, scope: TenantScope, id: RunId) -> Self {
+        let slot = inner.slots.slot(scope.tenant(), id);
+        Run { inner, scope, id, slot }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> RunId {
+        self.id
+    }
+
+    /// Waits for its result. A run that has failed is an error here; it may still be retried.
+    pub async fn result(&self) -> Result<Value, RunError> {
+        let poll_ms = self.inner.options.poll_ms;
+        let mut pause_ms = (poll_ms / 20).max(1);
+        loop {
+            let told = self.slot.told();
+            if let Some(end) = self.slot.end() {
+                return end.into_result(self.id);
+            }
+            let clock = &self.inner.host.clock;
+            tokio::select! {
+                biased;
+                () = told => continue,
+                () = clock.sleep_until(clock.now().plus_ms(pause_ms)) => {}
+            }
+            if self.inner.is_held(self.id) {
+                continue;
+            }
+            // Another process may have ended it.
+            let standing = self.inner.load(self.scope, self.id).await?;
+            self.inner.published(self.scope, &standing);
+            pause_ms = (pause_ms * 2).min(poll_ms);
+        }
+    }
+
+    /// Waits for its result as a value of a type.
+    pub async fn result_as<T: DeserializeOwned>(&self) -> Result<T, RunError> {
+        let result = self.result().await?;
+        T::deserialize(&result).map_err(|error| RunError::Unfit { run: self.id, why: error.to_string() })
+    }
+
+    /// Signals it.
+    pub async fn signal(&self, signal: Signal) -> Result<Signalled, EngineError> {
+        self.inner.signal(self.scope, self.id, &signal).await
+    }
+
+    /// How it stands now.
+    pub async fn view(&self) -> Result<RunView, EngineError> {
+        let standing = self.inner.load(self.scope, self.id).await?;
+        Ok(RunView {
+            status: standing.head.status,
+            snapshot: standing.snapshot,
+            wake: standing.head.wake,
+            owner: standing.head.owner,
+            kept_signals: standing.inbox.len(),
+            ledger: standing.ledger,
+        })
+    }
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Run").field(&self.id).finish()
+    }
+}
+
+/// How a run stands.
+#[derive(Debug, Clone)]
+pub struct RunView {
+    /// How it is doing.
+    pub status: Status,
+    /// Its state.
+    pub snapshot: Arc<Snapshot>,
+    /// When it is looked at next.
+    pub wake: Option<Timestamp>,
+    /// The process that works on it.
+    pub owner: Option<ProcessId>,
+    /// Messages in its inbox.
+    pub kept_signals: usize,
+    /// Tries, errors and the deadline.
+    pub ledger: Ledger,
+}
+
+impl RunView {
+    /// It stands still with an error.
+    pub fn has_error(&self) -> bool {
+        self.ledger.stopped.is_some()
+    }
+}
+
+/// What all parts of an engine share.
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) host: Host,
+    pub(crate) options: Options,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) room: Room,
+    pub(crate) slots: Slots,
+    process: Mutex<ProcessId>,
+    /// Runs this process works on, and how to tell whoever does that somebody else has moved them.
+    held: Mutex<BTreeMap<RunId, Arc<Notify>>>,
+    /// Definitions that are known to be in the store.
+    stored: Mutex<BTreeSet<(TenantId, DefinitionHash)>>,
+    /// Tenants that were seen.
+    tenants: Mutex<BTreeSet<TenantId>>,
+    /// Processes that are known to be dead.
+    dead: Mutex<Vec<ProcessId>>,
+    stopping: AtomicBool,
+    abandoned: AtomicBool,
+    /// The earliest time this process knows a run to be due.
+    pub(crate) due: AtomicI64,
+    /// There may be work.
+    pub(crate) wake: Notify,
+    ended: Notify,
+    /// Counts what happens, so that a test can see that nothing does.
+    pulse: AtomicU64,
+}
+
+impl Inner {
+    fn new(store: Arc<dyn Store>, host: Host, options: Options, registry: Arc<Registry>) -> Self {
+        Inner {
+            room: Room::new(options.max_runs, &options.max_runs_of),
+            process: Mutex::new(ProcessId(host.ids.next())),
+            held: Mutex::default(),
+            slots: Slots::default(),
+            stored: Mutex::default(),
+            tenants: Mutex::default(),
+            dead: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            due: AtomicI64::new(i64::MAX),
+            wake: Notify::new(),
+            ended: Notify::new(),
+            pulse: AtomicU64::new(0),
+            store,
+            host,
+            options,
+            registry,
+        }
+    }
+
+    /// The same definitions, actions and guards on another store, on which nothing works by itself.
+    pub(crate) fn in_memory(&self, store: Arc<dyn Store>) -> Arc<Inner> {
+        let options = Options { max_runs: 1, max_runs_of: BTreeMap::new(), ..self.options.clone() };
+        Arc::new(Inner::new(store, self.host.clone(), options, self.registry.clone()))
+    }
+
+    pub(crate) fn process(&self) -> ProcessId {
+        *self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lease is lost: from here on this is another process, and what the old one worked on is dropped.
+    pub(crate) fn reborn(&self) {
+        *self.process.lock().unwrap_or_else(PoisonError::into_inner) = ProcessId(self.host.ids.next());
+        self.tell_all_holders();
+    }
+
+    /// Something has happened.
+    pub(crate) fn beat_pulse(&self) {
+        self.pulse.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn pulse(&self) -> u64 {
+        self.pulse.load(Ordering::Relaxed)
+    }
+
+    /// It works on some run.
+    pub(crate) fn is_at_work(&self) -> bool {
+        !self.lock_held().is_empty()
+    }
+
+    pub(crate) fn dead(&self) -> Vec<ProcessId> {
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_dead(&self, dead: Vec<ProcessId>) {
+        *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead;
+    }
+
+    pub(crate) fn held(&self, run: RunId, told: Arc<Notify>) {
+        self.lock_held().insert(run, told);
+    }
+
+    pub(crate) fn let_go(&self, run: RunId, told: &Arc<Notify>) {
+        let mut held = self.lock_held();
+        if held.get(&run).is_some_and(|known| Arc::ptr_eq(known, told)) {
+            held.remove(&run);
+        }
+        if held.is_empty() && self.is_stopping() {
+            drop(held);
+            self.ended.notify_waiters();
+        }
+    }
+
+    pub(crate) fn is_held(&self, run: RunId) -> bool {
+        self.lock_held().contains_key(&run)
+    }
+
+    /// Tells whoever works on a run in this process to read it again.
+    pub(crate) fn tell_holder(&self, run: RunId) -> bool {
+        let told = self.lock_held().get(&run).cloned();
+        told.map(|told| told.notify_one()).is_some()
+    }
+
+    pub(crate) fn tell_all_holders(&self) {
+        let all: Vec<_> = self.lock_held().values().cloned().collect();
+        all.iter().for_each(|told| told.notify_one());
+    }
+
+    fn lock_held(&self) -> MutexGuard<'_, BTreeMap<RunId, Arc<Notify>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) async fn all_let_go(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.lock_held().is_empty() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    pub(crate) fn lock_tenants(&self) -> MutexGuard<'_, BTreeSet<TenantId>> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake.notify_one();
+        self.tell_all_holders();
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        self.tell_all_holders();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// A run of this process's is due then: the runner looks no later.
+    pub(crate) fn look_at(&self, at: Option<Timestamp>) {
+        let Some(at) = at else { return };
+        if self.due.fetch_min(at.micros(), Ordering::AcqRel) > at.micros() {
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn is_stored(&self, scope: TenantScope, hash: DefinitionHash) -> bool {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).contains(&(scope.tenant(), hash))
+    }
+
+    pub(crate) fn stored(&self, scope: TenantScope, hashes: &[DefinitionHash]) {
+        if hashes.is_empty() {
+            return;
+        }
+        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        stored.extend(hashes.iter().map(|hash| (scope.tenant(), *hash)));
+    }
+
+    /// A run as it stands in the store, with the definition it is pinned to.
+    pub(crate) async fn load(&self, scope: TenantScope, run: RunId) -> Result<Standing, EngineError> {
+        let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
+        if self.registry.by_hash(loaded.definition).is_none() {
+            runner::learn(self, scope, loaded.definition).await?;
+        }
+        Standing::new(&self.registry, loaded)
+    }
+
+    /// Tells whoever waits for a run how it stands.
+    pub(crate) fn published(&self, scope: TenantScope, standing: &Standing) {
+        let end = match (standing.snapshot.finished(), &standing.ledger.stopped) {
+            (Some(Finished::Completed { output, .. }), _) => {
+                End::Completed(output.clone().unwrap_or_default())
+            }
+            (Some(Finished::Cancelled), _) => End::Cancelled,
+            (None, Some(stopped)) => End::Failed(stopped.error.clone()),
+            (None, None) => return,
+        };
+        self.slots.tell(scope.tenant(), standing.run(), end);
+    }
+}

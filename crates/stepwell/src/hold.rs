@@ -1,0 +1,410 @@
+//! A process works on a run that it owns: it commits what can be decided, runs the actions that are due, and lets go
+//! of the run when there is nothing more to do.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::future::{AbortHandle, Abortable, FutureExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use serde_json::Value;
+use stepwell_core::dispatch::Retrial;
+use stepwell_core::snapshot::ActivationId;
+use stepwell_core::{ActionCall, Failure, RunId, Timestamp};
+use stepwell_store::{ProcessId, RunQuery, StoreError, TenantScope};
+use tokio::sync::Notify;
+
+use crate::cx::{Cx, Staged};
+use crate::engine::Inner;
+use crate::host::BoxFuture;
+use crate::ledger::{Stopped, Tries};
+use crate::look::{Act, Next, Rest};
+use crate::post::Says;
+use crate::room::Pass;
+use crate::standing::{Flying, Move, Standing};
+use crate::turn::{By, Turned, Turnless};
+
+/// Children that are told of a cancellation in one commit.
+const TOLD_AT_ONCE: u32 = 200;
+
+/// Works on a run that this process owns, beside the caller, to its rest.
+pub(crate) fn hold(inner: Arc<Inner>, scope: TenantScope, standing: Standing, next: Option<Next>, pass: Pass) {
+    let spawn = inner.host.spawn.clone();
+    spawn.spawn(Box::pin(Hold::new(inner, scope, standing, Some(pass)).run(next)));
+}
+
+/// The same, while the caller waits.
+pub(crate) async fn inline(inner: &Arc<Inner>, scope: TenantScope, standing: Standing, next: Option<Next>) {
+    Box::pin(Hold::new(inner.clone(), scope, standing, None).run(next)).await;
+}
+
+/// A process's work on one run.
+pub(crate) struct Hold {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) scope: TenantScope,
+    pub(crate) me: ProcessId,
+    fence: u64,
+    pub(crate) standing: Standing,
+    flights: FuturesUnordered<BoxFuture<Option<Landed>>>,
+    flying: BTreeMap<ActivationId, Flight>,
+    told: Arc<Notify>,
+    /// How long the store is given before it is asked again; it grows while the store cannot.
+    pause_ms: u64,
+    _pass: Option<Pass>,
+}
+
+/// An action that runs.
+struct Flight {
+    message: Option<u64>,
+    retrial: Retrial,
+    crashes: u32,
+    abort: AbortHandle,
+}
+
+/// An action that has come back.
+pub(crate) struct Landed {
+    pub(crate) call: ActionCall,
+    pub(crate) message: Option<u64>,
+    pub(crate) result: Result<(Value, Staged), Failure>,
+    pub(crate) cx: Cx,
+    pub(crate) duration_us: u64,
+    /// Ids for the children it starts, the same however often its result is decided on.
+    pub(crate) children: Vec<RunId>,
+}
+
+/// Where the work goes from here.
+pub(crate) enum Flow {
+    /// Look what is next.
+    Look,
+    /// This is next.
+    Next(Next),
+    /// Nothing is, for this process.
+    End,
+}
+
+impl Hold {
+    fn new(inner: Arc<Inner>, scope: TenantScope, standing: Standing, pass: Option<Pass>) -> Self {
+        let told = Arc::new(Notify::new());
+        inner.held(standing.run(), told.clone());
+        Hold {
+            me: inner.process(),
+            fence: standing.head.fence,
+            inner,
+            scope,
+            standing,
+            flights: FuturesUnordered::new(),
+            flying: BTreeMap::new(),
+            told,
+            pause_ms: 0,
+            _pass: pass,
+        }
+    }
+
+    async fn run(mut self, mut next: Option<Next>) {
+        loop {
+            let mine = self.inner.process() == self.me && self.standing.head.owner == Some(self.me);
+            if !mine {
+                break;
+            }
+            if self.inner.is_abandoned() {
+                // Out of patience: what runs is dropped, and the run is let go of.
+                self.drop_flights();
+            }
+            self.inner.beat_pulse();
+            let todo = match next.take() {
+                Some(next) => next,
+                None => {
+                    let now = self.inner.host.now();
+                    self.inner.look(&self.standing, &self.flying(), now).await
+                }
+            };
+            let flow = match todo {
+                Next::Act(_) if self.inner.is_stopping() => self.wind_down().await,
+                Next::Act(act) => self.launch(*act),
+                Next::Move(next) => self.commit(*next).await,
+                Next::TellChildren => self.tell_children().await,
+                Next::Rest(rest) => self.rest(rest).await,
+            };
+            match flow {
+                Flow::Look => {}
+                Flow::Next(follows) => next = Some(follows),
+                Flow::End => break,
+            }
+        }
+        let (run, told, inner) = (self.standing.run(), self.told.clone(), self.inner.clone());
+        let wake = self.standing.head.wake.filter(|_| self.standing.head.owner.is_none());
+        drop(self);
+        inner.let_go(run, &told);
+        inner.look_at(wake);
+    }
+
+    pub(crate) fn flying(&self) -> Flying {
+        self.flying.iter().map(|(activation, flight)| (*activation, flight.message)).collect()
+    }
+
+    /// Starts an action. That it is tried is on record already: this process owns the run.
+    fn launch(&mut self, act: Act) -> Flow {
+        let Act { call, message, attempt } = act;
+        let activation = call.activation;
+        let known = self.standing.ledger.of(activation).filter(|tries| tries.transition == call.transition);
+        let crashes = known.map_or(0, |tries| tries.crashes).saturating_add(self.standing.crashes);
+        let (abort, registration) = AbortHandle::new_pair();
+        let flight = Flight { message, retrial: Retrial::of(&call), crashes, abort };
+        self.flying.insert(activation, flight);
+        self.note_crashes();
+        let flight = fly(&self.inner, self.scope, &self.standing, call, message, attempt);
+        let flight = Abortable::new(flight, registration).map(Result::ok);
+        self.flights.push(Box::pin(flight));
+        Flow::Look
+    }
+
+    /// Puts into the ledger how often processes have died under the actions that run.
+    fn note_crashes(&mut self) {
+        for Flight { message, retrial, crashes, .. } in self.flying.values().filter(|flight| flight.crashes > 0) {
+            let ledger = &mut self.standing.ledger;
+            match ledger.of_mut(retrial.activation).filter(|tries| tries.transition == retrial.transition) {
+                Some(tries) => tries.crashes = *crashes,
+                None => {
+                    ledger.tries.retain(|tries| tries.activation != retrial.activation);
+                    ledger.tries.push(Tries { crashes: *crashes, ..Tries::new(retrial, *message) });
+                }
+            }
+        }
+    }
+
+    /// Nothing to decide: waits for its actions, or lets go of the run.
+    async fn rest(&mut self, rest: Rest) -> Flow {
+        if self.flying.is_empty() {
+            // It was claimed, and there is nothing to do.
+            return self.commit(Move::note(self.standing.ledger.clone())).await;
+        }
+        let clock = self.inner.host.clock.clone();
+        let due = async move {
+            match rest.wake {
+                Some(wake) => clock.sleep_until(wake).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            landed = self.flights.next() => match landed {
+                Some(Some(landed)) if self.flying.contains_key(&landed.call.activation) => self.landed(landed).await,
+                _ => Flow::Look,
+            },
+            () = self.told.notified() => self.reload().await,
+            () = due => Flow::Look,
+        }
+    }
+
+    /// The engine stops: no new action begins.
+    async fn wind_down(&mut self) -> Flow {
+        self.rest(Rest { status: self.standing.head.status, wake: None }).await
+    }
+
+    /// Commits a move that the run's state asked for.
+    pub(crate) async fn commit(&mut self, next: Move) -> Flow {
+        let by = By::Owner;
+        let result = self.inner.turn(self.scope, &self.standing, next, &self.flying(), by).await;
+        match result {
+            Ok(turned) => self.turned(turned),
+            Err(turnless) => self.come_to_nothing(turnless).await,
+        }
+    }
+
+    /// Takes over what a turn came to; what runs for activations that are gone is dropped.
+    pub(crate) fn turned(&mut self, turned: Turned) -> Flow {
+        self.pause_ms = 0;
+        self.standing = turned.standing;
+        self.drop_stale();
+        Flow::Next(turned.next)
+    }
+
+    fn drop_stale(&mut self) {
+        let snapshot = &self.standing.snapshot;
+        self.flying.retain(|activation, flight| {
+            let there = snapshot.activation(*activation).is_some();
+            if !there {
+                flight.abort.abort();
+            }
+            there
+        });
+    }
+
+    fn drop_flights(&mut self) {
+        self.flying.values().for_each(|flight| flight.abort.abort());
+        self.flying.clear();
+        self.flights.clear();
+    }
+
+    /// Takes an action that has come back out of those that run.
+    pub(crate) fn arrived(&mut self, activation: ActivationId) -> u32 {
+        self.flying.remove(&activation).map_or(0, |flight| flight.crashes)
+    }
+
+    /// What to do when a turn came to nothing.
+    pub(crate) async fn come_to_nothing(&mut self, turnless: Turnless) -> Flow {
+        match turnless {
+            Turnless::Moved => self.reload().await,
+            Turnless::Fenced => Flow::End,
+            Turnless::Refused(refused) => {
+                self.stop(Failure::new("refused", format!("the commit was refused: {refused}"))).await
+            }
+            Turnless::Undecidable(error) => self.stop(Failure::new("undecidable", error.to_string())).await,
+            Turnless::Store(StoreError::Unavailable(_) | StoreError::Full(_)) => {
+                self.pause().await;
+                self.reload().await
+            }
+            Turnless::Store(error) => {
+                tracing::error!(run = %self.standing.run(), %error, "the store has failed");
+                Flow::End
+            }
+            Turnless::Engine(error) => {
+                tracing::warn!(run = %self.standing.run(), %error, "a commit's outcome is not known yet");
+                self.pause().await;
+                self.reload().await
+            }
+        }
+    }
+
+    /// Gives the store time; each time in a row longer.
+    async fn pause(&mut self) {
+        self.pause_ms = (self.pause_ms * 2).clamp(50, 5_000);
+        let until = self.inner.host.now().plus_ms(self.pause_ms);
+        self.inner.host.clock.sleep_until(until).await;
+    }
+
+    /// The run stands still, with an error: what was decided on it cannot be written.
+    async fn stop(&mut self, error: Failure) -> Flow {
+        let mut ledger = self.standing.ledger.clone();
+        if ledger.stopped.is_some() {
+            tracing::error!(run = %self.standing.run(), %error, "a run that has stopped cannot be written");
+            return Flow::End;
+        }
+        ledger.stopped =
+            Some(Stopped { at: self.inner.host.now(), error: error.finally(), activation: None });
+        Box::pin(self.commit(Move::note(ledger))).await
+    }
+
+    /// Reads the run again: somebody else has moved it, or may have.
+    pub(crate) async fn reload(&mut self) -> Flow {
+        let run = self.standing.run();
+        let loaded = match self.inner.store.load(self.scope, run).await {
+            Ok(Some(loaded)) => loaded,
+            Ok(None) => return Flow::End,
+            Err(StoreError::Unavailable(_)) => {
+                self.pause().await;
+                return Box::pin(self.reload()).await;
+            }
+            Err(error) => {
+                tracing::error!(%run, %error, "a run cannot be read");
+                return Flow::End;
+            }
+        };
+        if loaded.head.owner != Some(self.me) || loaded.head.fence != self.fence {
+            return Flow::End;
+        }
+        match Standing::new(&self.inner.registry, loaded) {
+            Ok(standing) => self.standing = standing,
+            Err(error) => {
+                tracing::error!(%run, %error, "a run cannot be read");
+                return Flow::End;
+            }
+        }
+        self.drop_stale();
+        self.note_crashes();
+        Flow::Look
+    }
+
+    /// Tells the children of a cancelled run, so many in one commit, from where it left off.
+    async fn tell_children(&mut self) -> Flow {
+        let cursor = self.standing.ledger.cancelling.clone().filter(|cursor| !cursor.is_empty());
+        let query =
+            RunQuery { parent: Some(self.standing.run()), limit: TOLD_AT_ONCE, cursor, ..RunQuery::default() };
+        let page = match self.inner.store.runs(self.scope, query).await {
+            Ok(page) => page,
+            Err(error) => return self.come_to_nothing(Turnless::Store(error)).await,
+        };
+        let mut ledger = self.standing.ledger.clone();
+        ledger.cancelling = page.next;
+        let mut note = Move::note(ledger);
+        let going = page.items.iter().filter(|child| !child.status.is_final());
+        note.along.send = going.map(|child| Says::Cancel.to(child.run)).collect();
+        self.commit(note).await
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.drop_flights();
+    }
+}
+
+/// Runs an action: its panic is a failure, and so is taking longer than it may.
+fn fly(
+    inner: &Arc<Inner>,
+    scope: TenantScope,
+    standing: &Standing,
+    call: ActionCall,
+    message: Option<u64>,
+    attempt: u32,
+) -> impl Future<Output = Landed> + Send + use<> {
+    let (host, store) = (inner.host.clone(), inner.store.clone());
+    let cx = Cx::new(call.clone(), standing.snapshot.clone(), standing.root, attempt, store, scope, host.clone());
+    let action = inner.registry.actions.get(&call.action).cloned();
+    async move {
+        let began = host.now();
+        let guard = CloseOnDrop(cx.clone());
+        let work = {
+            let (cx, input, name) = (cx.clone(), call.input.clone(), call.action.clone());
+            async move {
+                match action {
+                    Some(action) => action(cx, input).await.map_err(Failure::from),
+                    None => Err(Failure::new("unknownAction", format!("no action `{name}` is registered"))),
+                }
+            }
+        };
+        let work = AssertUnwindSafe(work).catch_unwind();
+        let done = match call.timeout_ms {
+            0 => Some(work.await),
+            ms => within(work, host.clock.sleep_until(began.plus_ms(ms))).await,
+        };
+        let staged = cx.close();
+        drop(guard);
+        let result = match done {
+            Some(Ok(Ok(output))) => Ok((output, staged.unwrap_or_default())),
+            Some(Ok(Err(failure))) => Err(failure),
+            Some(Err(panic)) => Err(Failure::new("panic", format!("the action panicked: {}", said(&*panic)))),
+            None => Err(Failure::new("timeout", format!("the action took longer than {} ms", call.timeout_ms))),
+        };
+        let started = result.as_ref().map_or(0, |(_, staged)| staged.children.len());
+        let children = (0..started).map(|_| RunId::new(host.ids.next())).collect();
+        let duration_us = elapsed(began, host.now());
+        Landed { call, message, result, cx, duration_us, children }
+    }
+}
+
+/// Also an action that is dropped is over.
+struct CloseOnDrop(Cx);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+async fn within<T>(work: impl Future<Output = T>, limit: BoxFuture<()>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = limit => None,
+    }
+}
+
+fn elapsed(began: Timestamp, now: Timestamp) -> u64 {
+    now.micros().saturating_sub(began.micros()).max(0) as u64
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".to_owned())
+}

@@ -1,0 +1,131 @@
+//! What the engine takes from the machine it runs on: time, tasks and ids. Tests and simulations bring their own.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use stepwell_core::Timestamp;
+use uuid::Uuid;
+
+/// A future that can be kept and sent.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The one clock: it decides timers, leases, retries, timeouts and expiry.
+pub trait Clock: Send + Sync {
+    /// What time it is.
+    fn now(&self) -> Timestamp;
+    /// Is done when that time has come.
+    fn sleep_until(&self, at: Timestamp) -> BoxFuture<()>;
+}
+
+/// Runs tasks beside the caller.
+pub trait Spawn: Send + Sync {
+    /// Runs a task to its end.
+    fn spawn(&self, task: BoxFuture<()>);
+}
+
+/// Makes ids that nobody else makes.
+pub trait Ids: Send + Sync {
+    /// A new id; ids made later sort later, nearly always.
+    fn next(&self) -> Uuid;
+}
+
+/// Time, tasks and ids.
+#[derive(Clone)]
+pub struct Host {
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The tasks.
+    pub spawn: Arc<dyn Spawn>,
+    /// The ids.
+    pub ids: Arc<dyn Ids>,
+}
+
+impl Host {
+    /// The computer's clock, tokio's tasks and random ids that sort by time.
+    pub fn system() -> Self {
+        Host {
+            clock: Arc::new(SystemClock::default()),
+            spawn: Arc::new(TokioSpawn),
+            ids: Arc::new(TimeOrderedIds::default()),
+        }
+    }
+
+    /// The same with another clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
+
+/// The computer's clock as it was when this was made, and from there on only forward: setting the computer's time
+/// makes no timer of a running engine fire early or late.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock {
+    began: Instant,
+    wall: Timestamp,
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        SystemClock { began: Instant::now(), wall: Timestamp::from_micros(since.as_micros() as i64) }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.wall.micros() + self.began.elapsed().as_micros() as i64)
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
+        let pause = at.micros().saturating_sub(self.now().micros());
+        Box::pin(tokio::time::sleep(Duration::from_micros(pause.max(0) as u64)))
+    }
+}
+
+/// Tasks of the tokio runtime the caller is in.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TokioSpawn;
+
+impl Spawn for TokioSpawn {
+    fn spawn(&self, task: BoxFuture<()>) {
+        tokio::spawn(task);
+    }
+}
+
+/// Version 7 UUIDs. The system's source of randomness is asked once; ids are no secrets.
+#[derive(Debug)]
+pub struct TimeOrderedIds(AtomicU64);
+
+impl Default for TimeOrderedIds {
+    fn default() -> Self {
+        TimeOrderedIds(AtomicU64::new(Uuid::new_v4().as_u64_pair().1 ^ Uuid::new_v4().as_u64_pair().0))
+    }
+}
+
+impl Ids for TimeOrderedIds {
+    fn next(&self) -> Uuid {
+        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        // SplitMix64, shared by all threads: two calls never see the same counter.
+        let count = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        let low = mixed(count);
+        let high = mixed(count ^ 0x6A09_E667_F3BC_C909);
+        let mut random = [0; 10];
+        random[..8].copy_from_slice(&low.to_be_bytes());
+        random[8..].copy_from_slice(&high.to_be_bytes()[..2]);
+        uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
+    }
+}
+
+fn mixed(count: u64) -> u64 {
+    let z = (count ^ (count >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

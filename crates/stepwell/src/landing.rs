@@ -1,0 +1,192 @@
+//! An action has come back: its result is decided on and committed, on the newest state of the run.
+
+use std::sync::Arc;
+
+use stepwell_core::dispatch::Retrial;
+use stepwell_core::snapshot::ActivationId;
+use stepwell_core::{
+    ActionCall, Change, Decision, Event, Failure, Outcome, Rejected, Snapshot, dispatch,
+};
+use stepwell_store::{CellError, Expect, Parent, Refused};
+
+use crate::cx::Staged;
+use crate::hold::{Flow, Hold, Landed};
+use crate::ledger::Stopped;
+use crate::post::Says;
+use crate::standing::{Along, Move};
+use crate::turn::{By, MAX_TRIES, Turnless};
+
+impl Hold {
+    /// Decides on an action's result and commits it. If the run has moved, it is decided again on the newer state; if it
+    /// is no longer current there, it is discarded.
+    pub(crate) async fn landed(&mut self, landed: Landed) -> Flow {
+        let crashes = self.arrived(landed.call.activation);
+        if let Some(tries) = self.standing.ledger.of_mut(landed.call.activation) {
+            tries.crashes = tries.crashes.max(crashes);
+        }
+        let mut failure = landed.result.as_ref().err().cloned();
+        for _ in 0..MAX_TRIES {
+            let next = match &failure {
+                None => self.succeeded(&landed).await,
+                Some(failure) => self.failed(&landed, failure),
+            };
+            let next = match next {
+                Ok(Some(next)) => next,
+                Ok(None) => return Flow::Look,
+                Err(unfit) => {
+                    failure = Some(unfit);
+                    continue;
+                }
+            };
+            let by = By::Owner;
+            match self.inner.turn(self.scope, &self.standing, next, &self.flying(), by).await {
+                Ok(turned) => return self.turned(turned),
+                Err(Turnless::Refused(refused)) if failure.is_none() => failure = Some(refusal(&refused)),
+                Err(Turnless::Undecidable(error)) if failure.is_none() => {
+                    failure = Some(Failure::new("invalidResult", error.to_string()).finally());
+                }
+                Err(turnless) => match self.come_to_nothing(turnless).await {
+                    Flow::Look => {}
+                    other => return other,
+                },
+            }
+        }
+        tracing::warn!(run = %self.standing.run(), "a result could not be committed: the run moved every time");
+        Flow::Look
+    }
+
+    /// What a result comes to: `None` = it is no longer wanted; an error is why it cannot be taken as it is.
+    async fn succeeded(&mut self, landed: &Landed) -> Result<Option<Move>, Failure> {
+        let Ok((output, staged)) = &landed.result else { return Ok(None) };
+        let (context, session) = landed.cx.patches(staged);
+        let outcome = Outcome {
+            context,
+            session,
+            locals: staged.locals.clone(),
+            output: output.clone(),
+            children: staged.children.len() as u32,
+            duration_us: landed.duration_us,
+        };
+        let event = Event::ActionDone { call: landed.call.clone(), outcome };
+        let change = match self.decide(&event) {
+            Ok(Decision::Change(change)) => change,
+            Ok(_) | Err(Rejected::Refused(_)) => return Ok(None),
+            Err(Rejected::Undecidable(error)) => {
+                return Err(Failure::new("invalidResult", error.to_string()).finally());
+            }
+        };
+        let along = self.along(staged, landed, &change).await?;
+        let stopped = change.stopped.clone();
+        let mut next = Move::change(change, &self.standing).taking(landed.message);
+        next.ledger.stopped = self.stands(stopped, None);
+        next.along = along;
+        Ok(Some(next))
+    }
+
+    /// What a failed try comes to.
+    fn failed(&self, landed: &Landed, failure: &Failure) -> Result<Option<Move>, Failure> {
+        let now = self.inner.host.now();
+        let call = &landed.call;
+        let retries = self.tries_of(call).map_or(0, |tries| tries.retries);
+        let event = Event::ActionFailed { call: call.clone(), failure: failure.clone(), retries };
+        let decision = match self.decide(&event) {
+            Ok(decision) => decision,
+            Err(Rejected::Refused(_)) => return Ok(None),
+            Err(Rejected::Undecidable(error)) => Decision::Stop(Failure::new("undecidable", error.to_string())),
+        };
+        let mut ledger = self.standing.ledger.clone();
+        let tries = ledger.failed(&Retrial::of(call), landed.message, now, failure.clone());
+        tries.by_hand = false;
+        tries.next = None;
+        Ok(Some(match decision {
+            Decision::Change(change) => {
+                let stopped = change.stopped.clone();
+                let mut next = Move::change(change, &self.standing).taking(landed.message);
+                next.ledger.stopped = self.stands(stopped, None);
+                next
+            }
+            Decision::Retry { retry, at } => {
+                tries.retries = retry;
+                tries.next = Some(at);
+                Move::note(ledger)
+            }
+            Decision::Stop(error) => {
+                ledger.stopped = self.stands(Some(error), Some(call.activation));
+                Move::note(ledger)
+            }
+            Decision::Act(_) => return Ok(None),
+        }))
+    }
+
+    fn tries_of(&self, call: &ActionCall) -> Option<&crate::ledger::Tries> {
+        self.standing.ledger.of(call.activation).filter(|tries| tries.transition == call.transition)
+    }
+
+    /// Why the run stands still from here on; an older reason stays.
+    fn stands(&self, error: Option<Failure>, activation: Option<ActivationId>) -> Option<Stopped> {
+        let at = self.inner.host.now();
+        let known = self.standing.ledger.stopped.clone();
+        known.or_else(|| error.map(|error| Stopped { at, error, activation }))
+    }
+
+    fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
+        let answers = stepwell_core::Answers::none();
+        dispatch(self.standing.definition(), &self.standing.snapshot, event, &answers, self.inner.host.now())
+    }
+
+    /// What an action has staged, as it goes into the commit of its result.
+    async fn along(&mut self, staged: &Staged, landed: &Landed, change: &Change) -> Result<Along, Failure> {
+        let expires = self.inner.host.now().plus_ms(self.inner.options.signal_kept_ms);
+        let mut along = Along {
+            cells: staged.cells.clone(),
+            documents: staged.documents.clone(),
+            ..Along::default()
+        };
+        for (run, name, payload) in &staged.signals {
+            let says = Says::Signal { name: name.clone(), payload: payload.clone() };
+            let mut send = says.to(*run);
+            send.message.expires_at = Some(expires);
+            along.send.push(send);
+        }
+        let waits = waits_for_children(&self.standing.snapshot, &change.snapshot);
+        for (number, (start, id)) in staged.children.iter().zip(&landed.children).enumerate() {
+            let parent = Parent { run: self.standing.run(), activation: waits, child: number as u32 };
+            let started = self.inner.begin(start, *id, Some((parent, self.standing.root))).await;
+            let (new, workflow) = started.map_err(|error| cannot_start(&error))?;
+            along.create.push(new);
+            along.definitions.push(workflow);
+        }
+        for (id, start) in &staged.starts {
+            let (new, workflow) =
+                self.inner.begin(start, *id, None).await.map_err(|error| cannot_start(&error))?;
+            along.create.push(new);
+            along.definitions.push(workflow);
+        }
+        along.definitions.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        Ok(along)
+    }
+}
+
+fn cannot_start(error: &crate::error::EngineError) -> Failure {
+    Failure::new("cannotStart", error.to_string()).finally()
+}
+
+/// The activation that waits for the children a change starts; 0 = none does.
+fn waits_for_children(before: &Snapshot, after: &Snapshot) -> ActivationId {
+    let new = after.activations().iter().filter(|activation| before.activation(activation.id).is_none());
+    new.filter(|activation| activation.children.is_some()).map(|activation| activation.id).next().unwrap_or(0)
+}
+
+/// A commit that cannot be done is the action's failure; a revision that the author named does not come back.
+fn refusal(refused: &Refused) -> Failure {
+    match refused {
+        Refused::Cell { error: CellError::Conflict { expected, .. }, .. } if *expected != Expect::Anything => {
+            Failure::new("conflict", refused.to_string()).finally()
+        }
+        Refused::Cell { .. } | Refused::TooLarge(_) | Refused::RunExists { .. } => {
+            Failure::new("refused", refused.to_string()).finally()
+        }
+        other => Failure::new("refused", other.to_string()),
+    }
+}
+

@@ -1,0 +1,191 @@
+//! What is recorded beside a run's snapshot and has no version: tries, errors, the deadline, what was told.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use stepwell_core::dispatch::Retrial;
+use stepwell_core::snapshot::{ActivationId, Snapshot};
+use stepwell_core::{Cause, Failure, Name, Timestamp};
+
+/// How many failed tries of one transition stay readable.
+pub const KEPT_FAILURES: usize = 10;
+
+/// What is recorded beside a run's snapshot.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Ledger {
+    /// The fence that whoever works on the run has, or gets, if nobody dies meanwhile. A higher one means that
+    /// owners have died: so a try is counted before it starts without a write of its own.
+    #[serde(skip_serializing_if = "is_one")]
+    pub(crate) fence: u64,
+    /// Transitions that have failed or under which a process has died, one for an activation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tries: Vec<Tries>,
+    /// Why the run stands still.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stopped>,
+    /// When the run is cancelled if it has not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// What its parent is to hear.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) child: Option<ChildNote>,
+    /// The run is cancelled; its children from this place in their list on have not been told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cancelling: Option<String>,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Ledger { fence: 1, tries: Vec::new(), stopped: None, deadline: None, child: None, cancelling: None }
+    }
+}
+
+/// The tries of one transition.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tries {
+    /// The activation.
+    pub activation: ActivationId,
+    /// The transition.
+    pub transition: Name,
+    /// What triggered it.
+    pub cause: Cause,
+    /// The message that triggered it; it stays in the inbox until the transition is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<u64>,
+    /// What triggered it brought this; a message in the inbox brings its own.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub payload: serde_json::Value,
+    /// Retries made or planned.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retries: u32,
+    /// How often a process has died under it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub crashes: u32,
+    /// When it is tried again; `None` = not by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Timestamp>,
+    /// The next try is the transition itself, wherever its policy would send a retry.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hand: bool,
+    /// The last failed tries, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Tried>,
+}
+
+/// A try that failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub error: Failure,
+}
+
+/// Why a run stands still.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stopped {
+    /// When it stopped.
+    pub at: Timestamp,
+    /// The error.
+    pub error: Failure,
+    /// The activation whose transition failed, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation: Option<ActivationId>,
+}
+
+/// What a child's parent is to hear.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ChildNote {
+    /// Not that it has failed: somebody will retry it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) waits_on_failure: bool,
+    /// It has been told that the child failed; it hears nothing more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) told: bool,
+}
+
+impl Ledger {
+    /// Reads what a run's row has.
+    pub(crate) fn read(bytes: Option<&Bytes>) -> Result<Self, serde_json::Error> {
+        bytes.map_or_else(|| Ok(Ledger::default()), |bytes| serde_json::from_slice(bytes))
+    }
+
+    /// What a run's row gets: nothing when there is nothing to record.
+    pub(crate) fn write(&self) -> Option<Bytes> {
+        if *self == Ledger::default() {
+            return None;
+        }
+        Some(serde_json::to_vec(self).expect("a ledger is plain data").into())
+    }
+
+    pub(crate) fn of(&self, activation: ActivationId) -> Option<&Tries> {
+        self.tries.iter().find(|tries| tries.activation == activation)
+    }
+
+    pub(crate) fn of_mut(&mut self, activation: ActivationId) -> Option<&mut Tries> {
+        self.tries.iter_mut().find(|tries| tries.activation == activation)
+    }
+
+    /// Forgets the tries of activations that are gone.
+    pub(crate) fn prune(&mut self, snapshot: &Snapshot) {
+        self.tries.retain(|tries| snapshot.activation(tries.activation).is_some());
+    }
+
+    /// Notes a failed try.
+    pub(crate) fn failed(
+        &mut self,
+        retrial: &Retrial,
+        message: Option<u64>,
+        at: Timestamp,
+        error: Failure,
+    ) -> &mut Tries {
+        let known = self.tries.iter().position(|tries| tries.activation == retrial.activation);
+        let index = known.unwrap_or_else(|| {
+            self.tries.push(Tries::new(retrial, message));
+            self.tries.len() - 1
+        });
+        let tries = &mut self.tries[index];
+        if tries.transition != retrial.transition {
+            *tries = Tries::new(retrial, message);
+        }
+        tries.message = message;
+        tries.failures.push(Tried { at, error });
+        let over = tries.failures.len().saturating_sub(KEPT_FAILURES);
+        tries.failures.drain(..over);
+        tries
+    }
+}
+
+impl Tries {
+    /// The same with what its trigger brought.
+    pub(crate) fn bringing(mut self, payload: &serde_json::Value) -> Self {
+        self.payload = payload.clone();
+        self
+    }
+
+    pub(crate) fn new(retrial: &Retrial, message: Option<u64>) -> Self {
+        Tries {
+            activation: retrial.activation,
+            transition: retrial.transition.clone(),
+            cause: retrial.cause.clone(),
+            message,
+            payload: serde_json::Value::Null,
+            retries: 0,
+            crashes: 0,
+            next: None,
+            by_hand: false,
+            failures: Vec::new(),
+        }
+    }
+}
+
+fn is_one(fence: &u64) -> bool {
+    *fence == 1
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}

@@ -1,0 +1,338 @@
+//! What is to happen next to a run: read off its snapshot, its inbox, its ledger and the time, and nothing else.
+
+use serde_json::json;
+use stepwell_core::dispatch::Retrial;
+use stepwell_core::snapshot::ActivationId;
+use stepwell_core::spec::Firing;
+use stepwell_core::{
+    ActionCall, Answers, Decision, Event, Failure, Refusal, Rejected, Timestamp, dispatch,
+};
+use stepwell_store::{AuditRow, Status};
+
+use crate::ledger::{Ledger, Stopped, Tries};
+use crate::post::{Letter, Says};
+use crate::registry::Registry;
+use crate::standing::{Flying, Move, Standing};
+
+/// What is to happen next to a run.
+pub(crate) enum Next {
+    /// Something to commit.
+    Move(Box<Move>),
+    /// An action to run.
+    Act(Box<Act>),
+    /// The run is cancelled, and its children have to hear of it.
+    TellChildren,
+    /// Nothing, until then or until something comes.
+    Rest(Rest),
+}
+
+/// An action to run.
+pub(crate) struct Act {
+    pub(crate) call: ActionCall,
+    /// The message that triggered it.
+    pub(crate) message: Option<u64>,
+    /// Which try it is, counted from 1.
+    pub(crate) attempt: u32,
+}
+
+/// How a run is doing while nothing happens to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub(crate) status: Status,
+    pub(crate) wake: Option<Timestamp>,
+}
+
+/// Everything a look takes into account.
+pub(crate) struct Look<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) standing: &'a Standing,
+    pub(crate) flying: &'a Flying,
+    pub(crate) now: Timestamp,
+    pub(crate) max_crashes: u32,
+}
+
+impl Look<'_> {
+    /// What is to happen next.
+    pub(crate) async fn next(&self) -> Next {
+        if let Some(next) = self.commands().await {
+            return next;
+        }
+        if let Some(rest) = self.standing_still() {
+            return Next::Rest(rest);
+        }
+        if let Some(next) = self.children().await {
+            return next;
+        }
+        if let Some(next) = self.retries().await {
+            return next;
+        }
+        if let Some(next) = self.automatic().await {
+            return next;
+        }
+        if let Some(next) = self.kept_and_due().await {
+            return next;
+        }
+        Next::Rest(self.rest())
+    }
+
+    /// What happens to a run however it is doing: its cancellation, by its parent or by its deadline.
+    async fn commands(&self) -> Option<Next> {
+        let Standing { snapshot, ledger, inbox, .. } = self.standing;
+        if snapshot.is_terminal() {
+            return ledger.cancelling.is_some().then_some(Next::TellChildren);
+        }
+        let cancel = inbox.iter().find(|letter| letter.says == Says::Cancel);
+        let overdue = ledger.deadline.is_some_and(|deadline| deadline <= self.now);
+        if cancel.is_none() && !overdue {
+            return None;
+        }
+        let word = if cancel.is_some() { "__parent:cancel" } else { "__deadline" };
+        match self.decide(&Event::Cancelled).await {
+            Ok(Decision::Change(mut change)) => {
+                change.entry.action = word.to_owned();
+                let mut cancelled = Move::change(change, self.standing);
+                cancelled.ledger.cancelling = Some(String::new());
+                Some(moved(cancelled.taking(cancel.map(|letter| letter.seq))))
+            }
+            _ => None,
+        }
+    }
+
+    /// How a run is doing that nothing moves by itself.
+    fn standing_still(&self) -> Option<Rest> {
+        let Standing { snapshot, ledger, suspended, .. } = self.standing;
+        let deadline = ledger.deadline;
+        if snapshot.is_terminal() {
+            let cancelled = matches!(snapshot.finished(), Some(stepwell_core::snapshot::Finished::Cancelled));
+            let status = if cancelled { Status::Cancelled } else { Status::Completed };
+            return Some(Rest { status, wake: None });
+        }
+        if *suspended {
+            return Some(Rest { status: Status::Suspended, wake: deadline });
+        }
+        if ledger.stopped.is_some() {
+            return Some(Rest { status: Status::Failed, wake: deadline });
+        }
+        if self.standing.is_pending(self.now) {
+            let starts = Some(snapshot.created_at());
+            return Some(Rest { status: Status::Pending, wake: earliest([starts, deadline]) });
+        }
+        None
+    }
+
+    /// Children that have ended.
+    async fn children(&self) -> Option<Next> {
+        for letter in &self.standing.inbox {
+            let Says::Child { activation, child, end } = &letter.says else { continue };
+            let event = Event::ChildDone { activation: *activation, child: *child, end: end.clone() };
+            let next = match self.decide(&event).await {
+                Ok(decision) => self.decided(decision, Some(letter.seq)),
+                Err(Rejected::Refused(_)) => Some(self.dropped(letter, None)),
+                Err(Rejected::Undecidable(error)) => Some(self.stopped(undecidable(error), None)),
+            };
+            if next.is_some() {
+                return next;
+            }
+        }
+        None
+    }
+
+    /// Failed transitions whose next try is due.
+    async fn retries(&self) -> Option<Next> {
+        for tries in &self.standing.ledger.tries {
+            let due = tries.next.is_some_and(|next| next <= self.now);
+            if !due || self.flying.contains_key(&tries.activation) {
+                continue;
+            }
+            let event = Event::Retried { retrial: self.retrial(tries), by_hand: tries.by_hand };
+            match self.decide(&event).await {
+                Ok(decision) => return self.decided(decision, tries.message),
+                Err(Rejected::Refused(_)) => {
+                    let mut ledger = self.standing.ledger.clone();
+                    ledger.tries.retain(|other| other.activation != tries.activation);
+                    return Some(moved(Move::note(ledger)));
+                }
+                Err(Rejected::Undecidable(error)) => {
+                    return Some(self.stopped(undecidable(error), Some(tries.activation)));
+                }
+            }
+        }
+        None
+    }
+
+    fn retrial(&self, tries: &Tries) -> Retrial {
+        let letter = self.standing.inbox.iter().find(|letter| Some(letter.seq) == tries.message);
+        let payload = match letter.map(|letter| &letter.says) {
+            Some(Says::Signal { payload, .. }) => payload.clone(),
+            _ => tries.payload.clone(),
+        };
+        let Tries { activation, transition, cause, .. } = tries;
+        Retrial { activation: *activation, transition: transition.clone(), cause: cause.clone(), payload }
+    }
+
+    /// Automatic transitions of activations for which nothing runs.
+    async fn automatic(&self) -> Option<Next> {
+        let snapshot = &self.standing.snapshot;
+        if self.standing.definition().spec().firing == Firing::All || self.is_idle() {
+            return self.offer(&Event::advance(), None).await;
+        }
+        for activation in snapshot.activations().iter().filter(|activation| !self.is_busy(activation.id)) {
+            let event = Event::Advanced { activation: Some(activation.id) };
+            if let Some(next) = self.offer(&event, None).await {
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    fn is_idle(&self) -> bool {
+        self.flying.is_empty() && self.standing.ledger.tries.iter().all(|tries| tries.next.is_none())
+    }
+
+    /// Something runs for it, or its next try has a time of its own.
+    fn is_busy(&self, activation: ActivationId) -> bool {
+        self.flying.contains_key(&activation)
+            || self.standing.ledger.of(activation).is_some_and(|tries| tries.next.is_some())
+    }
+
+    /// Kept signals and due timers, in the order in which they came.
+    async fn kept_and_due(&self) -> Option<Next> {
+        let mut timers: Vec<_> = Vec::new();
+        for activation in self.standing.snapshot.activations() {
+            if let Some(due) = activation.due().filter(|due| *due <= self.now) {
+                timers.push((due, activation.id));
+            }
+        }
+        timers.sort_unstable();
+        let mut timers = timers.into_iter().peekable();
+        for letter in &self.standing.inbox {
+            let Says::Signal { name, payload } = &letter.says else { continue };
+            while let Some((_, activation)) = timers.next_if(|(due, _)| *due < letter.at) {
+                if let Some(next) = self.offer(&Event::TimerFired { activation }, None).await {
+                    return Some(next);
+                }
+            }
+            if self.is_in_use(letter.seq) {
+                continue;
+            }
+            if letter.expires_at.is_some_and(|expires| expires <= self.now) {
+                return Some(self.dropped(letter, Some("signal.expired")));
+            }
+            let event = Event::Signalled { signal: name.clone(), payload: payload.clone() };
+            if let Some(next) = self.offer(&event, Some(letter)).await {
+                return Some(next);
+            }
+        }
+        for (_, activation) in timers {
+            if let Some(next) = self.offer(&Event::TimerFired { activation }, None).await {
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    /// An action runs or is tried again because of this message.
+    fn is_in_use(&self, seq: u64) -> bool {
+        self.flying.values().any(|message| *message == Some(seq))
+            || self.standing.ledger.tries.iter().any(|tries| tries.message == Some(seq) && tries.next.is_some())
+    }
+
+    /// Offers an event; what refuses it does so without consequence.
+    async fn offer(&self, event: &Event, letter: Option<&Letter>) -> Option<Next> {
+        match self.decide(event).await {
+            Ok(decision) => self.decided(decision, letter.map(|letter| letter.seq)),
+            Err(Rejected::Undecidable(error)) => Some(self.stopped(undecidable(error), None)),
+            Err(Rejected::Refused(Refusal::UnknownSignal { .. } | Refusal::PayloadUnfit { .. })) => {
+                letter.map(|letter| self.dropped(letter, Some("signal.unfit")))
+            }
+            Err(Rejected::Refused(_)) => None,
+        }
+    }
+
+    fn decided(&self, decision: Decision, message: Option<u64>) -> Option<Next> {
+        match decision {
+            Decision::Change(change) => {
+                let stopped = change.stopped.clone();
+                let mut next = Move::change(change, self.standing).taking(message);
+                next.ledger.stopped =
+                    stopped.map(|error| Stopped { at: self.now, error, activation: None });
+                Some(moved(next))
+            }
+            Decision::Act(call) if self.flying.contains_key(&call.activation) => None,
+            Decision::Act(call) => Some(self.act(call, message)),
+            Decision::Retry { .. } | Decision::Stop(_) => None,
+        }
+    }
+
+    fn act(&self, call: ActionCall, message: Option<u64>) -> Next {
+        let tries = self.standing.ledger.of(call.activation);
+        let tries = tries.filter(|tries| tries.transition == call.transition);
+        let crashes = tries.map_or(0, |tries| tries.crashes).saturating_add(self.standing.crashes);
+        if crashes >= self.max_crashes {
+            let text = format!(
+                "the process died {crashes} times while `{}` ran for transition `{}`; it is not tried again by itself",
+                call.action, call.transition
+            );
+            let mut ledger = self.standing.ledger.clone();
+            let retrial = Retrial::of(&call);
+            let error = Failure::new("crashed", text).finally();
+            ledger.failed(&retrial, message, self.now, error.clone()).crashes = crashes;
+            return self.stop_with(ledger, error, Some(call.activation));
+        }
+        let attempt = 1 + tries.map_or(0, |tries| tries.retries).saturating_add(crashes);
+        Next::Act(Box::new(Act { call, message, attempt }))
+    }
+
+    /// A message that nobody takes.
+    fn dropped(&self, letter: &Letter, recorded: Option<&str>) -> Next {
+        let mut note = Move::note(self.standing.ledger.clone()).taking(Some(letter.seq));
+        if let (Some(operation), Says::Signal { name, .. }) = (recorded, &letter.says) {
+            note.along.audit.push(AuditRow {
+                operation: operation.to_owned(),
+                subject: name.to_string(),
+                actor: None,
+                run: Some(self.standing.run()),
+                detail: json!({"received": letter.at, "expires": letter.expires_at}).to_string().into(),
+            });
+        }
+        moved(note)
+    }
+
+    fn stopped(&self, error: Failure, activation: Option<ActivationId>) -> Next {
+        self.stop_with(self.standing.ledger.clone(), error, activation)
+    }
+
+    fn stop_with(&self, mut ledger: Ledger, error: Failure, activation: Option<ActivationId>) -> Next {
+        ledger.stopped = Some(Stopped { at: self.now, error, activation });
+        moved(Move::note(ledger))
+    }
+
+    fn rest(&self) -> Rest {
+        let Standing { snapshot, ledger, inbox, .. } = self.standing;
+        let going = !self.flying.is_empty() || ledger.tries.iter().any(|tries| tries.next.is_some());
+        let status = if going { Status::Running } else { Status::Waiting };
+        let tries = ledger.tries.iter().filter(|tries| !self.flying.contains_key(&tries.activation));
+        let retry = tries.filter_map(|tries| tries.next).min();
+        let expiry = inbox.iter().filter_map(|letter| letter.expires_at).filter(|at| *at > self.now).min();
+        let wake = earliest([snapshot.next_due(self.now), retry, expiry, ledger.deadline]);
+        Rest { status, wake }
+    }
+
+    async fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
+        let Standing { workflow, snapshot, .. } = self.standing;
+        let answers: Answers = self.registry.answer(workflow, snapshot, event).await;
+        dispatch(&workflow.definition, snapshot, event, &answers, self.now)
+    }
+}
+
+fn moved(next: Move) -> Next {
+    Next::Move(Box::new(next))
+}
+
+fn undecidable(error: stepwell_core::DecideError) -> Failure {
+    Failure::new("undecidable", error.to_string()).finally()
+}
+
+fn earliest<const N: usize>(times: [Option<Timestamp>; N]) -> Option<Timestamp> {
+    times.into_iter().flatten().min()
+}

@@ -1,0 +1,429 @@
+//! What an operator does to a run: each command is one audited commit, with the version they saw as its precondition.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use stepwell_core::branch_off::branch_off;
+use stepwell_core::migrate::{CannotMigrate, Mapping, migrate};
+use stepwell_core::patch::Patch;
+use stepwell_core::snapshot::ActivationId;
+use stepwell_core::{Cause, Decision, Event, Name, RunId, Snapshot, dispatch};
+use stepwell_store::{
+    AuditRow, DocumentOp, DocumentQuery, DocumentWrite, HistoryQuery, NewRun, Status, TenantScope,
+};
+
+use crate::engine::{Engine, Inner, Run};
+use crate::error::EngineError;
+use crate::ledger::{Ledger, Stopped};
+use crate::look::Next;
+use crate::registry::Workflow;
+use crate::standing::{Along, Flying, Move, Standing};
+use crate::turn::{By, MAX_TRIES, Turnless, open_waits_of};
+
+/// Something an operator does to a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "command")]
+pub enum Command {
+    /// Runs the failed transition again at once, with its original payload.
+    Retry,
+    /// Gives the signal up whose transition failed.
+    Dismiss,
+    /// Ends the run and everything below it.
+    Cancel,
+    /// Puts the run aside: nothing happens to it until it is resumed.
+    Suspend,
+    /// Takes it up again.
+    Resume,
+    /// Changes its data: fields are put in, those that are null are taken out (RFC 7386).
+    Patch {
+        /// The fields.
+        fields: Value,
+    },
+    /// Moves it, or one activation, to a place.
+    Move {
+        /// Only this activation; without it everything that is going on ends.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        activation: Option<ActivationId>,
+        /// Where to.
+        to: Name,
+    },
+}
+
+impl Command {
+    fn word(&self) -> &'static str {
+        match self {
+            Command::Retry => "retry",
+            Command::Dismiss => "dismiss",
+            Command::Cancel => "cancel",
+            Command::Suspend => "suspend",
+            Command::Resume => "resume",
+            Command::Patch { .. } => "patch",
+            Command::Move { .. } => "move",
+        }
+    }
+}
+
+/// Who does it, what they saw, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Operator {
+    /// Who.
+    pub actor: Option<String>,
+    /// The version they saw; if the run has moved since, nothing happens.
+    pub seen: Option<u64>,
+    /// Why, for the audit trail.
+    pub reason: Option<String>,
+}
+
+impl Operator {
+    /// Somebody with a name.
+    pub fn named(actor: impl Into<String>) -> Self {
+        Operator { actor: Some(actor.into()), ..Operator::default() }
+    }
+
+    /// Only if the run is at this version.
+    #[must_use]
+    pub fn seen(mut self, version: u64) -> Self {
+        self.seen = Some(version);
+        self
+    }
+
+    fn check(&self, standing: &Standing) -> Result<(), EngineError> {
+        let actual = standing.snapshot.version();
+        match self.seen {
+            Some(seen) if seen != actual => {
+                Err(EngineError::VersionMoved { run: standing.run(), seen, actual })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn audit(&self, run: RunId, operation: &str, detail: &Value) -> AuditRow {
+        AuditRow {
+            operation: operation.to_owned(),
+            subject: run.to_string(),
+            actor: self.actor.clone(),
+            run: Some(run),
+            detail: json!({"seen": self.seen, "reason": self.reason, "detail": detail}).to_string().into(),
+        }
+    }
+}
+
+/// What a migration would come to, or has come to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Migrated {
+    /// The version before.
+    pub version: u64,
+    /// The places it was in.
+    pub from: Vec<Name>,
+    /// The places it is in.
+    pub to: Vec<Name>,
+    /// It was only tried out.
+    pub is_dry: bool,
+}
+
+impl Engine {
+    /// Does something to a run, as one audited commit.
+    pub async fn operate(&self, run: RunId, command: Command, by: &Operator) -> Result<Run, EngineError> {
+        self.inner.operate(self.scope, run, &command, by).await?;
+        Ok(self.run(run))
+    }
+
+    /// Ends a run and everything below it.
+    pub async fn cancel(&self, run: RunId) -> Result<(), EngineError> {
+        self.inner.operate(self.scope, run, &Command::Cancel, &Operator::default()).await
+    }
+
+    /// Begins a new run with the state that a run had at a version, and the documents that were visible then.
+    pub async fn fork(&self, run: RunId, version: u64, by: &Operator) -> Result<Run, EngineError> {
+        self.inner.fork(self.scope, run, version, by).await
+    }
+
+    /// Moves a run to another edition of its workflow, which has to be registered. With `dry` it is only tried out.
+    pub async fn migrate(
+        &self,
+        run: RunId,
+        version: u32,
+        mapping: &Mapping,
+        by: &Operator,
+        dry: bool,
+    ) -> Result<Migrated, EngineError> {
+        self.inner.migrate(self.scope, run, version, mapping, by, dry).await
+    }
+}
+
+impl Inner {
+    async fn operate(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        command: &Command,
+        by: &Operator,
+    ) -> Result<(), EngineError> {
+        for _ in 0..MAX_TRIES {
+            let standing = self.load(scope, run).await?;
+            by.check(&standing)?;
+            let mut next = self.commanded(&standing, command).await?;
+            let detail = serde_json::to_value(command).expect("a command is plain data");
+            next.along.audit.push(by.audit(run, &format!("run.{}", command.word()), &detail));
+            if next.ledger.stopped.is_none() {
+                self.slots.clear(scope.tenant(), run);
+            }
+            match self.anyone(scope, &standing, next).await {
+                Ok(()) => return Ok(()),
+                Err(Turnless::Moved) => {}
+                Err(turnless) => return Err(turnless.into()),
+            }
+        }
+        Err(EngineError::Contended { run, tries: MAX_TRIES })
+    }
+
+    /// Commits what anybody may decide, and goes on with the run if nobody else does.
+    async fn anyone(self: &Arc<Self>, scope: TenantScope, standing: &Standing, next: Move) -> Result<(), Turnless> {
+        let free = standing.head.owner.is_none() && !self.is_stopping();
+        let pass = if free { self.room.enter(standing.definition().name()) } else { None };
+        let by = By::Anyone(pass.as_ref().map(|_| self.process()));
+        let turned = self.turn(scope, standing, next, &Flying::new(), by).await?;
+        self.tell_holder(standing.run());
+        self.go_on(scope, turned, pass);
+        Ok(())
+    }
+
+    async fn commanded(&self, standing: &Standing, command: &Command) -> Result<Move, EngineError> {
+        let not_now = |why: &str| EngineError::NotNow {
+            run: standing.run(),
+            status: standing.head.status,
+            why: why.to_owned(),
+        };
+        let ledger = standing.ledger.clone();
+        if standing.snapshot.is_terminal() {
+            return Err(not_now("it has ended, and nothing more can happen to it"));
+        }
+        match command {
+            Command::Retry => retry(ledger, self.host.now())
+                .ok_or_else(|| not_now("nothing of it has failed, so there is nothing to retry")),
+            Command::Dismiss => dismiss(ledger),
+            Command::Cancel => {
+                let mut next = self.changed(standing, &Event::Cancelled).await?;
+                next.ledger.cancelling = Some(String::new());
+                next.ledger.stopped = None;
+                Ok(next)
+            }
+            Command::Suspend if standing.suspended => Err(not_now("it has been put aside already")),
+            Command::Suspend => Ok(Move { suspend: Some(true), ..Move::note(ledger) }),
+            Command::Resume if !standing.suspended => Err(not_now("only a suspended run can be resumed")),
+            Command::Resume => Ok(Move { suspend: Some(false), ..Move::note(ledger) }),
+            Command::Patch { fields } => {
+                let mut after = standing.snapshot.context().clone();
+                merge(&mut after, fields);
+                let patch = Patch::between(standing.snapshot.context(), &after);
+                self.changed(standing, &Event::Patched { patch }).await
+            }
+            Command::Move { activation, to } => {
+                let event = Event::Moved { activation: *activation, to: to.clone() };
+                let mut next = self.changed(standing, &event).await?;
+                // Whoever moves a run on has dealt with what it stood still for.
+                let failed = standing.ledger.stopped.as_ref().and_then(|stopped| stopped.activation);
+                if failed.is_none_or(|failed| next.ledger.of(failed).is_none()) {
+                    next.ledger.stopped = next
+                        .change
+                        .as_ref()
+                        .and_then(|change| change.stopped.clone())
+                        .map(|error| Stopped { at: self.host.now(), error, activation: None });
+                }
+                Ok(next)
+            }
+        }
+    }
+
+    async fn changed(&self, standing: &Standing, event: &Event) -> Result<Move, EngineError> {
+        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, event).await;
+        match dispatch(standing.definition(), &standing.snapshot, event, &answers, self.host.now())? {
+            Decision::Change(change) => Ok(Move::change(change, standing)),
+            Decision::Act(_) | Decision::Retry { .. } | Decision::Stop(_) => {
+                Err(EngineError::Invalid("a command changes the run or nothing".to_owned()))
+            }
+        }
+    }
+
+    async fn fork(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        version: u64,
+        by: &Operator,
+    ) -> Result<Run, EngineError> {
+        let original = self.load(scope, run).await?;
+        by.check(&original)?;
+        let query = HistoryQuery { run, from: version, with_state: true, limit: 1 };
+        let row = self.store.history(scope, query).await?.items.into_iter().next();
+        let state = row.filter(|row| row.version == version).and_then(|row| row.state).ok_or_else(|| {
+            EngineError::Invalid(format!("run {run} has no checkpoint of version {version} any more, or not yet"))
+        })?;
+        let was = Snapshot::restore(original.definition(), &state)?;
+        let (now, id) = (self.host.now(), RunId::new(self.host.ids.next()));
+        let change = branch_off(original.definition(), &was, id, now)
+            .map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let first = self.checkpoint(&change.snapshot, &change.entry)?;
+        let mut standing = original.clone();
+        standing.snapshot = Arc::new(change.snapshot);
+        standing.ledger = Ledger::default();
+        standing.crashes = 0;
+        standing.inbox.clear();
+        standing.suspended = false;
+        standing.head.run = id;
+        standing.parent = None;
+        standing.root = id;
+        let next = self.look(&standing, &Flying::new(), now).await;
+        let (status, wake) = match &next {
+            Next::Rest(rest) => (rest.status, rest.wake),
+            _ => (Status::Running, Some(now)),
+        };
+        let mut along = Along { documents: self.copied(scope, run, version, id).await?, ..Along::default() };
+        along.create.push(NewRun {
+            run: id,
+            workflow: standing.definition().name().clone(),
+            definition: standing.definition().hash(),
+            version,
+            first,
+            status,
+            wake,
+            owner: None,
+            parent: None,
+            root: id,
+            attempt: standing.ledger.write(),
+            open: open_waits_of(standing.definition(), &standing.snapshot),
+        });
+        along.definitions.push(standing.workflow.clone());
+        along.audit.push(by.audit(run, "run.fork", &json!({"version": version, "into": id})));
+        self.apply(scope, self.commit_of(scope, along, now)).await?;
+        self.look_at(wake);
+        Ok(Run::new(self.clone(), scope, id))
+    }
+
+    /// The documents that were visible at a version, for another run.
+    async fn copied(
+        &self,
+        scope: TenantScope,
+        run: RunId,
+        version: u64,
+        into: RunId,
+    ) -> Result<Vec<DocumentWrite>, EngineError> {
+        let (mut writes, mut cursor) = (Vec::new(), None);
+        loop {
+            let query = DocumentQuery {
+                run,
+                at: Some(version),
+                key: None,
+                kind: None,
+                tag: None,
+                limit: 200,
+                cursor,
+            };
+            let page = self.store.documents(scope, query).await?;
+            writes.extend(page.items.into_iter().map(|document| DocumentWrite {
+                run: into,
+                key: document.key,
+                op: DocumentOp::Put { kind: document.kind, body: document.body, tags: document.tags },
+            }));
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => return Ok(writes),
+            }
+        }
+    }
+
+    async fn migrate(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        version: u32,
+        mapping: &Mapping,
+        by: &Operator,
+        dry: bool,
+    ) -> Result<Migrated, EngineError> {
+        for _ in 0..MAX_TRIES {
+            let standing = self.load(scope, run).await?;
+            by.check(&standing)?;
+            let to = self.edition(standing.definition().name(), version)?;
+            let now = self.host.now();
+            let change = migrate(standing.definition(), &to.definition, &standing.snapshot, mapping, now)
+                .map_err(|problems: CannotMigrate| EngineError::Invalid(problems.to_string()))?;
+            let migrated = Migrated {
+                version: standing.snapshot.version(),
+                from: standing.snapshot.current_places(),
+                to: change.snapshot.current_places(),
+                is_dry: dry,
+            };
+            if dry {
+                return Ok(migrated);
+            }
+            let mut next = Move::change(Box::new(change), &standing);
+            let detail = json!({"from": standing.definition().hash(), "to": to.definition.hash(), "mapping": mapping});
+            next.along.audit.push(by.audit(run, "run.migrate", &detail));
+            next.along.definitions.push(to.clone());
+            next.repin = Some(to);
+            match self.anyone(scope, &standing, next).await {
+                Ok(()) => return Ok(migrated),
+                Err(Turnless::Moved) => {}
+                Err(turnless) => return Err(turnless.into()),
+            }
+        }
+        Err(EngineError::Contended { run, tries: MAX_TRIES })
+    }
+
+    fn edition(&self, workflow: &Name, version: u32) -> Result<Arc<Workflow>, EngineError> {
+        self.registry.edition(workflow, version).ok_or_else(|| {
+            EngineError::Invalid(format!("no version {version} of workflow `{workflow}` is registered here"))
+        })
+    }
+}
+
+/// Runs what has failed again at once; `None` = nothing has.
+fn retry(mut ledger: Ledger, now: stepwell_core::Timestamp) -> Option<Move> {
+    let stopped = ledger.stopped.take();
+    let waiting = ledger.tries.iter().any(|tries| tries.next.is_some() && !tries.failures.is_empty());
+    if stopped.is_none() && !waiting {
+        return None;
+    }
+    for tries in ledger.tries.iter_mut().filter(|tries| !tries.failures.is_empty()) {
+        tries.next = Some(now);
+        tries.by_hand = true;
+        tries.retries = 0;
+        tries.crashes = 0;
+    }
+    Some(Move::note(ledger))
+}
+
+/// Gives up the signal whose transition failed.
+fn dismiss(mut ledger: Ledger) -> Result<Move, EngineError> {
+    let failed = ledger.stopped.as_ref().and_then(|stopped| stopped.activation);
+    let tries = failed.and_then(|activation| ledger.of(activation)).cloned();
+    let Some(tries) = tries.filter(|tries| matches!(tries.cause, Cause::Signal(_))) else {
+        return Err(EngineError::Invalid(
+            "only a signal whose transition has failed can be dismissed: retry, move or cancel the run".to_owned(),
+        ));
+    };
+    ledger.tries.retain(|other| other.activation != tries.activation);
+    ledger.stopped = None;
+    Ok(Move::note(ledger).taking(tries.message))
+}
+
+/// Puts fields into a document; null takes one out (RFC 7386).
+fn merge(document: &mut Value, fields: &Value) {
+    let Value::Object(fields) = fields else {
+        *document = fields.clone();
+        return;
+    };
+    if !document.is_object() {
+        *document = json!({});
+    }
+    let Value::Object(known) = document else { return };
+    for (key, value) in fields {
+        if value.is_null() {
+            known.remove(key);
+        } else {
+            merge(known.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What this process can run: definitions by hash, and actions and guards by name.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde_json::Value;
+use stepwell_core::snapshot::Activation;
+use stepwell_core::spec::Place;
+use stepwell_core::{Answers, Definition, DefinitionHash, Event, Name, Snapshot, questions};
+use stepwell_store::StoredDefinition;
+
+use crate::action::BoxAction;
+use crate::host::BoxFuture;
+
+/// What a named guard is shown.
+#[derive(Debug, Clone)]
+pub struct GuardInput {
+    /// The run's state.
+    pub snapshot: Arc<Snapshot>,
+    /// The activation that would move.
+    pub activation: Activation,
+    /// The payload of the event.
+    pub payload: Value,
+}
+
+pub(crate) type BoxGuard = Arc<dyn Fn(GuardInput) -> BoxFuture<bool> + Send + Sync>;
+
+/// A definition this process knows.
+pub(crate) struct Workflow {
+    pub(crate) definition: Definition,
+    pub(crate) stored: StoredDefinition,
+    /// It asks guards that are functions.
+    asks: bool,
+    /// It has places that wait for something from outside.
+    pub(crate) has_waits: bool,
+}
+
+impl Workflow {
+    fn new(definition: Definition) -> Self {
+        let stored = StoredDefinition {
+            hash: definition.hash(),
+            workflow: definition.name().clone(),
+            version: definition.version(),
+            body: definition.canonical().into(),
+        };
+        let asks = !definition.named_guards().is_empty();
+        let spec = definition.spec();
+        let waits = |place: &Place| matches!(place, Place::Wait(_));
+        let has_waits = !spec.signals.is_empty() || spec.places.values().any(waits);
+        Workflow { definition, stored, asks, has_waits }
+    }
+}
+
+/// Definitions, actions and guards.
+#[derive(Default)]
+pub(crate) struct Registry {
+    workflows: RwLock<BTreeMap<DefinitionHash, Arc<Workflow>>>,
+    /// The edition that a start by name gets.
+    newest: RwLock<BTreeMap<Name, DefinitionHash>>,
+    pub(crate) actions: BTreeMap<Name, BoxAction>,
+    pub(crate) guards: BTreeMap<Name, BoxGuard>,
+}
+
+impl Registry {
+    /// Makes a definition known; starts by its name get it unless a higher version is known.
+    pub(crate) fn add(&self, definition: Definition) -> Arc<Workflow> {
+        let workflow = self.learn(definition);
+        let definition = &workflow.definition;
+        let mut newest = self.newest.write().unwrap_or_else(PoisonError::into_inner);
+        let older = newest
+            .get(definition.name())
+            .and_then(|hash| self.by_hash(*hash))
+            .is_none_or(|known| known.definition.version() <= definition.version());
+        if older {
+            newest.insert(definition.name().clone(), definition.hash());
+        }
+        drop(newest);
+        workflow
+    }
+
+    /// Makes a definition known for the runs that are pinned to it, and for no new ones.
+    pub(crate) fn learn(&self, definition: Definition) -> Arc<Workflow> {
+        let mut workflows = self.workflows.write().unwrap_or_else(PoisonError::into_inner);
+        let hash = definition.hash();
+        workflows.entry(hash).or_insert_with(|| Arc::new(Workflow::new(definition))).clone()
+    }
+
+    pub(crate) fn by_hash(&self, hash: DefinitionHash) -> Option<Arc<Workflow>> {
+        self.workflows.read().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned()
+    }
+
+    pub(crate) fn by_name(&self, name: &str) -> Option<Arc<Workflow>> {
+        let hash = *self.newest.read().unwrap_or_else(PoisonError::into_inner).get(name)?;
+        self.by_hash(hash)
+    }
+
+    /// The edition of a workflow with this number.
+    pub(crate) fn edition(&self, name: &Name, version: u32) -> Option<Arc<Workflow>> {
+        let workflows = self.workflows.read().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |known: &&Arc<Workflow>| {
+            known.definition.name() == name && known.definition.version() == version
+        };
+        workflows.values().find(is_it).cloned()
+    }
+
+    /// The workflows that can be started by name, but for the engine's own.
+    pub(crate) fn names(&self) -> Vec<Name> {
+        let newest = self.newest.read().unwrap_or_else(PoisonError::into_inner);
+        newest.keys().filter(|name| !name.starts_with("stepwell.")).cloned().collect()
+    }
+
+    /// The definitions of which this process has every action and guard.
+    pub(crate) fn servable(&self) -> Vec<(DefinitionHash, Name)> {
+        let workflows = self.workflows.read().unwrap_or_else(PoisonError::into_inner);
+        let served = workflows.values().filter(|workflow| self.missing(&workflow.definition).is_empty());
+        served.map(|workflow| (workflow.definition.hash(), workflow.definition.name().clone())).collect()
+    }
+
+    /// What a definition needs and this process does not have.
+    pub(crate) fn missing(&self, definition: &Definition) -> Vec<String> {
+        let actions = definition.actions().into_iter().filter(|name| !self.actions.contains_key(*name));
+        let guards = definition.named_guards().into_iter().filter(|name| !self.guards.contains_key(*name));
+        let actions = actions.map(|name| format!("action `{name}`"));
+        actions.chain(guards.map(|name| format!("guard `{name}`"))).collect()
+    }
+
+    /// Asks the named guards that deciding this event needs.
+    pub(crate) async fn answer(
+        &self,
+        workflow: &Workflow,
+        snapshot: &Arc<Snapshot>,
+        event: &Event,
+    ) -> Answers {
+        let mut answers = Answers::none();
+        if !workflow.asks {
+            return answers;
+        }
+        for question in questions(&workflow.definition, snapshot, event) {
+            let (Some(guard), Some(activation)) =
+                (self.guards.get(&question.guard), snapshot.activation(question.activation))
+            else {
+                continue;
+            };
+            let payload = event.payload().clone();
+            let input = GuardInput { snapshot: snapshot.clone(), activation: activation.clone(), payload };
+            let says = guard(input).await;
+            answers.put(question, says);
+        }
+        answers
+    }
+}

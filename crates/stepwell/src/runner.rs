@@ -1,0 +1,320 @@
+//! What an engine does beside its calls: it beats, takes the runs that are due, listens for hints and tidies up.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stepwell_core::{Definition, DefinitionHash, Failure, Name, Timestamp};
+use stepwell_store::{
+    Beat, Claim, Commit, CommitId, Due, Hint, Loaded, Ownership, ProcessId, Record, RecordQuery, Status, Step,
+    Sweep, SweepWhat, TenantScope,
+};
+
+use crate::engine::Inner;
+use crate::error::EngineError;
+use crate::hold::hold;
+use crate::ledger::{Ledger, Stopped};
+use crate::room::Pass;
+use crate::standing::Standing;
+
+/// Runs that are taken from the store in one go.
+const TAKEN_AT_ONCE: usize = 256;
+/// Rows that one sweep removes.
+const SWEPT_AT_ONCE: u32 = 100;
+/// Checkpoints of a schedule that are kept.
+const KEPT_FIRINGS: u64 = 500;
+
+/// Begins to work: says that this process lives, and whose runs are free because theirs do not.
+pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
+    let tenants: Vec<_> = inner.lock_tenants().iter().copied().collect();
+    for tenant in tenants {
+        learn_all(inner, TenantScope::vouched(tenant)).await?;
+    }
+    beat(inner).await?;
+    let spawn = |task| inner.host.spawn.spawn(task);
+    spawn(Box::pin(heartbeat(inner.clone())));
+    spawn(Box::pin(listen(inner.clone())));
+    if inner.options.max_runs > 0 {
+        spawn(Box::pin(take(inner.clone())));
+        spawn(Box::pin(upkeep(inner.clone())));
+    }
+    inner.look_at(Some(inner.host.now()));
+    Ok(())
+}
+
+async fn beat(inner: &Inner) -> Result<(), EngineError> {
+    let (process, now, lease_ms) = (inner.process(), inner.host.now(), inner.options.lease_ms);
+    let mut dead = inner.store.beat(Beat { process, now, lease_ms }).await?;
+    dead.retain(|other| *other != process);
+    if !dead.is_empty() {
+        inner.look_at(Some(now));
+    }
+    inner.set_dead(dead);
+    Ok(())
+}
+
+/// Says that this process lives, three times in a lease. A process that could not say so for as long as its lease is
+/// another one from then on: what it worked on belongs to whoever takes it.
+async fn heartbeat(inner: Arc<Inner>) {
+    let lease_ms = inner.options.lease_ms;
+    let mut last = inner.host.now();
+    loop {
+        let next = inner.host.now().plus_ms((lease_ms / 3).max(1));
+        inner.host.clock.sleep_until(next).await;
+        if inner.is_abandoned() {
+            return;
+        }
+        let now = inner.host.now();
+        if now.ms_since(last) >= lease_ms {
+            tracing::warn!("this process was silent for longer than its lease; it gives up what it worked on");
+            inner.reborn();
+        }
+        match beat(&inner).await {
+            Ok(()) => last = now,
+            Err(error) => tracing::warn!(%error, "the heartbeat could not be written"),
+        }
+    }
+}
+
+/// Hints say which runs may have something to do.
+async fn listen(inner: Arc<Inner>) {
+    let mut hints = inner.store.hints();
+    while let Some(hint) = hints.next().await {
+        if inner.is_abandoned() {
+            return;
+        }
+        match hint {
+            Hint::Run(_, run) => {
+                if !inner.tell_holder(run) {
+                    inner.look_at(Some(inner.host.now()));
+                }
+            }
+            Hint::Missed => {
+                inner.tell_all_holders();
+                inner.look_at(Some(inner.host.now()));
+            }
+            Hint::Cell(..) => {}
+        }
+    }
+}
+
+/// Takes runs that are due, as many as there is room for.
+async fn take(inner: Arc<Inner>) {
+    let mut polled = inner.host.now();
+    while !inner.is_stopping() {
+        let now = inner.host.now();
+        let poll = polled.plus_ms(inner.options.poll_ms);
+        let due = Timestamp::from_micros(inner.due.load(Ordering::Acquire)).min(poll);
+        if due > now {
+            tokio::select! {
+                biased;
+                () = inner.wake.notified() => {}
+                () = inner.host.clock.sleep_until(due) => {}
+            }
+            continue;
+        }
+        polled = now;
+        inner.beat_pulse();
+        inner.due.store(i64::MAX, Ordering::Release);
+        let next = round(&inner, now).await;
+        inner.due.fetch_min(next.micros(), Ordering::AcqRel);
+        if inner.room.free(None) == 0 {
+            inner.room.starve();
+            if inner.room.free(None) == 0 {
+                inner.room.freed().notified().await;
+            }
+        }
+    }
+}
+
+/// Takes what is due now; gives the time of the next look.
+async fn round(inner: &Arc<Inner>, now: Timestamp) -> Timestamp {
+    let dead = inner.dead();
+    let poll = now.plus_ms(inner.options.poll_ms);
+    let dues = match inner.store.due(dead.clone()).await {
+        Ok(dues) => dues,
+        Err(error) => {
+            tracing::warn!(%error, "the store could not say what is due");
+            return poll;
+        }
+    };
+    let mut next = poll;
+    for Due { tenant, at } in dues {
+        inner.lock_tenants().insert(tenant);
+        if at > now {
+            next = next.min(at);
+            continue;
+        }
+        let scope = TenantScope::vouched(tenant);
+        match claim(inner, scope, &dead, now).await {
+            // What is due there is not for this process.
+            Ok(0) => {
+                if let Err(error) = learn_all(inner, scope).await {
+                    tracing::warn!(%error, "the definitions of a tenant could not be read");
+                }
+            }
+            Ok(_) => next = next.min(now.plus_ms(inner.options.tick_ms)),
+            Err(error) => tracing::warn!(%error, "runs could not be taken"),
+        }
+    }
+    next
+}
+
+/// Takes runs of one tenant; gives how many.
+async fn claim(
+    inner: &Arc<Inner>,
+    scope: TenantScope,
+    dead: &[ProcessId],
+    now: Timestamp,
+) -> Result<usize, EngineError> {
+    let (limited, free): (Vec<_>, Vec<_>) =
+        inner.registry.servable().into_iter().partition(|(_, name)| inner.room.limits(name));
+    let all = free.iter().map(|(hash, _)| *hash).collect();
+    let mut taken = claim_for(inner, scope, None, all, dead, now).await?;
+    let mut names: Vec<Name> = limited.iter().map(|(_, name)| name.clone()).collect();
+    names.dedup();
+    for name in names {
+        let own = limited.iter().filter(|(_, other)| *other == name).map(|(hash, _)| *hash).collect();
+        taken += claim_for(inner, scope, Some(&name), own, dead, now).await?;
+    }
+    Ok(taken)
+}
+
+async fn claim_for(
+    inner: &Arc<Inner>,
+    scope: TenantScope,
+    workflow: Option<&Name>,
+    definitions: Vec<DefinitionHash>,
+    dead: &[ProcessId],
+    now: Timestamp,
+) -> Result<usize, EngineError> {
+    let room = inner.room.free(workflow).min(TAKEN_AT_ONCE);
+    let mut passes: Vec<Pass> = (0..room).map_while(|_| inner.room.enter_as(workflow)).collect();
+    if passes.is_empty() || definitions.is_empty() {
+        return Ok(0);
+    }
+    let claim = Claim {
+        by: inner.process(),
+        now,
+        limit: passes.len() as u32,
+        definitions: Some(definitions),
+        dead: dead.to_vec(),
+    };
+    let loaded = inner.store.claim(scope, claim).await?;
+    let taken = loaded.len();
+    for loaded in loaded {
+        let Some(pass) = passes.pop() else { break };
+        match Standing::new(&inner.registry, loaded.clone()) {
+            Ok(standing) => hold(inner.clone(), scope, standing, None, pass),
+            Err(error) => unreadable(inner, scope, loaded, &error).await,
+        }
+    }
+    Ok(taken)
+}
+
+/// A run that cannot be read stands still with that as its error, instead of being taken again and again.
+async fn unreadable(inner: &Inner, scope: TenantScope, loaded: Loaded, error: &EngineError) {
+    let now = inner.host.now();
+    let failure = Failure::new("unreadable", error.to_string()).finally();
+    let stopped = Some(Stopped { at: now, error: failure, activation: None });
+    let ledger = Ledger { stopped, fence: loaded.head.fence + 1, ..Ledger::default() };
+    let mut commit = Commit::new(CommitId(inner.host.ids.next()), now);
+    commit.step = Some(Step {
+        fence: Some(loaded.head.fence),
+        head: loaded.head,
+        next: None,
+        status: Status::Failed,
+        wake: None,
+        owner: Ownership::Release,
+        attempt: ledger.write(),
+        definition: None,
+        take: Vec::new(),
+        open: Vec::new(),
+        close: Vec::new(),
+    });
+    if let Err(error) = inner.store.commit(scope, commit).await {
+        tracing::error!(%error, "a run that cannot be read could not be put aside");
+    }
+}
+
+/// Learns a definition from the store, for the runs that are pinned to it.
+pub(crate) async fn learn(inner: &Inner, scope: TenantScope, hash: DefinitionHash) -> Result<(), EngineError> {
+    let page = inner.store.records(scope, RecordQuery::Definition(hash)).await?;
+    page.items.iter().for_each(|record| learn_one(inner, scope, record));
+    Ok(())
+}
+
+/// Learns every definition that a tenant's runs may be pinned to.
+async fn learn_all(inner: &Inner, scope: TenantScope) -> Result<(), EngineError> {
+    let mut cursor = None;
+    loop {
+        let query = RecordQuery::Definitions { workflow: None, limit: 200, cursor };
+        let page = inner.store.records(scope, query).await?;
+        page.items.iter().for_each(|record| learn_one(inner, scope, record));
+        match page.next {
+            Some(next) => cursor = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn learn_one(inner: &Inner, scope: TenantScope, record: &Record) {
+    let Record::Definition(stored) = record else { return };
+    if inner.registry.by_hash(stored.hash).is_none() {
+        match Definition::from_canonical_within(&stored.body, &inner.options.limits) {
+            Ok(definition) => drop(inner.registry.learn(definition)),
+            Err(error) => {
+                tracing::error!(workflow = %stored.workflow, %error, "a stored definition cannot be read");
+                return;
+            }
+        }
+    }
+    inner.stored(scope, &[stored.hash]);
+}
+
+/// Tidies up, a little at a time.
+async fn upkeep(inner: Arc<Inner>) {
+    loop {
+        let next = inner.host.now().plus_ms(inner.options.upkeep_ms);
+        inner.host.clock.sleep_until(next).await;
+        if inner.is_stopping() {
+            return;
+        }
+        let tenants: Vec<_> = inner.lock_tenants().iter().copied().collect();
+        for tenant in tenants {
+            if let Err(error) = tidy(&inner, TenantScope::vouched(tenant)).await {
+                tracing::warn!(%error, "tidying up came to nothing");
+            }
+        }
+    }
+}
+
+async fn tidy(inner: &Inner, scope: TenantScope) -> Result<(), EngineError> {
+    let now = inner.host.now();
+    let mut what = vec![SweepWhat::Keys, SweepWhat::Cells];
+    if let Some(retention_ms) = inner.options.retention_ms {
+        let micros = now.micros().saturating_sub((retention_ms as i64).saturating_mul(1_000));
+        what.push(SweepWhat::Runs { ended_before: Timestamp::from_micros(micros) });
+    }
+    // A schedule lives for ever and has a checkpoint for each firing.
+    let runs = crate::schedule::runs(&*inner.store, scope).await?;
+    what.extend(runs.into_iter().map(|run| SweepWhat::History { run, keep: KEPT_FIRINGS }));
+    for what in what {
+        while inner.store.sweep(scope, Sweep { now, limit: SWEPT_AT_ONCE, what }).await?.more {
+            if inner.is_stopping() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits until every run is let go of, for a bounded time.
+pub(crate) async fn release(inner: &Inner) {
+    let until = inner.host.now().plus_ms(Duration::from_secs(5).as_millis() as u64);
+    tokio::select! {
+        biased;
+        () = inner.all_let_go() => {}
+        () = inner.host.clock.sleep_until(until) => {}
+    }
+}

@@ -1,0 +1,277 @@
+//! Cron schedules. A schedule is itself a durable run: it sleeps until its next firing, starts the workflow and plans
+//! the next, in one commit. So a firing happens once, whoever's process dies, and there is nothing else to keep.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepwell_core::spec::{Transition, Trigger};
+use stepwell_core::{Definition, Name, RunId, Spec, Timestamp};
+use stepwell_store::{Record, RecordQuery, RunQuery, Status, TenantScope};
+
+use crate::action::ActionError;
+use crate::cron::{Cron, CronError, Missed, Overlap};
+use crate::cx::Cx;
+use crate::engine::{Builder, Engine};
+use crate::error::EngineError;
+use crate::signal::Signal;
+use crate::start::{START, Start, run_of};
+
+/// The workflow that schedules are runs of. Names that begin with `stepwell.` are the engine's.
+pub const WORKFLOW: &str = "stepwell.schedule";
+const FIRE: &str = "stepwell.schedule.fire";
+const PLAN: &str = "stepwell.schedule.plan";
+/// A firing this late is not a missed one.
+const GRACE_MS: u64 = 60_000;
+/// Firings that are made up for in one commit.
+const FIRED_AT_ONCE: usize = 100;
+
+/// When a workflow is started by itself, and with what.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Schedule {
+    /// The schedule's name.
+    pub name: String,
+    /// Five fields, or six with seconds.
+    pub cron: String,
+    /// The time zone in which the fields are read.
+    #[serde(default = "utc")]
+    pub time_zone: String,
+    /// The workflow it starts.
+    pub workflow: Name,
+    /// What each run begins with.
+    #[serde(default)]
+    pub input: Value,
+    /// What happens to firings that were missed.
+    #[serde(default)]
+    pub missed: Missed,
+    /// What happens while the last run is still going.
+    #[serde(default)]
+    pub overlap: Overlap,
+}
+
+impl Schedule {
+    /// A schedule in UTC.
+    pub fn new(name: impl Into<String>, cron: impl Into<String>, workflow: impl Into<Name>) -> Self {
+        Schedule {
+            name: name.into(),
+            cron: cron.into(),
+            time_zone: utc(),
+            workflow: workflow.into(),
+            input: Value::Null,
+            missed: Missed::default(),
+            overlap: Overlap::default(),
+        }
+    }
+
+    /// The time zone in which its fields are read.
+    #[must_use]
+    pub fn time_zone(mut self, time_zone: impl Into<String>) -> Self {
+        self.time_zone = time_zone.into();
+        self
+    }
+
+    /// What each run begins with.
+    #[must_use]
+    pub fn input(mut self, input: Value) -> Self {
+        self.input = input;
+        self
+    }
+
+    /// What happens to firings that were missed.
+    #[must_use]
+    pub fn missed(mut self, missed: Missed) -> Self {
+        self.missed = missed;
+        self
+    }
+
+    /// What happens while the last run is still going.
+    #[must_use]
+    pub fn overlap(mut self, overlap: Overlap) -> Self {
+        self.overlap = overlap;
+        self
+    }
+
+    fn parsed(&self) -> Result<Cron, CronError> {
+        Cron::parse(&self.cron, &self.time_zone)
+    }
+}
+
+/// A schedule as it stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Scheduled {
+    /// The schedule.
+    pub schedule: Schedule,
+    /// When it fires next.
+    pub next: Timestamp,
+    /// It does not fire until it is put again.
+    #[serde(default)]
+    pub is_off: bool,
+    /// How often it has fired.
+    #[serde(default)]
+    pub fired: u64,
+    /// Firings that did not start a run, because the last one was still going.
+    #[serde(default)]
+    pub skipped: u64,
+    /// The run it started last.
+    #[serde(default)]
+    pub last_run: Option<RunId>,
+}
+
+impl Engine {
+    /// Puts a schedule: a new one, or another edition of the one that has this name. Gives the run that is the schedule.
+    pub async fn put_schedule(&self, schedule: Schedule) -> Result<RunId, EngineError> {
+        let wrong = |error: &dyn std::fmt::Display| {
+            EngineError::Invalid(format!("schedule `{}`: {error}", schedule.name))
+        };
+        if schedule.name.is_empty() {
+            return Err(EngineError::Invalid("a schedule needs a name".to_owned()));
+        }
+        let cron = schedule.parsed().map_err(|error| wrong(&error))?;
+        self.inner.workflow(&schedule.workflow).map_err(|error| wrong(&error))?;
+        let next = cron.next_after(self.now()).unwrap_or(Timestamp::MAX);
+        let planned = Scheduled { schedule, next, is_off: false, fired: 0, skipped: 0, last_run: None };
+        if let Some(run) = self.schedule_run(&planned.schedule.name).await? {
+            self.signal(run, Signal::new("PUT").with(&planned)).await?;
+            return Ok(run);
+        }
+        let start = Start::new(WORKFLOW).key(key(&planned.schedule.name)).input(&planned);
+        match self.start_once(start).await {
+            Ok(started) => Ok(started.run.id()),
+            // Somebody has put one of this name at the same time.
+            Err(EngineError::KeyReused { .. }) => {
+                let name = &planned.schedule.name;
+                let run = self.schedule_run(name).await?;
+                let run = run.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` came and went")))?;
+                self.signal(run, Signal::new("PUT").with(&planned)).await?;
+                Ok(run)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Switches a schedule off: it does not fire until it is put again.
+    pub async fn remove_schedule(&self, name: &str) -> Result<(), EngineError> {
+        let run = self.schedule_run(name).await?;
+        let run = run.ok_or_else(|| EngineError::Invalid(format!("there is no schedule `{name}`")))?;
+        self.signal(run, Signal::new("OFF")).await?;
+        Ok(())
+    }
+
+    /// A schedule as it stands.
+    pub async fn schedule(&self, name: &str) -> Result<Option<Scheduled>, EngineError> {
+        let Some(run) = self.schedule_run(name).await? else { return Ok(None) };
+        let view = self.run(run).view().await?;
+        let read = Scheduled::deserialize(view.snapshot.context());
+        read.map(Some).map_err(|error| EngineError::Unreadable { run, why: error.to_string() })
+    }
+
+    /// All schedules, those that are off too, newest first.
+    pub async fn schedules(&self) -> Result<Vec<Scheduled>, EngineError> {
+        let (mut found, mut cursor) = (Vec::new(), None);
+        loop {
+            let query =
+                RunQuery { workflow: Some(WORKFLOW.into()), limit: 200, cursor, ..RunQuery::default() };
+            let page = self.store().runs(self.scope(), query).await?;
+            for summary in page.items.iter().filter(|summary| !summary.status.is_final()) {
+                let view = self.run(summary.run).view().await?;
+                let read = Scheduled::deserialize(view.snapshot.context());
+                let run = summary.run;
+                found.push(read.map_err(|error| EngineError::Unreadable { run, why: error.to_string() })?);
+            }
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    async fn schedule_run(&self, name: &str) -> Result<Option<RunId>, EngineError> {
+        let query = RecordQuery::Key { operation: START.to_owned(), key: key(name), now: self.now() };
+        let page = self.store().records(self.scope(), query).await?;
+        match page.items.into_iter().next() {
+            Some(Record::Key(record)) => run_of(record.answer.as_ref()).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn key(name: &str) -> String {
+    format!("schedule:{name}")
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
+}
+
+/// Every engine can run schedules.
+pub(crate) fn equip(builder: Builder) -> Builder {
+    builder.workflow(definition()).action(FIRE, fire).action(PLAN, plan)
+}
+
+fn definition() -> Definition {
+    let planned = |id: &str| Transition::new(id, "planned", "planned");
+    let spec = Spec::new(WORKFLOW)
+        .initial("planned")
+        .step("planned")
+        .step("off")
+        .end("over")
+        .signal("PUT")
+        .signal("OFF")
+        .signal("END")
+        .transition(planned("fire").on(Trigger::Until("context.next".to_owned())).action(FIRE).timeout_ms(60_000))
+        .transition(planned("put").on_signal("PUT").action(PLAN))
+        .transition(Transition::new("again", "off", "planned").on_signal("PUT").action(PLAN))
+        .transition(Transition::new("off", "planned", "off").on_signal("OFF").action(PLAN))
+        .transition(Transition::new("end", "off", "over").on_signal("END"));
+    spec.build().expect("the workflow of schedules is sound: every engine's tests build it")
+}
+
+/// Fires what is due and plans what is next.
+async fn fire(cx: Cx) -> Result<u64, ActionError> {
+    let mut state: Scheduled = cx.state()?;
+    let cron = state.schedule.parsed().map_err(|error| ActionError::from(error).finally())?;
+    let due = cron.firings(state.next, cx.now(), state.schedule.missed, GRACE_MS, FIRED_AT_ONCE);
+    let mut started = 0;
+    for _ in &due.fire {
+        let going = match state.last_run {
+            Some(run) if started == 0 => cx.status_of(run).await?.is_some_and(|status| !status.is_final()),
+            // One that is started in this very commit is going.
+            Some(_) => true,
+            None => false,
+        };
+        if going && state.schedule.overlap == Overlap::Skip {
+            state.skipped += 1;
+            continue;
+        }
+        let start = Start::new(state.schedule.workflow.clone()).input(&state.schedule.input);
+        state.last_run = Some(cx.start(start)?);
+        started += 1;
+    }
+    state.fired += started;
+    state.next = due.next.unwrap_or(Timestamp::MAX);
+    cx.set_state(&state)?;
+    Ok(started)
+}
+
+/// Another edition of the schedule, or its end until there is one.
+async fn plan(cx: Cx) -> Result<(), ActionError> {
+    let mut state: Scheduled = cx.state()?;
+    if cx.payload().is_null() {
+        state.is_off = true;
+    } else {
+        let put = Scheduled::deserialize(cx.payload())?;
+        state = Scheduled { schedule: put.schedule, next: put.next, is_off: false, ..state };
+    }
+    cx.set_state(&state)
+}
+
+/// The runs that are schedules, whose history is kept short.
+pub(crate) async fn runs(
+    store: &dyn stepwell_store::Store,
+    scope: TenantScope,
+) -> Result<Vec<RunId>, EngineError> {
+    let query = RunQuery { workflow: Some(WORKFLOW.into()), limit: 200, ..RunQuery::default() };
+    let page = store.runs(scope, query).await?;
+    let going = page.items.into_iter().filter(|run| run.status != Status::Completed);
+    Ok(going.map(|run| run.run).collect())
+}

@@ -1,0 +1,226 @@
+//! A signal comes: it moves the run, begins an action, is kept for later, or is refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use stepwell_core::dispatch::Retrial;
+use stepwell_core::{Decision, Event, Name, Refusal, Rejected, RunId, dispatch};
+use stepwell_store::{KeyWrite, Lives, Record, RecordQuery, Refused, TenantScope};
+
+use crate::engine::{Inner, Run};
+use crate::error::EngineError;
+use crate::ledger::Tries;
+use crate::post::Says;
+use crate::standing::{Along, Flying, Move, Standing};
+use crate::start::{self, START, Start, Started};
+use crate::turn::{By, MAX_TRIES, Turnless};
+
+/// A signal to a run.
+#[derive(Debug, Clone)]
+pub struct Signal {
+    pub(crate) name: Name,
+    brings: Result<Value, String>,
+    id: Option<String>,
+    strict: bool,
+    kept_ms: Option<u64>,
+}
+
+/// What became of a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Signalled {
+    /// It has moved the run, or begun the action that will.
+    Taken,
+    /// Nothing takes it now: it is kept, and offered whenever the run comes to rest.
+    Kept,
+}
+
+impl Signal {
+    /// A signal without a payload.
+    pub fn new(name: impl Into<Name>) -> Self {
+        Signal { name: name.into(), brings: Ok(Value::Null), id: None, strict: false, kept_ms: None }
+    }
+
+    /// What it brings.
+    #[must_use]
+    pub fn with<T: Serialize + ?Sized>(mut self, payload: &T) -> Self {
+        self.brings = serde_json::to_value(payload).map_err(|error| error.to_string());
+        self
+    }
+
+    /// The same id is the same signal, for the life of the run.
+    #[must_use]
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// It is refused if nothing takes it now, instead of being kept.
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// How long it is kept if nothing takes it now.
+    #[must_use]
+    pub fn kept_for(mut self, time: Duration) -> Self {
+        self.kept_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    fn payload(&self) -> Result<Value, EngineError> {
+        self.brings.clone().map_err(|why| {
+            EngineError::Invalid(format!("the payload of `{}` cannot be written as JSON: {why}", self.name))
+        })
+    }
+
+    fn key(&self, run: RunId, payload: &Value, came_to: Signalled) -> Option<KeyWrite> {
+        let request = json!([self.name, payload]).to_string();
+        self.id.as_ref().map(|id| KeyWrite {
+            operation: format!("signal:{run}"),
+            key: id.clone(),
+            request: Sha256::digest(request.as_bytes()).into(),
+            answer: serde_json::to_vec(&came_to).map(Bytes::from).expect("a word is plain data"),
+            lives: Lives::WithRun(run),
+        })
+    }
+}
+
+impl Inner {
+    pub(crate) async fn signal(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        signal: &Signal,
+    ) -> Result<Signalled, EngineError> {
+        let payload = signal.payload()?;
+        for _ in 0..MAX_TRIES {
+            let standing = self.load(scope, run).await?;
+            let came_to = match self.received(&standing, signal, &payload).await? {
+                Some(next) => self.take(scope, &standing, next, signal, &payload).await,
+                None => self.keep(scope, run, signal, &payload).await,
+            };
+            match came_to {
+                Ok(came_to) => return Ok(came_to),
+                Err(Turnless::Moved) => {}
+                Err(Turnless::Refused(Refused::Done { answer, .. })) => {
+                    return serde_json::from_slice(&answer)
+                        .map_err(|error| EngineError::Unreadable { run, why: error.to_string() });
+                }
+                Err(Turnless::Refused(Refused::NoTarget { .. })) => return Err(Refusal::Terminal.into()),
+                Err(turnless) => return Err(turnless.into()),
+            }
+        }
+        Err(EngineError::Contended { run, tries: MAX_TRIES })
+    }
+
+    /// Signals the run that has this key, or begins it with the signal.
+    pub(crate) async fn start_or_signal(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        start: &Start,
+        signal: &Signal,
+    ) -> Result<Started, EngineError> {
+        let Some(key) = &start.key else {
+            let why = "a start that may turn out to be a signal needs a key: it says which run is meant";
+            return Err(EngineError::Invalid(why.to_owned()));
+        };
+        let payload = signal.payload()?;
+        for _ in 0..MAX_TRIES {
+            let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.host.now() };
+            let known = self.store.records(scope, query).await?.items.into_iter().next();
+            let Some(Record::Key(record)) = known else {
+                match self.start(scope, start, Some((&signal.name, &payload))).await {
+                    Ok(started) if started.is_new => return Ok(started),
+                    // Somebody else has begun it meanwhile: then it is signalled.
+                    Ok(_) | Err(EngineError::KeyReused { .. }) => continue,
+                    Err(error) => return Err(error),
+                }
+            };
+            let run = start::run_of(record.answer.as_ref())?;
+            self.signal(scope, run, signal).await?;
+            return Ok(Started { run: Run::new(self.clone(), scope, run), is_new: false });
+        }
+        Err(EngineError::Invalid(format!("the run with key `{key}` came and went {MAX_TRIES} times")))
+    }
+
+    /// What a signal does to the run as it stands; `None` = it is kept.
+    async fn received(
+        &self,
+        standing: &Standing,
+        signal: &Signal,
+        payload: &Value,
+    ) -> Result<Option<Move>, EngineError> {
+        let event = Event::Signalled { signal: signal.name.clone(), payload: payload.clone() };
+        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await;
+        let now = self.host.now();
+        let decided = dispatch(standing.definition(), &standing.snapshot, &event, &answers, now);
+        let stands = standing.suspended || standing.ledger.stopped.is_some() || standing.is_pending(now);
+        match decided {
+            Ok(_) if stands => Ok(None),
+            Ok(Decision::Change(change)) => {
+                let stopped = change.stopped.clone();
+                let mut next = Move::change(change, standing);
+                next.ledger.stopped =
+                    stopped.map(|error| crate::ledger::Stopped { at: now, error, activation: None });
+                Ok(Some(next))
+            }
+            // Somebody works on the run: whether the activation is free only the owner knows.
+            Ok(Decision::Act(_)) if standing.head.owner.is_some() => Ok(None),
+            Ok(Decision::Act(call)) => {
+                let mut ledger = standing.ledger.clone();
+                if ledger.of(call.activation).is_some_and(|tries| tries.next.is_some()) {
+                    return Ok(None);
+                }
+                ledger.tries.retain(|tries| tries.activation != call.activation);
+                let first = Tries { next: Some(now), by_hand: true, ..Tries::new(&Retrial::of(&call), None) };
+                ledger.tries.push(first.bringing(payload));
+                Ok(Some(Move::note(ledger)))
+            }
+            Ok(Decision::Retry { .. } | Decision::Stop(_)) => Ok(None),
+            Err(Rejected::Refused(Refusal::NoActiveSource { .. })) if !signal.strict => Ok(None),
+            Err(rejected) => Err(rejected.into()),
+        }
+    }
+
+    async fn take(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        standing: &Standing,
+        mut next: Move,
+        signal: &Signal,
+        payload: &Value,
+    ) -> Result<Signalled, Turnless> {
+        next.along.keys.extend(signal.key(standing.run(), payload, Signalled::Taken));
+        let free = standing.head.owner.is_none() && !self.is_stopping();
+        let pass = if free { self.room.enter(standing.definition().name()) } else { None };
+        let by = By::Anyone(pass.as_ref().map(|_| self.process()));
+        let turned = self.turn(scope, standing, next, &Flying::new(), by).await?;
+        self.tell_holder(standing.run());
+        self.go_on(scope, turned, pass);
+        Ok(Signalled::Taken)
+    }
+
+    async fn keep(
+        &self,
+        scope: TenantScope,
+        run: RunId,
+        signal: &Signal,
+        payload: &Value,
+    ) -> Result<Signalled, Turnless> {
+        let now = self.host.now();
+        let says = Says::Signal { name: signal.name.clone(), payload: payload.clone() };
+        let kept_ms = signal.kept_ms.unwrap_or(self.options.signal_kept_ms);
+        let mut along = Along { send: vec![says.kept(run, now.plus_ms(kept_ms))], ..Along::default() };
+        along.keys.extend(signal.key(run, payload, Signalled::Kept));
+        self.apply(scope, self.commit_of(scope, along, now)).await?;
+        self.tell_holder(run);
+        self.look_at(Some(now));
+        Ok(Signalled::Kept)
+    }
+}

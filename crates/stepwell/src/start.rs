@@ -1,0 +1,344 @@
+//! How a run begins: at once or later, once per key, for a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use stepwell_core::{Definition, Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
+use stepwell_store::{
+    Chain, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Refused, Status, TenantScope,
+};
+
+use crate::engine::{Inner, Run};
+use crate::error::EngineError;
+use crate::ledger::{ChildNote, Ledger};
+use crate::look::Next;
+use crate::post::Says;
+use crate::registry::Workflow;
+use crate::standing::{Along, Flying, Standing};
+use crate::turn::{Turned, Turnless, open_waits_of};
+
+/// The operation under which the keys of starts are kept.
+pub(crate) const START: &str = "start";
+
+/// A run that is to begin.
+#[derive(Debug, Clone)]
+pub struct Start {
+    pub(crate) workflow: Name,
+    pub(crate) input: Result<Value, String>,
+    pub(crate) id: Option<RunId>,
+    pub(crate) key: Option<String>,
+    begins: Option<When>,
+    deadline: Option<When>,
+    waits_on_failure: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum When {
+    At(Timestamp),
+    In(Duration),
+}
+
+impl When {
+    fn after(self, now: Timestamp) -> Timestamp {
+        match self {
+            When::At(at) => at,
+            When::In(pause) => now.plus_ms(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+impl Start {
+    /// A run of this workflow, without data.
+    pub fn new(workflow: impl Into<Name>) -> Self {
+        Start {
+            workflow: workflow.into(),
+            input: Ok(Value::Null),
+            id: None,
+            key: None,
+            begins: None,
+            deadline: None,
+            waits_on_failure: false,
+        }
+    }
+
+    /// The data it begins with: an object.
+    #[must_use]
+    pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
+        self.input = serde_json::to_value(input).map_err(|error| error.to_string());
+        self
+    }
+
+    /// Its id; without this it gets a new one.
+    #[must_use]
+    pub fn id(mut self, id: RunId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// The same key gives the same run, as long as that run is there.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// It begins then; until then it is pending.
+    #[must_use]
+    pub fn at(mut self, at: Timestamp) -> Self {
+        self.begins = Some(When::At(at));
+        self
+    }
+
+    /// It begins after a while.
+    #[must_use]
+    pub fn after(mut self, pause: Duration) -> Self {
+        self.begins = Some(When::In(pause));
+        self
+    }
+
+    /// If it has not ended by then, it is cancelled.
+    #[must_use]
+    pub fn deadline(mut self, at: Timestamp) -> Self {
+        self.deadline = Some(When::At(at));
+        self
+    }
+
+    /// If it has not ended after this time, it is cancelled.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> Self {
+        self.deadline = Some(When::In(time));
+        self
+    }
+
+    /// For a child: its parent does not hear that it has failed, only that it has completed or was cancelled.
+    #[must_use]
+    pub fn wait_on_failure(mut self) -> Self {
+        self.waits_on_failure = true;
+        self
+    }
+
+    /// A hash of what is asked for: the same key with another request is an error.
+    fn request(&self, definition: &Definition, also: &Value) -> [u8; 32] {
+        let asked = json!([definition.name(), self.input.as_ref().ok(), also]).to_string();
+        Sha256::digest(asked.as_bytes()).into()
+    }
+}
+
+/// A run that is about to begin.
+pub(crate) struct Fresh {
+    pub(crate) new: NewRun,
+    pub(crate) standing: Standing,
+    pub(crate) next: Next,
+}
+
+impl Inner {
+    pub(crate) fn workflow(&self, name: &Name) -> Result<Arc<Workflow>, EngineError> {
+        self.registry.by_name(name).ok_or_else(|| {
+            let known: Vec<_> = self.registry.names().iter().map(|name| format!("`{name}`")).collect();
+            let hint = if known.is_empty() {
+                ": none is".to_owned()
+            } else {
+                format!("; there are {}", known.join(", "))
+            };
+            EngineError::UnknownWorkflow { name: name.clone(), hint }
+        })
+    }
+
+    /// A run that is about to begin; `owner` works on it at once if there is something to do.
+    pub(crate) async fn fresh(
+        &self,
+        wanted: &Start,
+        run: RunId,
+        parent: Option<(Parent, RunId)>,
+        owner: Option<ProcessId>,
+    ) -> Result<Fresh, EngineError> {
+        let workflow = self.workflow(&wanted.workflow)?;
+        let now = self.host.now();
+        let input = wanted.input.clone().map_err(|why| {
+            EngineError::Invalid(format!("the input of `{}` cannot be written as JSON: {why}", wanted.workflow))
+        })?;
+        let begins = wanted.begins.map_or(now, |when| when.after(now)).max(now);
+        let change = start(&workflow.definition, run, input, begins)?;
+        let (parent, root) = match parent {
+            Some((parent, root)) => (Some(parent), root),
+            None => (None, run),
+        };
+        let child = wanted.waits_on_failure.then(|| ChildNote { waits_on_failure: true, told: false });
+        let deadline = wanted.deadline.map(|when| when.after(now));
+        let mut ledger = Ledger { deadline, child, ..Ledger::default() };
+        ledger.stopped = change
+            .stopped
+            .clone()
+            .map(|error| crate::ledger::Stopped { at: now, error, activation: None });
+        let first = self.checkpoint(&change.snapshot, &change.entry)?;
+        let head = Head {
+            run,
+            revision: 0,
+            version: change.snapshot.version(),
+            fence: 0,
+            owner: None,
+            status: Status::Running,
+            wake: Some(now),
+            inbox_seen: 0,
+            state: first.state.clone(),
+            chain: Chain::default(),
+        };
+        let standing = Standing {
+            head,
+            workflow: workflow.clone(),
+            snapshot: Arc::new(change.snapshot),
+            ledger,
+            crashes: 0,
+            inbox: Vec::new(),
+            parent: parent.clone(),
+            root,
+            suspended: false,
+        };
+        let next = self.look(&standing, &Flying::new(), now).await;
+        let (status, wake, owner) = match &next {
+            Next::Rest(rest) => (rest.status, rest.wake, None),
+            _ => (Status::Running, Some(now), owner),
+        };
+        let new = NewRun {
+            run,
+            workflow: workflow.definition.name().clone(),
+            definition: workflow.definition.hash(),
+            version: standing.snapshot.version(),
+            first,
+            status,
+            wake,
+            owner,
+            parent,
+            root,
+            attempt: standing.ledger.write(),
+            open: open_waits_of(&workflow.definition, &standing.snapshot),
+        };
+        Ok(Fresh { new, standing, next })
+    }
+
+    /// The same for a run that goes along with another's commit.
+    pub(crate) async fn begin(
+        &self,
+        wanted: &Start,
+        run: RunId,
+        parent: Option<(Parent, RunId)>,
+    ) -> Result<(NewRun, Arc<Workflow>), EngineError> {
+        let fresh = self.fresh(wanted, run, parent, None).await?;
+        Ok((fresh.new, fresh.standing.workflow))
+    }
+
+    /// Begins a run, with a first signal if one is given.
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        wanted: &Start,
+        first: Option<(&Name, &Value)>,
+    ) -> Result<Started, EngineError> {
+        let workflow = self.workflow(&wanted.workflow)?;
+        let run = wanted.id.unwrap_or_else(|| RunId::new(self.host.ids.next()));
+        let pass = if self.is_stopping() || first.is_some() { None } else { self.room.enter(&wanted.workflow) };
+        let owner = pass.as_ref().map(|_| self.process());
+        let Fresh { new, mut standing, next } = self.fresh(wanted, run, None, owner).await?;
+        let mut along = Along { definitions: vec![workflow.clone()], ..Along::default() };
+        let also = match first {
+            Some((name, payload)) => {
+                self.check_signal(&standing, name, payload).await?;
+                let says = Says::Signal { name: name.clone(), payload: payload.clone() };
+                along.send.push(says.kept(run, self.host.now().plus_ms(self.options.signal_kept_ms)));
+                json!([name, payload])
+            }
+            None => Value::Null,
+        };
+        along.keys.extend(wanted.key.as_ref().map(|key| KeyWrite {
+            operation: START.to_owned(),
+            key: key.clone(),
+            request: wanted.request(&workflow.definition, &also),
+            answer: run.to_string().into(),
+            lives: Lives::WithRun(run),
+        }));
+        let owned = new.owner.is_some();
+        along.create.push(new);
+        let handle = Run::new(self.clone(), scope, run);
+        let commit = self.commit_of(scope, along, self.host.now());
+        match self.apply(scope, commit).await {
+            Ok(committed) => {
+                let head = committed.and_then(|committed| committed.created.into_iter().next());
+                match (head, owned) {
+                    (Some(head), true) => {
+                        standing.head = head;
+                        self.published(scope, &standing);
+                        self.go_on(scope, Turned { standing, next }, pass);
+                    }
+                    (Some(head), false) => {
+                        standing.head = head;
+                        self.published(scope, &standing);
+                        self.look_at(standing.head.wake);
+                    }
+                    // The answer was lost: whoever owns the run by now finds it as an orphan's or by its time.
+                    (None, _) => self.adopt(scope, run, pass).await?,
+                }
+                Ok(Started { run: handle, is_new: true })
+            }
+            Err(Turnless::Refused(Refused::Done { answer, .. })) => {
+                let run = run_of(Some(&answer))?;
+                Ok(Started { run: Run::new(self.clone(), scope, run), is_new: false })
+            }
+            Err(Turnless::Moved) => {
+                Err(EngineError::Invalid(format!("run {run} was not started: its commit was lost; start it again")))
+            }
+            Err(turnless) => Err(turnless.into()),
+        }
+    }
+
+    /// A signal that the definition does not know, or whose payload does not fit, begins no run.
+    async fn check_signal(
+        &self,
+        standing: &Standing,
+        name: &Name,
+        payload: &Value,
+    ) -> Result<(), EngineError> {
+        let event = Event::Signalled { signal: name.clone(), payload: payload.clone() };
+        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await;
+        let decided = dispatch(standing.definition(), &standing.snapshot, &event, &answers, self.host.now());
+        match decided {
+            Err(Rejected::Refused(refusal @ (Refusal::UnknownSignal { .. } | Refusal::PayloadUnfit { .. }))) => {
+                Err(refusal.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Goes on with a run whose commit made this process its owner and whose answer was lost.
+    async fn adopt(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        pass: Option<crate::room::Pass>,
+    ) -> Result<(), EngineError> {
+        let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
+        let standing = Standing::new(&self.registry, loaded)?;
+        let next = self.look(&standing, &Flying::new(), self.host.now()).await;
+        self.go_on(scope, Turned { standing, next }, pass);
+        Ok(())
+    }
+}
+
+/// The run that the record of a start's key names.
+pub(crate) fn run_of(answer: Option<&Bytes>) -> Result<RunId, EngineError> {
+    let text = answer.and_then(|answer| std::str::from_utf8(answer).ok());
+    let run = text.and_then(|text| text.parse().ok());
+    run.ok_or_else(|| EngineError::Invalid("the key's record names no run".to_owned()))
+}
+
+/// A run, and whether it was begun just now or had been before under the same key.
+#[derive(Debug, Clone)]
+pub struct Started {
+    /// The run.
+    pub run: Run,
+    /// It was begun just now.
+    pub is_new: bool,
+}

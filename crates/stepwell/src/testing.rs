@@ -1,0 +1,126 @@
+//! An engine for tests: it keeps runs in memory, and its clock stands still until the test moves it.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepwell_core::Timestamp;
+use stepwell_store::{MemoryStore, Store};
+
+use crate::engine::{Builder, Engine, Options};
+use crate::error::EngineError;
+use crate::host::{Clock, Host};
+use crate::manual_clock::ManualClock;
+
+/// The time a test engine begins at: 1 January 2026, in UTC.
+pub const BEGINS: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+
+/// How often nothing may happen in a row before the engine counts as settled.
+const QUIET_ROUNDS: u32 = 4;
+
+/// An engine for tests: it keeps runs in memory, and its clock stands still until the test moves it.
+///
+/// ```
+/// use std::time::Duration;
+/// use stepwell::core::spec::Transition;
+/// use stepwell::core::Spec;
+/// use stepwell::store::Status;
+/// use stepwell::testing::TestEngine;
+/// use stepwell::Start;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let reminder = Spec::new("reminder")
+///     .step("asleep")
+///     .end("awake")
+///     .transition(Transition::new("wake", "asleep", "awake").after_ms(90 * 24 * 3_600_000))
+///     .build()?;
+/// let engine = TestEngine::start(|engine| engine.workflow(reminder)).await?;
+/// let run = engine.start(Start::new("reminder")).await?;
+/// engine.advance(Duration::from_secs(89 * 24 * 3_600)).await;
+/// assert_eq!(run.view().await?.status, Status::Waiting);
+/// engine.advance(Duration::from_secs(24 * 3_600)).await;
+/// assert_eq!(run.view().await?.status, Status::Completed);
+/// # Ok(())
+/// # }
+/// ```
+pub struct TestEngine {
+    engine: Engine,
+    clock: ManualClock,
+}
+
+impl TestEngine {
+    /// Puts an engine together in memory and starts it.
+    pub async fn start(build: impl FnOnce(Builder) -> Builder) -> Result<Self, EngineError> {
+        TestEngine::start_on(Arc::new(MemoryStore::new()), ManualClock::new(BEGINS), build).await
+    }
+
+    /// The same on a store and a clock that the test has, so that several engines can share them.
+    pub async fn start_on(
+        store: Arc<dyn Store>,
+        clock: ManualClock,
+        build: impl FnOnce(Builder) -> Builder,
+    ) -> Result<Self, EngineError> {
+        // Nothing happens behind its back: what is due is known, and no other process is there to be waited for.
+        let day = 24 * 3_600_000;
+        let options = Options {
+            lease_ms: 3_650 * day,
+            poll_ms: 30 * day,
+            tick_ms: 0,
+            upkeep_ms: day,
+            ..Options::default()
+        };
+        let host = Host::system().with_clock(Arc::new(clock.clone()));
+        let engine = build(Engine::builder(store).host(host).options(options)).start().await?;
+        Ok(TestEngine { engine, clock })
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &ManualClock {
+        &self.clock
+    }
+
+    /// The engine itself.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Lets the engine do what it can do now. Actions that wait for something real are waited for a little.
+    pub async fn settle(&self) {
+        let inner = &self.engine.inner;
+        let mut quiet = 0;
+        while quiet < QUIET_ROUNDS {
+            let before = inner.pulse();
+            for _ in 0..32 {
+                tokio::task::yield_now().await;
+            }
+            if inner.pulse() == before && inner.is_at_work() {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+            quiet = if inner.pulse() == before { quiet + 1 } else { 0 };
+        }
+    }
+
+    /// Lets time pass: whatever falls due in it happens at its time, one after the other.
+    pub async fn advance(&self, time: Duration) {
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let until = self.clock.now().plus_ms(ms);
+        loop {
+            self.settle().await;
+            match self.clock.next_sleeper().filter(|at| *at <= until) {
+                Some(at) => self.clock.set(at),
+                None => break,
+            }
+        }
+        self.clock.set(until);
+        self.settle().await;
+    }
+}
+
+impl Deref for TestEngine {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}

@@ -1,0 +1,860 @@
+//! Sub-workflows: they begin with the transition that starts them, their ends are told exactly once, a tree ends whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
+use stepwell::core::{Definition, Name, RunId, Spec};
+use stepwell::engine::Builder;
+use stepwell::store::{CellKey, CellOp, CellWrite, Commit, Expect, RunSummary, Space, Status};
+use stepwell::testing::TestEngine;
+use stepwell::{ActionError, Command, Cx, Operator, Run, RunError, Signal, Start};
+use tokio::sync::Semaphore;
+
+use crate::kit::{
+    Fate, LEASE_MS, Watched, children_of, error_code, ground, mortal, other_tenant, places, runs_of, settle, soon,
+    status, version, words,
+};
+
+/// A parcel is packed as its data says: by itself, by hand, or by a machine that breaks.
+fn parcel() -> Definition {
+    let way = |id: &str, to: &str, how: &str| {
+        Transition::new(id, "ordered", to).when(format!("context.how = '{how}'"))
+    };
+    Spec::new("parcel")
+        .step("ordered")
+        .wait("table", "PACKED")
+        .end_with("packed", json!({"number": {"$expr": "context.number"}}))
+        .signal("PACKED")
+        .transition(way("alone", "packed", "alone"))
+        .transition(way("lay_out", "table", "by hand"))
+        .transition(way("machine", "packed", "by machine").action("machine"))
+        .auto("put", "table", "packed")
+        .build()
+        .unwrap()
+}
+
+/// An order waits for the parcels it is split into; how they ended is its result.
+fn order_with(wait: Wait) -> Spec {
+    Spec::new("order")
+        .step("open")
+        .place("packing", Place::Wait(wait))
+        .end_with("sent", json!({"ends": {"$expr": "event.children"}}))
+        .transition(Transition::new("split", "open", "packing").action("split"))
+        .auto("send", "packing", "sent")
+}
+
+fn order(rule: ChildRule) -> Definition {
+    order_with(Wait { children: Some(rule), ..Wait::default() }).build().unwrap()
+}
+
+#[derive(Deserialize)]
+struct Order {
+    parcels: Vec<String>,
+    #[serde(default)]
+    patient: bool,
+}
+
+async fn split(cx: Cx) -> Result<(), ActionError> {
+    let order: Order = cx.state()?;
+    for (number, how) in order.parcels.iter().enumerate() {
+        let start = Start::new("parcel").input(&json!({"number": number, "how": how}));
+        cx.start_child(if order.patient { start.wait_on_failure() } else { start })?;
+    }
+    Ok(())
+}
+
+/// A machine that breaks until it is mended.
+#[derive(Clone, Default)]
+struct Machine(Arc<AtomicBool>);
+
+impl Machine {
+    fn mend(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn works(&self) -> impl Fn(Cx) -> std::future::Ready<Result<(), ActionError>> + Send + Sync + 'static {
+        let mended = self.0.clone();
+        move |_| {
+            let broken = || ActionError::new("broken", "the machine is broken");
+            std::future::ready(mended.load(Ordering::SeqCst).then_some(()).ok_or_else(broken))
+        }
+    }
+}
+
+fn shop(machine: &Machine, order: Definition) -> impl FnOnce(Builder) -> Builder + use<> {
+    let machine = machine.works();
+    move |builder| {
+        builder.workflow(parcel()).workflow(order).action("split", split).action("machine", machine)
+    }
+}
+
+async fn open(rule: ChildRule, parcels: &[&str]) -> (TestEngine, Run, Machine) {
+    let machine = Machine::default();
+    let engine = TestEngine::start(shop(&machine, order(rule))).await.unwrap();
+    let run = engine.start(Start::new("order").input(&json!({"parcels": parcels}))).await.unwrap();
+    engine.settle().await;
+    (engine, run, machine)
+}
+
+async fn pack(engine: &TestEngine, child: &RunSummary) {
+    engine.signal(child.run, Signal::new("PACKED")).await.unwrap();
+    engine.settle().await;
+}
+
+fn completed(child: usize) -> Value {
+    json!({"child": child, "end": {"status": "completed", "output": {"number": child}}})
+}
+
+fn failed(child: usize) -> Value {
+    let error = json!({"code": "broken", "message": "the machine is broken", "final": false});
+    json!({"child": child, "end": {"status": "failed", "error": error}})
+}
+
+async fn retry(engine: &TestEngine, run: RunId) {
+    engine.operate(run, Command::Retry, &Operator::named("ada")).await.unwrap();
+    engine.settle().await;
+}
+
+#[tokio::test]
+async fn the_results_of_all_children_reach_their_parent() {
+    let (engine, run, _) = open(ChildRule::All, &["alone", "by hand", "alone"]).await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    let children = children_of(&engine, run.id()).await;
+    assert_eq!(children.iter().map(|child| child.status).collect::<Vec<_>>(), {
+        [Status::Completed, Status::Waiting, Status::Completed]
+    });
+    pack(&engine, &children[1]).await;
+    let result = soon(run.result()).await.unwrap();
+    assert_eq!(result, json!({"ends": [completed(0), completed(1), completed(2)]}));
+}
+
+#[tokio::test]
+async fn an_action_after_the_wait_is_given_how_the_children_ended() {
+    let note = stepwell::core::spec::Action {
+        name: "note".into(),
+        input: json!({"$expr": "event.children[1].end.output.number"}),
+        save_as: Some("second".to_owned()),
+    };
+    let mut spec = order_with(Wait { children: Some(ChildRule::All), ..Wait::default() });
+    spec.transitions[1].action = Some(note);
+    let noted = |cx: Cx, number: i64| async move {
+        assert_eq!(cx.payload()["children"].as_array().map(Vec::len), Some(2));
+        Ok::<_, ActionError>(number)
+    };
+    let build = shop(&Machine::default(), spec.build().unwrap());
+    let engine = TestEngine::start(|builder| build(builder).action("note", noted)).await.unwrap();
+    let run = engine.start(Start::new("order").input(&json!({"parcels": ["alone", "alone"]}))).await.unwrap();
+    engine.settle().await;
+    soon(run.result()).await.unwrap();
+    assert_eq!(run.view().await.unwrap().snapshot.context()["second"], json!(1));
+}
+
+#[tokio::test]
+async fn children_begin_in_the_commit_of_the_transition_that_starts_them() {
+    let (engine, run, _) = open(ChildRule::All, &["by hand", "alone", "by machine"]).await;
+    let history = crate::kit::history(&engine, run.id()).await;
+    let (entry, commit) = &history[1];
+    assert_eq!((entry.version, entry.action.as_str()), (1, "__auto:split"));
+    let children = children_of(&engine, run.id()).await;
+    assert_eq!(children.len(), 3);
+    for (number, child) in children.iter().enumerate() {
+        let parent = child.parent.clone().unwrap();
+        assert_eq!((parent.run, parent.child), (run.id(), number as u32));
+        assert_eq!(crate::kit::history(&engine, child.run).await[0].1, *commit);
+    }
+}
+
+/// Starts children and then cannot be committed, as its data says.
+async fn split_badly(cx: Cx) -> Result<(), ActionError> {
+    split(cx.clone()).await?;
+    match cx.state::<Value>()?["wrong"].as_str() {
+        Some("action") => Err(ActionError::new("torn", "the list was torn")),
+        Some("workflow") => cx.start_child(Start::new("letter")),
+        Some("input") => cx.start_child(Start::new("parcel").input(&json!([1, 2]))),
+        Some("commit") => cx.write(CellWrite {
+            key: CellKey { space: Space::Kv, owner: "stock".to_owned(), key: "boxes".to_owned() },
+            op: CellOp::Check,
+            expect: Expect::Exactly(7),
+            initial: None,
+            by: None,
+        }),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn no_child_begins_when_the_transition_is_not_committed() {
+    for (wrong, code) in
+        [("action", "torn"), ("workflow", "cannotStart"), ("input", "cannotStart"), ("commit", "conflict")]
+    {
+        let build = shop(&Machine::default(), order(ChildRule::All));
+        let engine = TestEngine::start(|builder| build(builder).action("split", split_badly)).await.unwrap();
+        let input = json!({"parcels": ["alone", "by hand"], "wrong": wrong});
+        let run = engine.start(Start::new("order").input(&input)).await.unwrap();
+        engine.settle().await;
+        assert_eq!(error_code(&run).await.as_deref(), Some(code));
+        assert_eq!((status(&run).await, version(&run).await), (Status::Failed, 0));
+        assert_eq!(runs_of(&engine, "parcel").await, [], "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn no_child_begins_when_the_run_is_cancelled_while_the_action_runs() {
+    let gate = Arc::new(Semaphore::new(0));
+    let waits = {
+        let gate = gate.clone();
+        move |cx: Cx| {
+            let gate = gate.clone();
+            async move {
+                split(cx).await?;
+                gate.acquire().await.map(drop).map_err(ActionError::from)
+            }
+        }
+    };
+    let build = shop(&Machine::default(), order(ChildRule::All));
+    let engine = TestEngine::start(|builder| build(builder).action("split", waits)).await.unwrap();
+    let run = engine.start(Start::new("order").input(&json!({"parcels": ["alone"]}))).await.unwrap();
+    engine.settle().await;
+    engine.cancel(run.id()).await.unwrap();
+    gate.add_permits(1);
+    engine.settle().await;
+    assert_eq!((status(&run).await, version(&run).await), (Status::Cancelled, 1));
+    assert_eq!(runs_of(&engine, "parcel").await, []);
+}
+
+#[tokio::test]
+async fn one_transition_starts_a_thousand_children_and_not_one_more() {
+    let (engine, run, _) = open(ChildRule::All, &["by hand"; 1_001]).await;
+    assert_eq!((status(&run).await, version(&run).await), (Status::Failed, 0));
+    let error = run.view().await.unwrap().ledger.stopped.unwrap().error;
+    assert!(error.message.contains("at most 1000"), "{error}");
+    assert_eq!(runs_of(&engine, "parcel").await, []);
+    let (engine, run, _) = open(ChildRule::All, &["by hand"; 1_000]).await;
+    assert_eq!((status(&run).await, version(&run).await), (Status::Waiting, 1));
+    assert_eq!(children_of(&engine, run.id()).await.len(), 1_000);
+}
+
+/// Each child begins in four places at once, and in each of them it waits.
+#[tokio::test]
+async fn a_thousand_children_may_begin_in_several_places_each() {
+    let mut spec = Spec::new("parcel").fork("ordered", ["a", "b", "c", "d"]).end("packed").signal("PACKED");
+    for place in ["a", "b", "c", "d"] {
+        spec = spec.wait(place, "PACKED").auto(format!("{place}_on"), place, "packed");
+    }
+    let build = |builder: Builder| {
+        let builder = builder.workflow(spec.build().unwrap()).workflow(order(ChildRule::All));
+        builder.action("split", split)
+    };
+    let engine = TestEngine::start(build).await.unwrap();
+    let parcels = vec!["by hand"; 1_000];
+    let run = engine.start(Start::new("order").input(&json!({"parcels": parcels}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.view().await.unwrap().ledger.stopped, None);
+    assert_eq!(children_of(&engine, run.id()).await.len(), 1_000);
+}
+
+#[tokio::test]
+async fn all_is_given_up_with_the_first_child_that_fails() {
+    let (engine, run, _) = open(ChildRule::All, &["by hand", "by machine", "by hand"]).await;
+    assert_eq!(status(&run).await, Status::Failed);
+    assert_eq!(error_code(&run).await.as_deref(), Some("childrenFailed"));
+    assert_eq!(places(&run).await, [Name::from("packing")]);
+    // The others go on: whoever looks at the order decides what becomes of them.
+    let children = children_of(&engine, run.id()).await;
+    assert_eq!(children.iter().map(|child| child.status).collect::<Vec<_>>(), {
+        [Status::Waiting, Status::Failed, Status::Waiting]
+    });
+}
+
+#[tokio::test]
+async fn children_that_can_no_longer_do_it_lead_to_the_error_place() {
+    let error_place = Some("talk".into());
+    let spec = order_with(Wait { children: Some(ChildRule::N(2)), error_place, ..Wait::default() });
+    let definition = spec
+        .wait("talk", "AGREED")
+        .end("settled")
+        .signal("AGREED")
+        .auto("agree", "talk", "settled")
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(shop(&Machine::default(), definition)).await.unwrap();
+    let parcels = json!({"parcels": ["by machine", "by hand", "by machine"]});
+    let run = engine.start(Start::new("order").input(&parcels)).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["talk".into()]));
+    let view = run.view().await.unwrap();
+    assert_eq!(view.snapshot.activations()[0].locals["error"]["code"], json!("childrenFailed"));
+    // The one that is left ends later and changes nothing.
+    let before = version(&run).await;
+    pack(&engine, &children_of(&engine, run.id()).await[1]).await;
+    assert_eq!((version(&run).await, run.view().await.unwrap().kept_signals), (before, 0));
+}
+
+#[tokio::test]
+async fn any_is_resolved_by_the_first_that_completes_and_the_others_go_on() {
+    let (engine, run, _) = open(ChildRule::Any, &["by machine", "by hand", "by hand"]).await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    let children = children_of(&engine, run.id()).await;
+    pack(&engine, &children[2]).await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [failed(0), completed(2)]}));
+    // A child of a completed parent goes on.
+    let (left, before) = (engine.run(children[1].run), version(&run).await);
+    assert_eq!(status(&left).await, Status::Waiting);
+    pack(&engine, &children[1]).await;
+    assert_eq!(soon(left.result()).await.unwrap(), json!({"number": 1}));
+    assert_eq!(version(&run).await, before);
+}
+
+#[tokio::test]
+async fn n_of_is_resolved_when_so_many_have_completed() {
+    let (engine, run, _) = open(ChildRule::N(2), &["by machine", "by hand", "by hand", "by hand"]).await;
+    let children = children_of(&engine, run.id()).await;
+    pack(&engine, &children[3]).await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    pack(&engine, &children[1]).await;
+    let result = soon(run.result()).await.unwrap();
+    assert_eq!(result, json!({"ends": [failed(0), completed(1), completed(3)]}));
+}
+
+#[tokio::test]
+async fn all_settled_is_resolved_when_all_have_ended_however() {
+    let (engine, run, _) = open(ChildRule::AllSettled, &["by machine", "by hand", "by hand", "alone"]).await;
+    let children = children_of(&engine, run.id()).await;
+    engine.cancel(children[1].run).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    pack(&engine, &children[2]).await;
+    let cancelled = json!({"child": 1, "end": {"status": "cancelled"}});
+    let result = soon(run.result()).await.unwrap();
+    assert_eq!(result, json!({"ends": [failed(0), cancelled, completed(2), completed(3)]}));
+}
+
+#[tokio::test]
+async fn a_transition_that_starts_no_children_has_waited_for_all_of_them() {
+    let (_engine, run, _) = open(ChildRule::All, &[]).await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": []}));
+}
+
+#[tokio::test]
+async fn two_hundred_children_on_one_wait_are_each_told_exactly_once() {
+    let (store, clock) = ground();
+    let machine = Machine::default();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), shop(&machine, order(ChildRule::All)));
+    let b = TestEngine::start_on(store, clock, shop(&machine, order(ChildRule::All)));
+    let (a, b) = (a.await.unwrap(), b.await.unwrap());
+    let parcels = ["alone", "by hand"].repeat(100);
+    let run = a.start(Start::new("order").input(&json!({"parcels": parcels}))).await.unwrap();
+    settle(&[&a, &b]).await;
+    let children = children_of(&a, run.id()).await;
+    assert_eq!(children.len(), 200);
+    let by_hand = children.iter().filter(|child| child.status == Status::Waiting).enumerate();
+    let told = by_hand.map(|(index, child)| {
+        let engine = if index % 2 == 0 { &a } else { &b };
+        engine.signal(child.run, Signal::new("PACKED"))
+    });
+    assert!(join_all(told).await.iter().all(Result::is_ok));
+    settle(&[&a, &b]).await;
+    let ends: Vec<_> = (0..200).map(completed).collect();
+    assert_eq!(soon(run.result()).await.unwrap(), json!({ "ends": ends }));
+    let mut count = BTreeMap::<String, usize>::new();
+    words(&a, run.id()).await.into_iter().for_each(|word| *count.entry(word).or_default() += 1);
+    let expected = [("__start", 1), ("__auto:split", 1), ("__child:packing", 199), ("__resolve_wait:packing", 1)];
+    let expected = expected.into_iter().chain([("__auto:send", 1)]);
+    assert_eq!(count, expected.map(|(word, count)| (word.to_owned(), count)).collect());
+}
+
+fn tells_a_child_s_end(commit: &Commit) -> bool {
+    commit.send.iter().any(|send| send.message.topic == "child")
+}
+
+#[tokio::test]
+async fn a_childs_end_whose_answer_is_lost_is_told_once() {
+    let (store, clock) = ground();
+    let watched = Watched::new(store);
+    let lost = Arc::new(AtomicUsize::new(0));
+    let counted = lost.clone();
+    watched.rule(move |commit| match tells_a_child_s_end(commit) {
+        true if counted.fetch_add(1, Ordering::SeqCst) < 3 => Fate::AnswerLost,
+        _ => Fate::Arrives,
+    });
+    let build = shop(&Machine::default(), order(ChildRule::All));
+    let engine = TestEngine::start_on(watched.clone(), clock, build).await.unwrap();
+    let run = engine.start(Start::new("order").input(&json!({"parcels": ["alone"; 5]}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!(lost.load(Ordering::SeqCst), 5, "each end is committed once");
+    assert_eq!(soon(run.result()).await.unwrap()["ends"].as_array().map(Vec::len), Some(5));
+    let told = words(&engine, run.id()).await.iter().filter(|word| *word == "__child:packing").count();
+    assert_eq!(told, 4);
+}
+
+#[tokio::test]
+async fn children_of_a_process_that_died_after_the_commit_are_taken_on() {
+    let (store, clock) = ground();
+    let watched = Watched::new(store.clone());
+    // Everything after the commit that starts the children hangs.
+    let mut split = false;
+    watched.rule(move |commit| {
+        let fate = if split { Fate::Hangs } else { Fate::Arrives };
+        split |= commit.step.is_some() && commit.create.len() == 3;
+        fate
+    });
+    let machine = Machine::default();
+    let (a, tasks) = mortal(watched, &clock, shop(&machine, order(ChildRule::All))).await;
+    let run = a.start(Start::new("order").input(&json!({"parcels": ["alone"; 3]}))).await.unwrap();
+    a.settle().await;
+    tasks.kill().await;
+    let (b, _tasks) = mortal(store, &clock, shop(&machine, order(ChildRule::All))).await;
+    b.advance(Duration::from_millis(2 * LEASE_MS)).await;
+    let run = b.run(run.id());
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(children_of(&b, run.id()).await.len(), 3);
+    assert_eq!(words(&b, run.id()).await.len(), 1 + 1 + 3 + 1);
+}
+
+#[tokio::test]
+async fn a_child_that_failed_counts_as_ended_and_its_retry_tells_nothing_more() {
+    let (engine, run, machine) = open(ChildRule::AllSettled, &["by machine", "by hand"]).await;
+    let children = children_of(&engine, run.id()).await;
+    let child = engine.run(children[0].run);
+    assert_eq!((status(&child).await, version(&run).await), (Status::Failed, 2));
+    retry(&engine, child.id()).await;
+    assert_eq!(status(&child).await, Status::Failed);
+    machine.mend();
+    retry(&engine, child.id()).await;
+    assert_eq!(soon(child.result()).await.unwrap(), json!({"number": 0}));
+    let view = run.view().await.unwrap();
+    assert_eq!((view.snapshot.version(), view.kept_signals, view.status), (2, 0, Status::Waiting));
+    pack(&engine, &children[1]).await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [failed(0), completed(1)]}));
+}
+
+#[tokio::test]
+async fn a_child_that_failed_and_is_then_cancelled_tells_nothing_more() {
+    let (engine, run, _) = open(ChildRule::AllSettled, &["by machine", "by hand"]).await;
+    let children = children_of(&engine, run.id()).await;
+    engine.cancel(children[0].run).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&engine.run(children[0].run)).await, Status::Cancelled);
+    let view = run.view().await.unwrap();
+    assert_eq!((view.snapshot.version(), view.kept_signals), (2, 0));
+    pack(&engine, &children[1]).await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [failed(0), completed(1)]}));
+}
+
+async fn open_patiently(parcels: &[&str]) -> (TestEngine, Run, Machine) {
+    let machine = Machine::default();
+    let engine = TestEngine::start(shop(&machine, order(ChildRule::AllSettled))).await.unwrap();
+    let input = json!({"parcels": parcels, "patient": true});
+    let run = engine.start(Start::new("order").input(&input)).await.unwrap();
+    engine.settle().await;
+    (engine, run, machine)
+}
+
+#[tokio::test]
+async fn of_a_child_with_wait_on_failure_only_the_completion_is_told() {
+    let (engine, run, machine) = open_patiently(&["by machine"]).await;
+    let child = children_of(&engine, run.id()).await.remove(0);
+    assert_eq!((child.status, version(&run).await), (Status::Failed, 1));
+    machine.mend();
+    retry(&engine, child.run).await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [completed(0)]}));
+}
+
+#[tokio::test]
+async fn of_a_child_with_wait_on_failure_the_cancellation_is_told() {
+    let (engine, run, _) = open_patiently(&["by machine"]).await;
+    let child = children_of(&engine, run.id()).await.remove(0);
+    assert_eq!((child.status, version(&run).await), (Status::Failed, 1));
+    engine.cancel(child.run).await.unwrap();
+    engine.settle().await;
+    let result = soon(run.result()).await.unwrap();
+    assert_eq!(result, json!({"ends": [{"child": 0, "end": {"status": "cancelled"}}]}));
+}
+
+/// A parcel that has come to its end, or stands still, in the commit that starts it.
+async fn with_parcel(parcel: Spec) -> (TestEngine, Run) {
+    let build = |builder: Builder| {
+        let builder = builder.workflow(parcel.build().unwrap()).workflow(order(ChildRule::AllSettled));
+        builder.action("split", split)
+    };
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("order").input(&json!({"parcels": ["alone", "alone"]}))).await.unwrap();
+    engine.settle().await;
+    (engine, run)
+}
+
+#[tokio::test]
+async fn children_that_end_as_they_begin_are_told() {
+    let output = json!({"number": {"$expr": "context.number"}});
+    let (_engine, run) = with_parcel(Spec::new("parcel").end_with("packed", output)).await;
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [completed(0), completed(1)]}));
+}
+
+#[tokio::test]
+async fn children_that_stop_as_they_begin_are_told() {
+    // It waits for one of no children, which cannot come.
+    let hopeless = Place::Wait(Wait { children: Some(ChildRule::Any), ..Wait::default() });
+    let spec = Spec::new("parcel").place("hopeless", hopeless).end("packed").auto("on", "hopeless", "packed");
+    let (engine, run) = with_parcel(spec).await;
+    let children = children_of(&engine, run.id()).await;
+    assert!(children.iter().all(|child| child.status == Status::Failed));
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_parent_that_is_put_aside_hears_of_its_children_when_it_is_taken_up() {
+    let (engine, run, _) = open(ChildRule::All, &["by hand", "by hand"]).await;
+    let ada = Operator::named("ada");
+    engine.operate(run.id(), Command::Suspend, &ada).await.unwrap();
+    for child in children_of(&engine, run.id()).await {
+        pack(&engine, &child).await;
+    }
+    let view = run.view().await.unwrap();
+    assert_eq!((view.status, view.snapshot.version(), view.kept_signals), (Status::Suspended, 1, 2));
+    engine.operate(run.id(), Command::Resume, &ada).await.unwrap();
+    engine.settle().await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [completed(0), completed(1)]}));
+}
+
+#[tokio::test]
+async fn a_parent_that_has_failed_in_another_branch_hears_of_its_children_after_the_retry() {
+    let spec = Spec::new("order")
+        .fork("open", ["list", "till"])
+        .step("list")
+        .place("packing", Place::Wait(Wait { children: Some(ChildRule::All), ..Wait::default() }))
+        .step("till")
+        .join("both", stepwell::core::spec::Quorum::All, ["packing", "till"])
+        .end("sent")
+        .transition(Transition::new("split", "list", "packing").action("split"))
+        .auto("packed", "packing", "both")
+        .transition(Transition::new("pay", "till", "both").action("machine"))
+        .auto("send", "both", "sent");
+    let machine = Machine::default();
+    let engine = TestEngine::start(shop(&machine, spec.build().unwrap())).await.unwrap();
+    let run = engine.start(Start::new("order").input(&json!({"parcels": ["by hand", "alone"]}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!(error_code(&run).await.as_deref(), Some("broken"));
+    pack(&engine, &children_of(&engine, run.id()).await[0]).await;
+    assert_eq!(status(&run).await, Status::Failed);
+    machine.mend();
+    retry(&engine, run.id()).await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn two_waits_of_one_run_each_hear_of_their_own_children() {
+    let spec = Spec::new("order")
+        .fork("open", ["left", "right"])
+        .step("left")
+        .step("right")
+        .place("at_left", Place::Wait(Wait { children: Some(ChildRule::All), ..Wait::default() }))
+        .place("at_right", Place::Wait(Wait { children: Some(ChildRule::Any), ..Wait::default() }))
+        .join("both", stepwell::core::spec::Quorum::All, ["at_left", "at_right"])
+        .end("sent")
+        .transition(Transition::new("split_left", "left", "at_left").action("split"))
+        .transition(Transition::new("split_right", "right", "at_right").action("split"))
+        .auto("left_done", "at_left", "both")
+        .auto("right_done", "at_right", "both")
+        .auto("send", "both", "sent");
+    let engine = TestEngine::start(shop(&Machine::default(), spec.build().unwrap())).await.unwrap();
+    let run = engine.start(Start::new("order").input(&json!({"parcels": ["by hand", "by hand"]}))).await.unwrap();
+    engine.settle().await;
+    let snapshot = run.view().await.unwrap().snapshot;
+    let activation = |place: &str| snapshot.activations().iter().find(|a| a.place == *place).unwrap().id;
+    let (left, right) = (activation("at_left"), activation("at_right"));
+    let children = children_of(&engine, run.id()).await;
+    let of = |wait: u64| children.iter().filter(move |c| c.parent.as_ref().unwrap().activation == wait);
+    assert_eq!((of(left).count(), of(right).count()), (2, 2));
+    pack(&engine, of(right).next().unwrap()).await;
+    assert_eq!(places(&run).await, [Name::from("at_left"), Name::from("both")]);
+    for child in of(left) {
+        pack(&engine, child).await;
+    }
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn children_that_nothing_waits_for_go_on_by_themselves_and_end_with_their_parent() {
+    let spec = Spec::new("order")
+        .step("open")
+        .wait("later", "CLOSE")
+        .end("closed")
+        .signal("CLOSE")
+        .transition(Transition::new("split", "open", "later").action("split"))
+        .auto("close", "later", "closed");
+    let engine = TestEngine::start(shop(&Machine::default(), spec.build().unwrap())).await.unwrap();
+    let parcels = json!({"parcels": ["alone", "by hand"]});
+    let run = engine.start(Start::new("order").input(&parcels)).await.unwrap();
+    engine.settle().await;
+    let children = children_of(&engine, run.id()).await;
+    assert_eq!([children[0].status, children[1].status], [Status::Completed, Status::Waiting]);
+    let view = run.view().await.unwrap();
+    assert_eq!((view.snapshot.version(), view.kept_signals), (1, 0));
+    engine.cancel(run.id()).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&engine.run(children[1].run)).await, Status::Cancelled);
+}
+
+#[tokio::test]
+async fn children_belong_to_their_parents_tenant() {
+    let machine = Machine::default();
+    let engine = TestEngine::start(shop(&machine, order(ChildRule::All))).await.unwrap();
+    let theirs = engine.for_tenant(other_tenant());
+    let run = theirs.start(Start::new("order").input(&json!({"parcels": ["alone", "by hand"]}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!(runs_of(&engine, "parcel").await, []);
+    let children = children_of(&theirs, run.id()).await;
+    assert_eq!(children.len(), 2);
+    assert!(engine.signal(children[1].run, Signal::new("PACKED")).await.is_err());
+    theirs.signal(children[1].run, Signal::new("PACKED")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [completed(0), completed(1)]}));
+}
+
+/// Starts one child as its data says.
+async fn split_specially(cx: Cx) -> Result<(), ActionError> {
+    let order: Value = cx.state()?;
+    let start = Start::new("parcel").input(&json!({"number": 0, "how": order["how"]}));
+    match order["start"].as_str() {
+        Some("soon over") => cx.start_child(start.within(Duration::from_secs(60))),
+        Some("later") => cx.start_child(start.after(Duration::from_secs(60))),
+        Some("keyed") => cx.start_child(start.key("the parcel")),
+        Some("keyed on its own") => cx.start(start.key("the parcel")).map(drop),
+        Some("with an id") => cx.start_child(start.id(RunId::nil())),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn special(how: &str, start: &str) -> (TestEngine, Run) {
+    let build = shop(&Machine::default(), order(ChildRule::AllSettled));
+    let engine = TestEngine::start(|builder| build(builder).action("split", split_specially)).await.unwrap();
+    let input = json!({"parcels": [], "how": how, "start": start});
+    let run = engine.start(Start::new("order").input(&input)).await.unwrap();
+    engine.settle().await;
+    (engine, run)
+}
+
+#[tokio::test]
+async fn a_child_whose_deadline_comes_is_told_as_cancelled() {
+    let (engine, run) = special("by hand", "soon over").await;
+    engine.advance(Duration::from_secs(59)).await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    engine.advance(Duration::from_secs(1)).await;
+    let result = soon(run.result()).await.unwrap();
+    assert_eq!(result, json!({"ends": [{"child": 0, "end": {"status": "cancelled"}}]}));
+}
+
+#[tokio::test]
+async fn a_child_may_begin_later() {
+    let (engine, run) = special("alone", "later").await;
+    assert_eq!(children_of(&engine, run.id()).await[0].status, Status::Pending);
+    engine.advance(Duration::from_secs(60)).await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [completed(0)]}));
+}
+
+#[tokio::test]
+async fn a_child_has_the_id_it_was_given() {
+    let (engine, run) = special("alone", "with an id").await;
+    assert_eq!(children_of(&engine, run.id()).await[0].run, RunId::nil());
+}
+
+#[tokio::test]
+async fn a_key_holds_also_for_runs_that_an_action_starts() {
+    for start in ["keyed", "keyed on its own"] {
+        let (engine, _) = special("by hand", start).await;
+        let input = json!({"parcels": [], "how": "by hand", "start": start});
+        let second = engine.start(Start::new("order").input(&input)).await.unwrap();
+        engine.settle().await;
+        let started = runs_of(&engine, "parcel").await.len();
+        // The same key is the same run, or else the second start says that it cannot be done.
+        assert_eq!(started, 1, "{start}: {:?}", error_code(&second).await);
+    }
+}
+
+/// Three levels: a region has depots, a depot has vans, a van waits for its tour.
+fn levels() -> [Definition; 3] {
+    let level = |name: &str| {
+        Spec::new(name)
+            .step("open")
+            .place("below", Place::Wait(Wait { children: Some(ChildRule::AllSettled), ..Wait::default() }))
+            .end("closed")
+            .transition(Transition::new("begin", "open", "below").action(format!("begin_{name}")))
+            .auto("close", "below", "closed")
+            .build()
+            .unwrap()
+    };
+    let van = Spec::new("van").wait("parked", "TOUR").end("back").signal("TOUR").auto("go", "parked", "back");
+    [level("region"), level("depot"), van.build().unwrap()]
+}
+
+async fn begin_region(cx: Cx) -> Result<(), ActionError> {
+    let state: Value = cx.state()?;
+    let depots = 0..state["depots"].as_u64().unwrap_or_default();
+    depots.into_iter().try_for_each(|_| cx.start_child(Start::new("depot").input(&state)))
+}
+
+async fn begin_depot(cx: Cx) -> Result<(), ActionError> {
+    let vans = 0..cx.state::<Value>()?["vans"].as_u64().unwrap_or_default();
+    vans.into_iter().try_for_each(|_| cx.start_child(Start::new("van")))
+}
+
+fn fleet(builder: Builder) -> Builder {
+    let builder = levels().into_iter().fold(builder, Builder::workflow);
+    builder.action("begin_region", begin_region).action("begin_depot", begin_depot)
+}
+
+#[tokio::test]
+async fn cancelling_a_run_cancels_it_at_once_and_everything_below_it() {
+    let engine = TestEngine::start(fleet).await.unwrap();
+    let other = engine.start(Start::new("region").input(&json!({"depots": 1, "vans": 1}))).await.unwrap();
+    let run = engine.start(Start::new("region").input(&json!({"depots": 3, "vans": 4}))).await.unwrap();
+    engine.settle().await;
+    engine.cancel(run.id()).await.unwrap();
+    assert_eq!(status(&run).await, Status::Cancelled);
+    engine.settle().await;
+    let depots = children_of(&engine, run.id()).await;
+    assert_eq!(depots.len(), 3);
+    for depot in depots {
+        assert_eq!(depot.status, Status::Cancelled);
+        assert_eq!(words(&engine, depot.run).await.last().unwrap(), "__parent:cancel");
+        let vans = children_of(&engine, depot.run).await;
+        assert_eq!(vans.len(), 4);
+        assert!(vans.iter().all(|van| van.status == Status::Cancelled && van.version == 1));
+    }
+    assert!(matches!(soon(run.result()).await, Err(RunError::Cancelled(id)) if id == run.id()));
+    // Only what is below it.
+    assert_eq!(status(&other).await, Status::Waiting);
+    assert_eq!(runs_of(&engine, "van").await.iter().filter(|van| van.status == Status::Waiting).count(), 1);
+}
+
+#[tokio::test]
+async fn cancelling_reaches_what_is_below_a_child_that_has_completed() {
+    let depot = Spec::new("depot")
+        .step("open")
+        .end("closed")
+        .transition(Transition::new("begin", "open", "closed").action("begin_depot"));
+    let begin_both = |cx: Cx| async move {
+        cx.start_child(Start::new("depot").input(&json!({"vans": 2})))?;
+        cx.start_child(Start::new("van"))
+    };
+    let build = |builder: Builder| {
+        let [region, _, van] = levels();
+        let builder = builder.workflow(region).workflow(depot.build().unwrap()).workflow(van);
+        builder.action("begin_region", begin_both).action("begin_depot", begin_depot)
+    };
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("region")).await.unwrap();
+    engine.settle().await;
+    let depot = runs_of(&engine, "depot").await.remove(0);
+    assert_eq!((depot.status, status(&run).await), (Status::Completed, Status::Waiting));
+    let vans = children_of(&engine, depot.run).await;
+    assert!(vans.iter().all(|van| van.status == Status::Waiting), "children of a completed parent go on");
+    engine.cancel(run.id()).await.unwrap();
+    engine.settle().await;
+    let vans = runs_of(&engine, "van").await;
+    assert_eq!(vans.len(), 3);
+    assert!(vans.iter().all(|van| van.status == Status::Cancelled), "{vans:?}");
+}
+
+#[tokio::test]
+async fn five_hundred_children_are_cancelled_with_their_parent() {
+    let (store, clock) = ground();
+    let watched = Watched::new(store);
+    let engine = TestEngine::start_on(watched.clone(), clock, fleet).await.unwrap();
+    let run = engine.start(Start::new("depot").input(&json!({"vans": 500}))).await.unwrap();
+    engine.settle().await;
+    watched.commits();
+    engine.cancel(run.id()).await.unwrap();
+    engine.settle().await;
+    let vans = children_of(&engine, run.id()).await;
+    assert_eq!(vans.len(), 500);
+    assert!(vans.iter().all(|van| van.status == Status::Cancelled && van.version == 1));
+    // In batches, each of them a commit of the parent's.
+    let told: Vec<_> = watched.commits().iter().map(|commit| commit.send.len()).filter(|sent| *sent > 1).collect();
+    assert!(told.len() > 1 && told.iter().all(|sent| *sent <= 200), "{told:?}");
+    assert_eq!(told.iter().sum::<usize>(), 500);
+    // Nothing is left to do for it.
+    assert_eq!((run.view().await.unwrap().wake, run.view().await.unwrap().owner), (None, None));
+}
+
+#[tokio::test]
+async fn a_cancellation_goes_on_where_a_process_died_over_it() {
+    let (store, clock) = ground();
+    let watched = Watched::new(store.clone());
+    let (a, tasks) = mortal(watched.clone(), &clock, fleet).await;
+    let run = a.start(Start::new("depot").input(&json!({"vans": 500}))).await.unwrap();
+    a.settle().await;
+    // One batch is told, and then nothing this process does arrives any more.
+    let mut told = false;
+    watched.rule(move |commit| {
+        let fate = if told { Fate::Hangs } else { Fate::Arrives };
+        told |= commit.send.len() > 1;
+        fate
+    });
+    a.cancel(run.id()).await.unwrap();
+    a.settle().await;
+    tasks.kill().await;
+    drop(a);
+    let (b, _tasks) = mortal(store, &clock, fleet).await;
+    assert!(runs_of(&b, "van").await.iter().any(|van| van.status == Status::Waiting));
+    b.advance(Duration::from_millis(2 * LEASE_MS)).await;
+    let vans = runs_of(&b, "van").await;
+    assert_eq!(vans.len(), 500);
+    assert!(vans.iter().all(|van| van.status == Status::Cancelled && van.version == 1));
+}
+
+#[tokio::test]
+async fn a_cancellation_goes_on_when_the_engine_is_dropped_over_it() {
+    let (store, clock) = ground();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), fleet).await.unwrap();
+    let run = a.start(Start::new("depot").input(&json!({"vans": 500}))).await.unwrap();
+    a.settle().await;
+    a.cancel(run.id()).await.unwrap();
+    drop((a, run));
+    let b = TestEngine::start_on(store, clock, fleet).await.unwrap();
+    b.settle().await;
+    let vans = runs_of(&b, "van").await;
+    assert_eq!(vans.len(), 500);
+    assert!(vans.iter().all(|van| van.status == Status::Cancelled && van.version == 1));
+}
+
+/// However a child is doing: waiting, failed, put aside, not begun, or with an action that runs.
+#[tokio::test]
+async fn a_cancelled_run_takes_children_along_however_they_are_doing() {
+    let started = |cx: Cx| async move {
+        for how in ["by hand", "by machine", "by hand", "alone"] {
+            let start = Start::new("parcel").input(&json!({"number": 0, "how": how}));
+            let later = how == "alone";
+            cx.start_child(if later { start.after(Duration::from_secs(60)) } else { start })?;
+        }
+        cx.start_child(Start::new("slow"))
+    };
+    let slow = Spec::new("slow").step("a").end("b").transition(Transition::new("ab", "a", "b").action("slow"));
+    let build = |builder: Builder| {
+        let builder = shop(&Machine::default(), order(ChildRule::AllSettled))(builder);
+        let builder = builder.workflow(slow.build().unwrap()).action("split", started);
+        builder.action("slow", |_: Cx| std::future::pending::<Result<(), ActionError>>())
+    };
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("order")).await.unwrap();
+    engine.settle().await;
+    let children = children_of(&engine, run.id()).await;
+    engine.operate(children[2].run, Command::Suspend, &Operator::default()).await.unwrap();
+    let before: Vec<_> = children_of(&engine, run.id()).await.iter().map(|child| child.status).collect();
+    let expected = [Status::Waiting, Status::Failed, Status::Suspended, Status::Pending, Status::Running];
+    assert_eq!(before, expected);
+    engine.cancel(run.id()).await.unwrap();
+    engine.settle().await;
+    let children = children_of(&engine, run.id()).await;
+    assert!(children.iter().all(|child| child.status == Status::Cancelled), "{children:?}");
+    assert!(children.iter().all(|child| child.owner.is_none() && child.wake.is_none()));
+    // Those that have been told of a failure before hear no more; the parent has ended.
+    assert_eq!(run.view().await.unwrap().kept_signals, 0);
+}
