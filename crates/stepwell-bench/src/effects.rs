@@ -86,7 +86,9 @@ pub(crate) fn check(text: &str, committed: &BTreeMap<RunId, BTreeSet<Name>>) -> 
         seen.uncounted += effects.windows(2).filter(|pair| pair[1].1 <= pair[0].1).count() as u64;
         let different: BTreeSet<&str> = effects.iter().map(|(key, _)| *key).collect();
         seen.wrong_keys += different.len() as u64 - 1;
-        different.into_iter().for_each(|key| drop(keys.entry(key).or_default().insert(step)));
+        for key in different {
+            keys.entry(key).or_default().insert(step);
+        }
     }
     seen.wrong_keys += keys.values().map(|steps| steps.len() as u64 - 1).sum::<u64>();
     let steps = committed.iter().flat_map(|(run, steps)| steps.iter().map(|step| (*run, step.clone())));

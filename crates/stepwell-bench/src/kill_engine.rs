@@ -41,6 +41,9 @@ pub(crate) struct Options {
     /// A planted bug. It must be found, or this proves nothing.
     #[arg(long, value_enum)]
     plant: Option<Plant>,
+    /// Where to work, to look at it afterwards; without it a temporary folder.
+    #[arg(long)]
+    folder: Option<PathBuf>,
     /// Fewer workflows and kills.
     #[arg(long)]
     short: bool,
@@ -84,19 +87,17 @@ struct Said {
 }
 
 impl Said {
-    fn hear(&mut self, line: &str) -> Result<(), String> {
+    fn hear(&mut self, line: &str) {
         let mut words = line.split(' ');
         let (word, number) = (words.next().unwrap_or_default(), words.next().and_then(|n| n.parse().ok()));
         match (word, number) {
             ("works", None) => {}
             ("new", Some(number)) => self.again += u64::from(self.done.contains(&number)),
-            ("done", Some(number)) => drop(self.done.insert(number)),
-            ("crashed", Some(number)) => drop(self.crashed.insert(number)),
-            ("failed", Some(number)) => drop(self.failed.insert(number)),
-            // The last line may be cut off by the kill.
+            ("done", Some(number)) => self.done.extend([number]),
+            ("crashed", Some(number)) => self.crashed.extend([number]),
+            ("failed", Some(number)) => self.failed.extend([number]),
             _ => {}
         }
-        Ok(())
     }
 
     fn first_open(&self, workflows: u64) -> u64 {
@@ -108,8 +109,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let StoreKind::Sqlite = options.store;
     let (workflows, kills) =
         if options.short { (60, 10) } else { (options.workflows.max(1), options.kills) };
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let setting = Setting { folder: folder.path().to_owned(), workflows, plant: options.plant };
+    let passing = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let folder = options.folder.clone().unwrap_or_else(|| passing.path().to_owned());
+    let setting = Setting { folder, workflows, plant: options.plant };
     let begin = Instant::now();
     let mut said = Said::default();
     let mut moments = Moments::new(options.seed);
@@ -125,7 +127,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     // The last one is left alone, and asked for every workflow again.
     let survivor = Victim::start("survivor", &setting.arguments(0))?;
-    survivor.end()?.iter().try_for_each(|line| said.hear(line))?;
+    survivor.end()?.iter().for_each(|line| said.hear(line));
     report(&setting, &said, killed, begin.elapsed(), kills)
 }
 
@@ -186,13 +188,13 @@ fn one_kill(setting: &Setting, said: &mut Said, name: &str, after: Duration) -> 
             victim.end()?;
             return Ok(false);
         };
-        said.hear(&line)?;
+        said.hear(&line);
         if line == "works" {
             break;
         }
     }
     std::thread::sleep(after);
-    victim.kill()?.iter().try_for_each(|line| said.hear(line))?;
+    victim.kill()?.iter().for_each(|line| said.hear(line));
     Ok(true)
 }
 

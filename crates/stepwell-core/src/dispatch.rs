@@ -277,7 +277,8 @@ pub fn start(
     let context = snapshot.context.clone();
     let mut turn = Turn::new(compiled, snapshot, now);
     turn.enter(compiled.initial, Origin::default(), &context)?;
-    Ok(turn.conclude("__start".to_owned(), &context, true))
+    // What it was started with is its first context; the history does not keep it twice.
+    Ok(turn.conclude("__start".to_owned(), &NOTHING, true))
 }
 
 /// Decides what an event does to a run. `answers` holds what the named guards said, see

@@ -83,7 +83,7 @@ limits! {
     /// Characters in a cell's key, namespace or owner.
     MAX_KEY_CHARS key_chars = 256;
     /// Rows one commit may write.
-    MAX_COMMIT_ROWS commit_rows = 5_000;
+    MAX_COMMIT_ROWS commit_rows = 20_000;
     /// Bytes one commit may carry.
     MAX_COMMIT_BYTES commit_bytes = 16 * 1024 * 1024;
     /// Rows a page of a listing may have.

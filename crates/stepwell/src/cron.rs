@@ -5,7 +5,7 @@
 //! local time stands for the first instant at which the clock shows it or a later one: that is where the gap ends if the
 //! clock skips it, and the first of its two instants if the clock shows it twice. So a local time has fired up to some
 //! instant exactly if it is not later than the latest one that the clock has shown until then, and one search of the
-//! calendar from there, forwards or backwards, finds the firing before and the one after.
+//! calendar from there, forwards or backwards, finds the firing after it or before it.
 //!
 //! For a pattern such as `*/15 * * * *` this means that nothing fires in the second pass of a repeated hour: 02:00 to
 //! 02:45 fired in the first pass, and the next is 03:00. Where the pace matters more than the wall clock, the time
@@ -106,7 +106,7 @@ pub enum CronError {
 /// once, the first time.
 ///
 /// The rules of the time zone are those known when the pattern is parsed: the system's, or those that came with this
-/// program where the system has none. Nothing fires from the year 5000 on.
+/// program where the system has none. Parse it again to go by newer ones. Nothing fires from the year 5000 on.
 #[derive(Clone)]
 pub struct Cron {
     expression: Arc<str>,

@@ -393,6 +393,8 @@ pub(crate) struct Inner {
     /// There may be work.
     pub(crate) wake: Notify,
     ended: Notify,
+    /// The engine is over: whoever sleeps for it need not.
+    over: Notify,
     /// Counts what happens, so that a test can see that nothing does.
     pulse: AtomicU64,
 }
@@ -412,6 +414,7 @@ impl Inner {
             due: AtomicI64::new(i64::MAX),
             wake: Notify::new(),
             ended: Notify::new(),
+            over: Notify::new(),
             pulse: AtomicU64::new(0),
             store,
             host,
@@ -514,7 +517,29 @@ impl Inner {
 
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
+        self.over.notify_waiters();
         self.tell_all_holders();
+    }
+
+    /// Sleeps, unless the engine is over meanwhile: then it says so at once.
+    pub(crate) async fn is_over_by(&self, at: Timestamp) -> bool {
+        let over = self.over.notified();
+        if self.is_abandoned() {
+            return true;
+        }
+        tokio::select! {
+            biased;
+            () = over => true,
+            () = self.host.clock.sleep_until(at) => false,
+        }
+    }
+
+    /// Is done when the engine is over.
+    pub(crate) async fn over(&self) {
+        let over = self.over.notified();
+        if !self.is_abandoned() {
+            over.await;
+        }
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

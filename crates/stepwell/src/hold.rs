@@ -1,7 +1,7 @@
 //! A process works on a run that it owns: it commits what can be decided, runs the actions that are due, and lets go
 //! of the run when there is nothing more to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use serde_json::Value;
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{ActionCall, Failure, RunId, Timestamp};
-use stepwell_store::{ProcessId, RunQuery, StoreError, TenantScope};
+use stepwell_store::{Page, ProcessId, RunQuery, RunSummary, Status, StoreError, TenantScope};
 use tokio::sync::Notify;
 
 use crate::cx::{Cx, Staged};
 use crate::engine::Inner;
 use crate::host::BoxFuture;
-use crate::ledger::{Stopped, Tries};
+use crate::ledger::{Stopped, Tries, Untold};
 use crate::look::{Act, Next, Rest};
 use crate::post::Says;
 use crate::room::Pass;
@@ -48,6 +48,8 @@ pub(crate) struct Hold {
     flights: FuturesUnordered<BoxFuture<Option<Landed>>>,
     flying: BTreeMap<ActivationId, Flight>,
     told: Arc<Notify>,
+    /// Keys of runs that an action wants to start and that are there already.
+    pub(crate) known_keys: BTreeSet<String>,
     /// How long the store is given before it is asked again; it grows while the store cannot.
     pause_ms: u64,
     _pass: Option<Pass>,
@@ -95,6 +97,7 @@ impl Hold {
             flights: FuturesUnordered::new(),
             flying: BTreeMap::new(),
             told,
+            known_keys: BTreeSet::new(),
             pause_ms: 0,
             _pass: pass,
         }
@@ -276,13 +279,15 @@ impl Hold {
     /// The run stands still, with an error: what was decided on it cannot be written.
     async fn stop(&mut self, error: Failure) -> Flow {
         let mut ledger = self.standing.ledger.clone();
-        if ledger.stopped.is_some() {
-            tracing::error!(run = %self.standing.run(), %error, "a run that has stopped cannot be written");
-            return Flow::End;
-        }
+        tracing::error!(run = %self.standing.run(), %error, "what was decided on a run cannot be written");
         ledger.stopped =
             Some(Stopped { at: self.inner.host.now(), error: error.finally(), activation: None });
-        Box::pin(self.commit(Move::note(ledger))).await
+        let (note, flying) = (Move::note(ledger), self.flying());
+        match self.inner.turn(self.scope, &self.standing, note, &flying, By::Owner).await {
+            Ok(turned) => self.turned(turned),
+            Err(Turnless::Moved) => self.reload().await,
+            Err(_) => Flow::End,
+        }
     }
 
     /// Reads the run again: somebody else has moved it, or may have.
@@ -315,21 +320,39 @@ impl Hold {
         Flow::Look
     }
 
-    /// Tells the children of a cancelled run, so many in one commit, from where it left off.
+    /// Tells what is below a cancelled run, so many in one commit, from where it left off. A child that has completed
+    /// does not listen any more, but what is below it may still go on.
     async fn tell_children(&mut self) -> Flow {
-        let cursor = self.standing.ledger.cancelling.clone().filter(|cursor| !cursor.is_empty());
-        let query =
-            RunQuery { parent: Some(self.standing.run()), limit: TOLD_AT_ONCE, cursor, ..RunQuery::default() };
-        let page = match self.inner.store.runs(self.scope, query).await {
+        let mut ledger = self.standing.ledger.clone();
+        let Some(Untold { parent, from }) = ledger.cancelling.pop() else { return Flow::Look };
+        let page = match self.children_of(parent, TOLD_AT_ONCE, from).await {
             Ok(page) => page,
             Err(error) => return self.come_to_nothing(Turnless::Store(error)).await,
         };
-        let mut ledger = self.standing.ledger.clone();
-        ledger.cancelling = page.next;
+        if page.next.is_some() {
+            ledger.cancelling.push(Untold { parent, from: page.next });
+        }
+        let (ended, going): (Vec<_>, Vec<_>) = page.items.iter().partition(|child| child.status.is_final());
+        for child in ended.iter().filter(|child| child.status == Status::Completed) {
+            match self.children_of(child.run, 1, None).await {
+                Ok(below) if below.items.is_empty() => {}
+                Ok(_) => ledger.cancelling.push(Untold { parent: child.run, from: None }),
+                Err(error) => return self.come_to_nothing(Turnless::Store(error)).await,
+            }
+        }
         let mut note = Move::note(ledger);
-        let going = page.items.iter().filter(|child| !child.status.is_final());
-        note.along.send = going.map(|child| Says::Cancel.to(child.run)).collect();
+        note.along.send = going.iter().map(|child| Says::Cancel.to(child.run)).collect();
         self.commit(note).await
+    }
+
+    async fn children_of(
+        &mut self,
+        parent: RunId,
+        limit: u32,
+        cursor: Option<String>,
+    ) -> Result<Page<RunSummary>, StoreError> {
+        let query = RunQuery { parent: Some(parent), limit, cursor, ..RunQuery::default() };
+        self.inner.store.runs(self.scope, query).await
     }
 }
 

@@ -14,6 +14,7 @@ use crate::hold::{Flow, Hold, Landed};
 use crate::ledger::Stopped;
 use crate::post::Says;
 use crate::standing::{Along, Move};
+use crate::start::START;
 use crate::turn::{By, MAX_TRIES, Turnless};
 
 impl Hold {
@@ -24,6 +25,7 @@ impl Hold {
         if let Some(tries) = self.standing.ledger.of_mut(landed.call.activation) {
             tries.crashes = tries.crashes.max(crashes);
         }
+        self.known_keys.clear();
         let mut failure = landed.result.as_ref().err().cloned();
         for _ in 0..MAX_TRIES {
             let next = match &failure {
@@ -41,6 +43,10 @@ impl Hold {
             let by = By::Owner;
             match self.inner.turn(self.scope, &self.standing, next, &self.flying(), by).await {
                 Ok(turned) => return self.turned(turned),
+                // A run that was started under this key is there: it is not started again.
+                Err(Turnless::Refused(Refused::Done { operation, key, .. })) if operation == START => {
+                    self.known_keys.insert(key);
+                }
                 Err(Turnless::Refused(refused)) if failure.is_none() => failure = Some(refusal(&refused)),
                 Err(Turnless::Undecidable(error)) if failure.is_none() => {
                     failure = Some(Failure::new("invalidResult", error.to_string()).finally());
@@ -151,16 +157,18 @@ impl Hold {
         let waits = waits_for_children(&self.standing.snapshot, &change.snapshot);
         for (number, (start, id)) in staged.children.iter().zip(&landed.children).enumerate() {
             let parent = Parent { run: self.standing.run(), activation: waits, child: number as u32 };
-            let started = self.inner.begin(start, *id, Some((parent, self.standing.root))).await;
-            let (new, workflow) = started.map_err(|error| cannot_start(&error))?;
-            along.create.push(new);
-            along.definitions.push(workflow);
+            let id = start.id.unwrap_or(*id);
+            let fresh = self.inner.fresh(start, id, Some((parent, self.standing.root)), None).await;
+            fresh.map_err(|error| cannot_start(&error))?.goes_along(&mut along);
         }
         for (id, start) in &staged.starts {
-            let (new, workflow) =
-                self.inner.begin(start, *id, None).await.map_err(|error| cannot_start(&error))?;
-            along.create.push(new);
-            along.definitions.push(workflow);
+            let key = start.key_write(*id).map_err(|error| cannot_start(&error))?;
+            if key.as_ref().is_some_and(|key| self.known_keys.contains(&key.key)) {
+                continue;
+            }
+            along.keys.extend(key);
+            let fresh = self.inner.fresh(start, *id, None, None).await;
+            fresh.map_err(|error| cannot_start(&error))?.goes_along(&mut along);
         }
         along.definitions.dedup_by(|a, b| Arc::ptr_eq(a, b));
         Ok(along)

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::{ActivationId, Snapshot};
-use stepwell_core::{Cause, Failure, Name, Timestamp};
+use stepwell_core::{Cause, Failure, Name, RunId, Timestamp};
 
 /// How many failed tries of one transition stay readable.
 pub const KEPT_FAILURES: usize = 10;
@@ -29,14 +29,14 @@ pub struct Ledger {
     /// What its parent is to hear.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) child: Option<ChildNote>,
-    /// The run is cancelled; its children from this place in their list on have not been told.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cancelling: Option<String>,
+    /// The run is cancelled, and what is below it has not been told yet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cancelling: Vec<Untold>,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Ledger { fence: 1, tries: Vec::new(), stopped: None, deadline: None, child: None, cancelling: None }
+        Ledger { fence: 1, tries: Vec::new(), stopped: None, deadline: None, child: None, cancelling: Vec::new() }
     }
 }
 
@@ -107,7 +107,24 @@ pub(crate) struct ChildNote {
     pub(crate) told: bool,
 }
 
+/// Children that have not been told of a cancellation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Untold {
+    /// Whose children.
+    pub(crate) parent: RunId,
+    /// From this place in their list on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<String>,
+}
+
 impl Ledger {
+    /// The run is cancelled: what is below it has to hear of that.
+    pub(crate) fn cancel(&mut self, run: RunId) {
+        self.stopped = None;
+        self.cancelling = vec![Untold { parent: run, from: None }];
+    }
+
     /// Reads what a run's row has.
     pub(crate) fn read(bytes: Option<&Bytes>) -> Result<Self, serde_json::Error> {
         bytes.map_or_else(|| Ok(Ledger::default()), |bytes| serde_json::from_slice(bytes))

@@ -79,7 +79,7 @@ impl Look<'_> {
     async fn commands(&self) -> Option<Next> {
         let Standing { snapshot, ledger, inbox, .. } = self.standing;
         if snapshot.is_terminal() {
-            return ledger.cancelling.is_some().then_some(Next::TellChildren);
+            return (!ledger.cancelling.is_empty()).then_some(Next::TellChildren);
         }
         let cancel = inbox.iter().find(|letter| letter.says == Says::Cancel);
         let overdue = ledger.deadline.is_some_and(|deadline| deadline <= self.now);
@@ -91,7 +91,7 @@ impl Look<'_> {
             Ok(Decision::Change(mut change)) => {
                 change.entry.action = word.to_owned();
                 let mut cancelled = Move::change(change, self.standing);
-                cancelled.ledger.cancelling = Some(String::new());
+                cancelled.ledger.cancel(self.standing.run());
                 Some(moved(cancelled.taking(cancel.map(|letter| letter.seq))))
             }
             _ => None,

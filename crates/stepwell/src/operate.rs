@@ -205,8 +205,7 @@ impl Inner {
             Command::Dismiss => dismiss(ledger),
             Command::Cancel => {
                 let mut next = self.changed(standing, &Event::Cancelled).await?;
-                next.ledger.cancelling = Some(String::new());
-                next.ledger.stopped = None;
+                next.ledger.cancel(standing.run());
                 Ok(next)
             }
             Command::Suspend if standing.suspended => Err(not_now("it has been put aside already")),

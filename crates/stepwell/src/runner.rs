@@ -60,8 +60,7 @@ async fn heartbeat(inner: Arc<Inner>) {
     let mut last = inner.host.now();
     loop {
         let next = inner.host.now().plus_ms((lease_ms / 3).max(1));
-        inner.host.clock.sleep_until(next).await;
-        if inner.is_abandoned() {
+        if inner.is_over_by(next).await {
             return;
         }
         let now = inner.host.now();
@@ -79,10 +78,13 @@ async fn heartbeat(inner: Arc<Inner>) {
 /// Hints say which runs may have something to do.
 async fn listen(inner: Arc<Inner>) {
     let mut hints = inner.store.hints();
-    while let Some(hint) = hints.next().await {
-        if inner.is_abandoned() {
-            return;
-        }
+    loop {
+        let hint = tokio::select! {
+            biased;
+            () = inner.over() => return,
+            hint = hints.next() => hint,
+        };
+        let Some(hint) = hint else { return };
         match hint {
             Hint::Run(_, run) => {
                 if !inner.tell_holder(run) {
@@ -276,8 +278,7 @@ fn learn_one(inner: &Inner, scope: TenantScope, record: &Record) {
 async fn upkeep(inner: Arc<Inner>) {
     loop {
         let next = inner.host.now().plus_ms(inner.options.upkeep_ms);
-        inner.host.clock.sleep_until(next).await;
-        if inner.is_stopping() {
+        if inner.is_over_by(next).await || inner.is_stopping() {
             return;
         }
         let tenants: Vec<_> = inner.lock_tenants().iter().copied().collect();

@@ -161,8 +161,10 @@ impl Inner {
         let now = self.host.now();
         let decided = dispatch(standing.definition(), &standing.snapshot, &event, &answers, now);
         let stands = standing.suspended || standing.ledger.stopped.is_some() || standing.is_pending(now);
+        // What has come before it is dealt with before it.
+        let unseen = standing.head.owner.is_none() && standing.head.wake.is_some_and(|wake| wake <= now);
         match decided {
-            Ok(_) if stands => Ok(None),
+            Ok(_) if stands || unseen && !signal.strict => Ok(None),
             Ok(Decision::Change(change)) => {
                 let stopped = change.stopped.clone();
                 let mut next = Move::change(change, standing);

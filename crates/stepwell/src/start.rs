@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use stepwell_core::{Definition, Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
+use stepwell_core::{Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
 use stepwell_store::{
     Chain, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Refused, Status, TenantScope,
 };
@@ -19,7 +19,7 @@ use crate::look::Next;
 use crate::post::Says;
 use crate::registry::Workflow;
 use crate::standing::{Along, Flying, Standing};
-use crate::turn::{Turned, Turnless, open_waits_of};
+use crate::turn::{Turned, Turnless, open_waits_of, tell_parent};
 
 /// The operation under which the keys of starts are kept.
 pub(crate) const START: &str = "start";
@@ -121,10 +121,24 @@ impl Start {
         self
     }
 
-    /// A hash of what is asked for: the same key with another request is an error.
-    fn request(&self, definition: &Definition, also: &Value) -> [u8; 32] {
-        let asked = json!([definition.name(), self.input.as_ref().ok(), also]).to_string();
-        Sha256::digest(asked.as_bytes()).into()
+    /// The record of its key: the same key with another request is an error.
+    fn key_for(&self, run: RunId, first: Option<(&Name, &Value)>) -> Option<KeyWrite> {
+        let asked = json!([self.workflow, self.input.as_ref().ok(), first]).to_string();
+        self.key.as_ref().map(|key| KeyWrite {
+            operation: START.to_owned(),
+            key: key.clone(),
+            request: Sha256::digest(asked.as_bytes()).into(),
+            answer: run.to_string().into(),
+            lives: Lives::WithRun(run),
+        })
+    }
+
+    /// The same for a run that an action starts.
+    pub(crate) fn key_write(&self, run: RunId) -> Result<Option<KeyWrite>, EngineError> {
+        match &self.key {
+            Some(key) if key.is_empty() => Err(EngineError::Invalid("a key is not empty".to_owned())),
+            _ => Ok(self.key_for(run, None)),
+        }
     }
 }
 
@@ -133,6 +147,18 @@ pub(crate) struct Fresh {
     pub(crate) new: NewRun,
     pub(crate) standing: Standing,
     pub(crate) next: Next,
+}
+
+impl Fresh {
+    /// Puts the run into a commit that is somebody else's. One that has ended or stopped as it began tells its parent in
+    /// the same commit.
+    pub(crate) fn goes_along(self, along: &mut Along) {
+        let Fresh { mut new, mut standing, next: _ } = self;
+        tell_parent(None, &mut standing, along);
+        new.attempt = standing.ledger.write();
+        along.create.push(new);
+        along.definitions.push(standing.workflow);
+    }
 }
 
 impl Inner {
@@ -220,17 +246,6 @@ impl Inner {
         Ok(Fresh { new, standing, next })
     }
 
-    /// The same for a run that goes along with another's commit.
-    pub(crate) async fn begin(
-        &self,
-        wanted: &Start,
-        run: RunId,
-        parent: Option<(Parent, RunId)>,
-    ) -> Result<(NewRun, Arc<Workflow>), EngineError> {
-        let fresh = self.fresh(wanted, run, parent, None).await?;
-        Ok((fresh.new, fresh.standing.workflow))
-    }
-
     /// Begins a run, with a first signal if one is given.
     pub(crate) async fn start(
         self: &Arc<Self>,
@@ -244,22 +259,12 @@ impl Inner {
         let owner = pass.as_ref().map(|_| self.process());
         let Fresh { new, mut standing, next } = self.fresh(wanted, run, None, owner).await?;
         let mut along = Along { definitions: vec![workflow.clone()], ..Along::default() };
-        let also = match first {
-            Some((name, payload)) => {
-                self.check_signal(&standing, name, payload).await?;
-                let says = Says::Signal { name: name.clone(), payload: payload.clone() };
-                along.send.push(says.kept(run, self.host.now().plus_ms(self.options.signal_kept_ms)));
-                json!([name, payload])
-            }
-            None => Value::Null,
-        };
-        along.keys.extend(wanted.key.as_ref().map(|key| KeyWrite {
-            operation: START.to_owned(),
-            key: key.clone(),
-            request: wanted.request(&workflow.definition, &also),
-            answer: run.to_string().into(),
-            lives: Lives::WithRun(run),
-        }));
+        if let Some((name, payload)) = first {
+            self.check_signal(&standing, name, payload).await?;
+            let says = Says::Signal { name: name.clone(), payload: payload.clone() };
+            along.send.push(says.kept(run, self.host.now().plus_ms(self.options.signal_kept_ms)));
+        }
+        along.keys.extend(wanted.key_for(run, first));
         let owned = new.owner.is_some();
         along.create.push(new);
         let handle = Run::new(self.clone(), scope, run);

@@ -98,7 +98,7 @@ impl Inner {
             after.snapshot = Arc::new(snapshot);
             entry
         });
-        tell_parent(standing, &mut after, &mut along);
+        tell_parent(Some(standing), &mut after, &mut along);
         let flying: Flying =
             flying.iter().filter(|(id, _)| after.snapshot.activation(**id).is_some()).map(|(a, b)| (*a, *b)).collect();
         let next = self.look(&after, &flying, now).await;
@@ -109,6 +109,7 @@ impl Inner {
             Some(entry) => Some(self.checkpoint(&after.snapshot, &entry).map_err(Turnless::Undecidable)?),
             None => None,
         };
+        let started = along.create.iter().filter_map(|new| new.wake).min();
         let mut commit = self.commit_of(scope, along, now);
         commit.step = Some(Step {
             head: standing.head.clone(),
@@ -127,6 +128,7 @@ impl Inner {
             close,
         });
         let committed = self.apply(scope, commit).await?;
+        self.look_at(started);
         let Some(mut committed) = committed else { return self.applied_unseen(scope, &after, &flying).await };
         if let Some(head) = committed.head.take() {
             after.head = head;
@@ -261,10 +263,10 @@ impl Inner {
 }
 
 /// A run whose end or failure its parent is to hear of says so in the commit that ends it.
-fn tell_parent(before: &Standing, after: &mut Standing, along: &mut Along) {
+pub(crate) fn tell_parent(before: Option<&Standing>, after: &mut Standing, along: &mut Along) {
     let Some(parent) = after.parent.as_ref().filter(|parent| parent.activation != 0) else { return };
     let note = after.ledger.child.unwrap_or_default();
-    if before.snapshot.is_terminal() || note.told {
+    if before.is_some_and(|before| before.snapshot.is_terminal()) || note.told {
         return;
     }
     let end = match (after.snapshot.finished(), &after.ledger.stopped) {
@@ -293,7 +295,9 @@ fn expect_fence(before: &Standing, after: &mut Standing, owner: Ownership, by: B
             after.crashes = 0;
         }
         _ => {
-            after.ledger.fence = head.fence + 1;
+            // Nobody works on a run that has ended: its row need not say anything.
+            let ended = after.snapshot.is_terminal() && after.ledger.cancelling.is_empty();
+            after.ledger.fence = if ended { 1 } else { head.fence + 1 };
             after.crashes = 0;
         }
     }

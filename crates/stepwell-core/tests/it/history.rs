@@ -101,7 +101,8 @@ fn every_change_is_named_by_its_signal_or_by_the_engines_word_for_it() {
     assert_eq!(actions, expected);
     let created = start(&crate::driver::build(story()), RunId::nil(), json!({"n": 7}), at(0)).unwrap();
     assert_eq!(created.entry.action, "__start");
-    assert_eq!((created.entry.version, created.entry.payload), (0, Some(json!({"n": 7}))));
+    assert_eq!((created.entry.version, created.entry.payload), (0, None), "it is the first context");
+    assert_eq!(created.snapshot.context(), &json!({"n": 7}));
     assert_eq!(texts(&created.entry.entered), ["order"]);
 }
 

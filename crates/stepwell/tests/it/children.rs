@@ -78,7 +78,7 @@ impl Machine {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    fn works(&self) -> impl Fn(Cx) -> std::future::Ready<Result<(), ActionError>> + Send + Sync + 'static {
+    fn works(&self) -> impl Fn(Cx) -> std::future::Ready<Result<(), ActionError>> + Send + Sync + use<> {
         let mended = self.0.clone();
         move |_| {
             let broken = || ActionError::new("broken", "the machine is broken");
@@ -385,7 +385,7 @@ async fn a_childs_end_whose_answer_is_lost_is_told_once() {
     });
     let build = shop(&Machine::default(), order(ChildRule::All));
     let engine = TestEngine::start_on(watched.clone(), clock, build).await.unwrap();
-    let run = engine.start(Start::new("order").input(&json!({"parcels": ["alone"; 5]}))).await.unwrap();
+    let run = engine.start(Start::new("order").input(&json!({"parcels": vec!["alone"; 5]}))).await.unwrap();
     engine.settle().await;
     assert_eq!(lost.load(Ordering::SeqCst), 5, "each end is committed once");
     assert_eq!(soon(run.result()).await.unwrap()["ends"].as_array().map(Vec::len), Some(5));
@@ -406,7 +406,7 @@ async fn children_of_a_process_that_died_after_the_commit_are_taken_on() {
     });
     let machine = Machine::default();
     let (a, tasks) = mortal(watched, &clock, shop(&machine, order(ChildRule::All))).await;
-    let run = a.start(Start::new("order").input(&json!({"parcels": ["alone"; 3]}))).await.unwrap();
+    let run = a.start(Start::new("order").input(&json!({"parcels": vec!["alone"; 3]}))).await.unwrap();
     a.settle().await;
     tasks.kill().await;
     let (b, _tasks) = mortal(store, &clock, shop(&machine, order(ChildRule::All))).await;

@@ -468,6 +468,12 @@ fn a_mistyped_time_zone_is_answered_with_near_names() {
 }
 
 #[test]
+fn a_schedule_can_be_shared_between_threads() {
+    fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+    shared(&cron("@daily", "UTC"));
+}
+
+#[test]
 fn the_policies_in_json() {
     for (missed, text) in [(Missed::Skip, "\"skip\""), (Missed::Once, "\"once\""), (Missed::All, "\"all\"")] {
         assert_eq!(serde_json::to_string(&missed).unwrap(), text);

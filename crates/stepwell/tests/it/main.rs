@@ -4,3 +4,4 @@
 mod smoke;
 mod children;
 mod kit;
+mod timers;

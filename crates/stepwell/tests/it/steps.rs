@@ -411,7 +411,7 @@ async fn a_checkpoint_fixes_places_state_version_and_the_documents_visible_then(
         let found = documents(&engine, &run, Some(version)).await;
         shown.push(found.iter().map(|document| document.body.clone()).collect::<Vec<_>>());
     }
-    let body = |round: u64| vec![json!({"round": round}).to_string().into()];
+    let body = |round: u64| vec![bytes::Bytes::from(json!({"round": round}).to_string())];
     assert_eq!(shown, [vec![], body(1), body(2), vec![]]);
     assert_eq!(documents(&engine, &run, None).await, []);
 }

@@ -114,7 +114,7 @@ impl Script {
         at.windows(2).map(|pair| pair[1].ms_since(pair[0])).collect()
     }
 
-    pub(crate) fn action(&self) -> impl Fn(Cx) -> BoxFuture<Given> + Send + Sync + 'static {
+    pub(crate) fn action(&self) -> impl Fn(Cx) -> BoxFuture<Given> + Send + Sync + use<> {
         let script = self.clone();
         move |cx: Cx| {
             let script = script.clone();
@@ -195,15 +195,15 @@ impl Gate {
     }
 
     /// An action that waits at the gate and does nothing else.
-    pub(crate) fn action(&self) -> impl Fn(Cx) -> BoxFuture<Given> + Send + Sync + 'static {
+    pub(crate) fn action(&self) -> impl Fn(Cx) -> BoxFuture<Given> + Send + Sync + use<> {
         self.and(|_: &Cx| Ok(Value::Null))
     }
 
     /// An action that waits at the gate and then does this.
-    pub(crate) fn and(
-        &self,
-        then: impl Fn(&Cx) -> Given + Send + Sync + 'static,
-    ) -> impl Fn(Cx) -> BoxFuture<Given> + Send + Sync + 'static {
+    pub(crate) fn and<F>(&self, then: F) -> impl Fn(Cx) -> BoxFuture<Given> + Send + Sync + use<F>
+    where
+        F: Fn(&Cx) -> Given + Send + Sync + 'static,
+    {
         let (gate, then) = (self.clone(), Arc::new(then));
         move |cx: Cx| {
             let (gate, then) = (gate.clone(), then.clone());

@@ -1,0 +1,276 @@
+//! Those who want something of the engines: they start runs, signal, cancel and retry them, and ask again when they
+//! get no answer.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use serde_json::json;
+use stepwell::host::BoxFuture;
+use stepwell::{Command, Engine, EngineError, Operator, Signal, Signalled, Start};
+use stepwell_core::{Refusal, RunId};
+use stepwell_store::{Status, StoreError};
+use tokio::sync::oneshot;
+
+use super::plan::{Plan, Wish};
+use super::tasks::Owner;
+use super::world::World;
+
+/// Sends the clients of a simulation off.
+pub(crate) fn send_off(world: &Arc<World>, plans: Vec<Plan>) {
+    world.scene().clients_left = plans.len();
+    for plan in plans {
+        let client = Client { world: world.clone(), plan };
+        world.board.spawn(Owner::Outside, Box::pin(client.live()));
+    }
+}
+
+struct Client {
+    world: Arc<World>,
+    plan: Plan,
+}
+
+/// What came of asking.
+enum Answer<T> {
+    Given(T),
+    Refused(EngineError),
+    /// Nobody knows.
+    Lost,
+}
+
+impl Client {
+    async fn live(self) {
+        self.world.sleep(self.plan.begins_us).await;
+        if let Some(after) = self.plan.after_run {
+            while !self.world.scene().oracle.runs.contains_key(&after) {
+                self.world.sleep(50_000).await;
+            }
+        }
+        if self.plan.starters > 1 {
+            let other = Client { world: self.world.clone(), plan: self.plan.clone() };
+            self.world.board.spawn(Owner::Outside, Box::pin(async move {
+                let _ = other.start().await;
+            }));
+        }
+        if let Some(run) = self.start().await {
+            for wish in &self.plan.wishes {
+                self.grant(run, wish).await;
+            }
+        }
+        self.world.scene().clients_left -= 1;
+    }
+
+    /// Starts the run; without a key that is tried once, with one until it is answered.
+    async fn start(&self) -> Option<RunId> {
+        loop {
+            let wanted = self.wanted();
+            let number = self.plan.number;
+            let what = format!("start plan {number}: {}", self.plan.workflow);
+            let call = move |engine: Engine| -> BoxFuture<Result<RunId, EngineError>> {
+                Box::pin(async move { Ok(engine.start_once(wanted).await?.run.id()) })
+            };
+            match self.ask(&what, call).await {
+                Answer::Given(run) => {
+                    let verdict = self.world.scene().oracle.started(number, run);
+                    self.world.judge(verdict);
+                    return Some(run);
+                }
+                Answer::Refused(_) | Answer::Lost if !self.plan.keyed => return None,
+                Answer::Refused(_) | Answer::Lost => self.world.sleep(60_000).await,
+            }
+        }
+    }
+
+    fn wanted(&self) -> Start {
+        let plan = &self.plan;
+        let mut wanted = Start::new(plan.workflow).input(&plan.input);
+        if plan.keyed {
+            wanted = wanted.key(format!("plan {}", plan.number));
+        }
+        if let Some(run) = plan.run {
+            wanted = wanted.id(run);
+        }
+        if let Some(ms) = plan.delay_ms {
+            wanted = wanted.after(Duration::from_millis(ms));
+        }
+        if let Some(ms) = plan.deadline_ms {
+            wanted = wanted.within(Duration::from_millis(ms));
+        }
+        wanted
+    }
+
+    async fn grant(&self, run: RunId, wish: &Wish) {
+        match wish {
+            Wish::Pause { us } => self.world.sleep(*us).await,
+            Wish::Signal { name, sig, sends, with_id } => self.signal(run, name, sig, *sends, *with_id).await,
+            Wish::Applied { sigs, told_by } => self.wait_for(run, sigs, told_by).await,
+            Wish::Cancel => self.operate(run, Command::Cancel).await,
+            Wish::Suspend { us } => {
+                self.operate(run, Command::Suspend).await;
+                self.world.sleep(*us).await;
+                self.operate(run, Command::Resume).await;
+            }
+            Wish::Mend => self.mend(run).await,
+        }
+    }
+
+    /// Sends a signal, more than once if it has an id.
+    async fn signal(&self, run: RunId, name: &'static str, sig: &str, sends: u64, with_id: bool) {
+        for _ in 1..sends {
+            let again = Client { world: self.world.clone(), plan: self.plan.clone() };
+            let sig = sig.to_owned();
+            let task = async move { again.signal_once(run, name, &sig, true).await };
+            self.world.board.spawn(Owner::Outside, Box::pin(task));
+        }
+        self.signal_once(run, name, sig, with_id).await;
+    }
+
+    async fn signal_once(&self, run: RunId, name: &'static str, sig: &str, with_id: bool) {
+        loop {
+            let mut signal = Signal::new(name).with(&json!({ "sig": sig }));
+            if with_id {
+                signal = signal.id(sig);
+            }
+            let what = format!("{name} `{sig}` to {}", self.world.scene().oracle.name(run));
+            let call = move |engine: Engine| -> BoxFuture<Result<Signalled, EngineError>> {
+                Box::pin(async move { engine.signal(run, signal).await })
+            };
+            match self.ask(&what, call).await {
+                Answer::Given(answer) => {
+                    let mut scene = self.world.scene();
+                    scene.tally.signals += 1;
+                    let verdict = scene.oracle.acknowledged(run, sig, answer);
+                    scene.judge(verdict);
+                    return;
+                }
+                Answer::Refused(EngineError::Refused(Refusal::Terminal)) => return,
+                Answer::Refused(_) | Answer::Lost if !with_id => return,
+                Answer::Refused(_) | Answer::Lost => self.world.sleep(80_000).await,
+            }
+        }
+    }
+
+    /// Waits until a run has applied these signals and what the runs that were to tell it had to say.
+    async fn wait_for(&self, run: RunId, sigs: &[String], told_by: &[RunId]) {
+        loop {
+            self.world.sleep(250_000).await;
+            let scene = self.world.scene();
+            let oracle = &scene.oracle;
+            let Some(shadow) = oracle.runs.get(&run) else { continue };
+            let applied = sigs.iter().all(|sig| oracle.has_applied(run, sig));
+            let told = told_by.iter().all(|teller| {
+                let silent = oracle.runs.get(teller).is_some_and(|teller| teller.status == Status::Failed);
+                silent || oracle.has_applied(run, &format!("told by {teller}"))
+            });
+            if (applied && told) || shadow.has_ended() {
+                return;
+            }
+        }
+    }
+
+    async fn operate(&self, run: RunId, command: Command) {
+        let word = format!("{command:?}");
+        loop {
+            let (what, command) = (format!("{word} {}", self.world.scene().oracle.name(run)), command.clone());
+            let call = move |engine: Engine| -> BoxFuture<Result<(), EngineError>> {
+                Box::pin(async move { engine.operate(run, command, &Operator::named("client")).await.map(drop) })
+            };
+            match self.ask(&what, call).await {
+                Answer::Given(()) => {
+                    let mut scene = self.world.scene();
+                    let status = scene.oracle.runs.get(&run).map(|shadow| shadow.status);
+                    if word == "Cancel" && status != Some(Status::Cancelled) {
+                        scene.judge(Err(format!("{what} was acknowledged, and it is {status:?}")));
+                    }
+                    return;
+                }
+                Answer::Refused(EngineError::NotNow { .. }) => return,
+                Answer::Refused(_) | Answer::Lost => self.world.sleep(70_000).await,
+            }
+        }
+    }
+
+    /// Retries by hand whenever the run has failed, until it has come to its end.
+    async fn mend(&self, run: RunId) {
+        loop {
+            self.world.sleep(200_000).await;
+            let (failed, over) = {
+                let scene = self.world.scene();
+                let shadow = scene.oracle.runs.get(&run);
+                let failed = shadow.and_then(|shadow| shadow.stopped()) == Some("scripted");
+                (failed, shadow.is_some_and(|shadow| shadow.has_ended() && !failed))
+            };
+            if over {
+                return;
+            }
+            if failed {
+                self.operate(run, Command::Retry).await;
+            }
+        }
+    }
+
+    /// Asks a process that lives; it may die over it, or not answer in time.
+    async fn ask<T: Send + 'static>(
+        &self,
+        what: &str,
+        call: impl FnOnce(Engine) -> BoxFuture<Result<T, EngineError>>,
+    ) -> Answer<T> {
+        let (number, engine, patience_us) = loop {
+            if let Some(found) = self.choose() {
+                break found;
+            }
+            self.world.sleep(100_000).await;
+        };
+        self.world.trace(format_args!("client asks p{number}: {what}"));
+        let (answers, answer) = oneshot::channel();
+        let work = call(engine);
+        let task = async move {
+            // The client may have gone away.
+            let _ = answers.send(work.await);
+        };
+        self.world.board.spawn(Owner::Process(number), Box::pin(task));
+        let mut answer = pin!(answer);
+        let mut patience = pin!(self.world.sleep(patience_us));
+        let given = poll_fn(|context| match answer.as_mut().poll(context) {
+            Poll::Ready(given) => Poll::Ready(given.ok()),
+            Poll::Pending => patience.as_mut().poll(context).map(|()| None),
+        })
+        .await;
+        match given {
+            Some(Ok(given)) => Answer::Given(given),
+            Some(Err(error)) => {
+                self.world.trace(format_args!("client hears of {what}: {error}"));
+                self.world.judge(self.allowed(what, &error));
+                Answer::Refused(error)
+            }
+            None => Answer::Lost,
+        }
+    }
+
+    fn choose(&self) -> Option<(usize, Engine, u64)> {
+        let mut scene = self.world.scene();
+        let serving = scene.serving();
+        if serving.is_empty() {
+            return None;
+        }
+        let number = scene.clients.pick(&serving);
+        let patience_us = if scene.clients.chance(300) { 1_500_000 } else { 60_000_000 };
+        let engine = scene.processes.get(number)?.engine.clone()?;
+        Some((number, engine, patience_us))
+    }
+
+    /// An engine may say no only for these reasons, and when nothing goes wrong hardly ever.
+    fn allowed(&self, what: &str, error: &EngineError) -> Result<(), String> {
+        let calm = self.world.scene().temper.is_calm();
+        let fine = match error {
+            EngineError::Refused(Refusal::Terminal) | EngineError::NotNow { .. } => true,
+            EngineError::Store(StoreError::Unavailable(_)) | EngineError::Unknown { .. } => !calm,
+            EngineError::Contended { .. } | EngineError::Stopped => !calm,
+            EngineError::Invalid(text) => !calm && text.contains("its commit was lost"),
+            _ => false,
+        };
+        if fine { Ok(()) } else { Err(format!("{what} was answered with: {error}")) }
+    }
+}

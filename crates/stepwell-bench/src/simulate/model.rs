@@ -1,0 +1,259 @@
+//! The oracle's own idea of the simulated workflows: a small table of what each may do, written without the engine.
+
+/// What a workflow may do.
+pub(crate) struct Flow {
+    pub(crate) name: &'static str,
+    /// Where it begins.
+    pub(crate) begins: To,
+    pub(crate) moves: &'static [Move],
+}
+
+/// One thing it may do.
+#[derive(Debug)]
+pub(crate) struct Move {
+    /// What the history calls it.
+    pub(crate) word: &'static str,
+    /// The transition it names, if it names one.
+    pub(crate) transition: &'static str,
+    /// The place it happens in.
+    pub(crate) from: &'static str,
+    /// Whether that place waits then.
+    pub(crate) waits: bool,
+    pub(crate) to: To,
+    /// The action whose result it is.
+    pub(crate) action: &'static str,
+    /// So long after its place was entered.
+    pub(crate) after_ms: Option<u64>,
+}
+
+/// Where it leads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum To {
+    /// A step, or a join that has fired.
+    Step(&'static str),
+    /// A place that waits.
+    Wait(&'static str),
+    /// These places at once; those that wait are marked.
+    Fork(&'static [(&'static str, bool)]),
+    /// A join that needs so many; it ends the other branches when it has them.
+    Join { place: &'static str, needs: usize, ends_rest: bool },
+    /// The end.
+    End(&'static str),
+    /// The same place, which no longer waits.
+    Resolved,
+    /// The same place, which still waits.
+    Counted,
+}
+
+/// How an action is tried again: how often, and after which pauses in milliseconds.
+pub(crate) fn retry_pause_ms(action: &str, retry: u64) -> Option<u64> {
+    match action {
+        "flaky" => [200, 400, 500].get(retry.checked_sub(1)? as usize).copied(),
+        "add" => (1..=60).contains(&retry).then_some(80),
+        _ => None,
+    }
+}
+
+/// The actions whose commit counts something in a cell.
+pub(crate) fn counts(action: &str) -> bool {
+    matches!(action, "count" | "add")
+}
+
+/// A run's places and whether each waits, in order.
+pub(crate) type Places = Vec<(String, bool)>;
+
+impl To {
+    /// The places after a move to here by an activation that has left its own.
+    pub(crate) fn enter(self, mut places: Places, left: &(String, bool)) -> Places {
+        let mut add = |place: &str, waits: bool| places.push((place.to_owned(), waits));
+        match self {
+            To::Step(place) => add(place, false),
+            To::Wait(place) => add(place, true),
+            To::Fork(branches) => branches.iter().for_each(|(place, waits)| add(place, *waits)),
+            To::End(_) => places.clear(),
+            To::Resolved => add(&left.0, false),
+            To::Counted => add(&left.0, true),
+            To::Join { place, needs, ends_rest } => {
+                let arrived = |known: &(String, bool)| known.0 == place && known.1;
+                if places.iter().filter(|known| arrived(known)).count() + 1 < needs {
+                    places.push((place.to_owned(), true));
+                } else {
+                    places.retain(|known| !arrived(known) && !ends_rest);
+                    places.push((place.to_owned(), false));
+                }
+            }
+        }
+        places.sort();
+        places
+    }
+}
+
+impl Flow {
+    pub(crate) fn of(name: &str) -> Option<&'static Flow> {
+        FLOWS.iter().find(|flow| flow.name == name)
+    }
+
+    /// What it may have done when its history says this.
+    pub(crate) fn moves<'a>(
+        &'static self,
+        word: &'a str,
+        transition: &'a str,
+    ) -> impl Iterator<Item = &'static Move> + 'a {
+        self.moves.iter().filter(move |known| known.word == word && known.transition == transition)
+    }
+
+    /// The move that a transition makes when its action succeeds.
+    pub(crate) fn by_transition(&self, transition: &str) -> Option<&Move> {
+        self.moves.iter().find(|known| known.transition == transition)
+    }
+
+    /// A signal of this name moves the run now.
+    pub(crate) fn takes(&self, signal: &str, places: &Places) -> bool {
+        let resolves = |known: &&Move| match signal {
+            "GO" => known.word == "__resolve_wait:answer",
+            "NOTE" => known.word == "__resolve_wait:r0",
+            other => known.word == other,
+        };
+        let here = |known: &Move| places.iter().any(|(p, waits)| p == known.from && *waits == known.waits);
+        self.moves.iter().filter(resolves).any(here)
+    }
+}
+
+const fn auto(
+    word: &'static str,
+    transition: &'static str,
+    from: &'static str,
+    action: &'static str,
+    to: To,
+) -> Move {
+    Move { word, transition, from, waits: false, to, action, after_ms: None }
+}
+
+const fn timer(
+    word: &'static str,
+    transition: &'static str,
+    from: (&'static str, bool),
+    action: &'static str,
+    after_ms: u64,
+    to: To,
+) -> Move {
+    Move { word, transition, from: from.0, waits: from.1, to, action, after_ms: Some(after_ms) }
+}
+
+/// Something happens to a place that waits, by no transition.
+const fn told(word: &'static str, from: &'static str, to: To) -> Move {
+    Move { word, transition: "", from, waits: true, to, action: "", after_ms: None }
+}
+
+/// The retries of an action are spent.
+const fn spent(word: &'static str, from: &'static str, to: To) -> Move {
+    Move { word, transition: "", from, waits: false, to, action: "", after_ms: None }
+}
+
+const JOIN_BOTH: To = To::Join { place: "meet", needs: 2, ends_rest: false };
+const JOIN_FIRST: To = To::Join { place: "first", needs: 1, ends_rest: true };
+const SPLIT: To = To::Fork(&[("l0", false), ("r0", true)]);
+
+const FLOWS: &[Flow] = &[
+    Flow {
+        name: "chain",
+        begins: To::Step("s0"),
+        moves: &[
+            auto("__auto:first", "first", "s0", "work", To::Step("s1")),
+            auto("__auto:second", "second", "s1", "count", To::Step("s2")),
+            auto("__auto:pass", "pass", "s2", "", To::Step("s3")),
+            auto("__auto:last", "last", "s3", "tell", To::End("done")),
+        ],
+    },
+    Flow {
+        name: "flaky",
+        begins: To::Step("trying"),
+        moves: &[
+            auto("__auto:try", "try", "trying", "flaky", To::End("done")),
+            spent("__error:try", "trying", To::Step("handled")),
+            auto("__auto:repair", "repair", "handled", "count", To::End("repaired")),
+        ],
+    },
+    Flow {
+        name: "mended",
+        begins: To::Step("broken"),
+        moves: &[
+            auto("__auto:mend", "mend", "broken", "fragile", To::Step("whole")),
+            auto("__auto:finish", "finish", "whole", "count", To::End("done")),
+        ],
+    },
+    Flow {
+        name: "gate",
+        begins: To::Step("asking"),
+        moves: &[
+            auto("__auto:ask", "ask", "asking", "work", To::Wait("answer")),
+            told("__resolve_wait:answer", "answer", To::Resolved),
+            auto("__auto:go", "go", "answer", "count", To::End("done")),
+            timer("__timer:answer", "give-up", ("answer", true), "work", 3_000, To::End("late")),
+        ],
+    },
+    Flow {
+        name: "both",
+        begins: To::Step("begin"),
+        moves: &[
+            auto("__auto:start", "start", "begin", "", SPLIT),
+            auto("__auto:left1", "left1", "l0", "work", To::Step("l1")),
+            auto("__auto:left2", "left2", "l1", "count", JOIN_BOTH),
+            told("__resolve_wait:r0", "r0", To::Resolved),
+            auto("__auto:noted", "noted", "r0", "work", To::Step("r1")),
+            timer("__timer:r0", "unnoted", ("r0", true), "", 4_000, To::Step("r1")),
+            auto("__auto:right2", "right2", "r1", "count", JOIN_BOTH),
+            auto("__auto:last", "last", "meet", "work", To::End("done")),
+        ],
+    },
+    Flow {
+        name: "race",
+        begins: To::Fork(&[("x", false), ("y", false)]),
+        moves: &[
+            auto("__auto:run-x", "run-x", "x", "count", JOIN_FIRST),
+            auto("__auto:run-y", "run-y", "y", "count", JOIN_FIRST),
+            auto("__auto:won", "won", "first", "work", To::End("done")),
+        ],
+    },
+    Flow {
+        name: "inbox",
+        begins: To::Step("open"),
+        moves: &[
+            auto("ADD", "add", "open", "add", To::Step("open")),
+            auto("CLOSE", "close", "open", "", To::End("done")),
+        ],
+    },
+    Flow {
+        name: "parent",
+        begins: To::Step("begin"),
+        moves: &[
+            auto("__auto:spawn", "spawn", "begin", "spawn", To::Wait("kids")),
+            told("__child:kids", "kids", To::Counted),
+            told("__child:kids", "kids", To::Step("bereft")),
+            told("__resolve_wait:kids", "kids", To::Resolved),
+            auto("__auto:gather", "gather", "kids", "count", To::End("done")),
+            auto("__auto:mourn", "mourn", "bereft", "work", To::End("sad")),
+        ],
+    },
+    Flow {
+        name: "child",
+        begins: To::Step("c0"),
+        moves: &[
+            auto("__auto:one", "one", "c0", "work", To::Step("c1")),
+            auto("__auto:two", "two", "c1", "doomed", To::End("done")),
+        ],
+    },
+    Flow {
+        name: "napper",
+        begins: To::Step("asleep"),
+        moves: &[timer("__timer:asleep", "wake", ("asleep", false), "", 10_000_000, To::End("awake"))],
+    },
+    Flow {
+        name: "nap",
+        begins: To::Step("asleep"),
+        moves: &[
+            timer("__timer:asleep", "stir", ("asleep", false), "", 1_200, To::Step("dozing")),
+            timer("__timer:dozing", "rise", ("dozing", false), "count", 700, To::End("awake")),
+        ],
+    },
+];

@@ -1,0 +1,124 @@
+//! What must be true in the end: everything has come to its end, and all that was written is still there.
+
+use std::collections::BTreeMap;
+
+use stepwell_core::RunId;
+use stepwell_core::snapshot::Finished;
+use stepwell_store::{HistoryQuery, MemoryStore, RunQuery, Status, Store};
+
+use super::super::world::at_once;
+use super::tries::Ending;
+use super::{Oracle, SCOPE, Shadow};
+
+impl Oracle {
+    /// A run that has not come to its end.
+    pub(crate) fn unended(&self) -> Option<&Shadow> {
+        self.runs.values().find(|shadow| !shadow.has_ended())
+    }
+
+    /// The simulation is over.
+    pub(crate) fn finish(&self, memory: &MemoryStore) -> Result<(), String> {
+        let query = RunQuery { limit: 1_000, ..RunQuery::default() };
+        let page = at_once(memory.runs(SCOPE, query)).map_err(|error| error.to_string())?;
+        let there: BTreeMap<RunId, _> = page.items.into_iter().map(|row| (row.run, row)).collect();
+        for (run, shadow) in &self.runs {
+            let name = &shadow.name;
+            let row = there.get(run).ok_or_else(|| format!("{name}: it is gone"))?;
+            if row.version != shadow.version || row.status != shadow.status {
+                return Err(format!("{name}: it is at version {}, not at {}", row.version, shadow.version));
+            }
+            self.check_history(memory, *run, shadow)?;
+            self.check_end(shadow)?;
+        }
+        if there.len() != self.runs.len() {
+            return Err(format!("there are {} runs, and {} were begun", there.len(), self.runs.len()));
+        }
+        self.check_calm_tries()
+    }
+
+    /// Every checkpoint is there as it was written, without gaps.
+    fn check_history(&self, memory: &MemoryStore, run: RunId, shadow: &Shadow) -> Result<(), String> {
+        let query = HistoryQuery { run, from: 0, with_state: true, limit: 1_000 };
+        let page = at_once(memory.history(SCOPE, query)).map_err(|error| error.to_string())?;
+        let found = page.items.into_iter().map(|row| (row.version, row.commit, row.entry, row.state));
+        let expected = shadow.history.iter().enumerate();
+        let expected = expected.map(|(version, (commit, entry, state))| {
+            (version as u64, *commit, entry.clone(), Some(state.clone()))
+        });
+        if found.eq(expected) {
+            return Ok(());
+        }
+        Err(format!("{}: its history is not what was written", shadow.name))
+    }
+
+    /// A run has come to the end that the script asked for.
+    fn check_end(&self, shadow: &Shadow) -> Result<(), String> {
+        let (name, context) = (&shadow.name, shadow.snapshot.context());
+        let place = match shadow.snapshot.finished() {
+            Some(Finished::Completed { place, .. }) => place.as_str(),
+            Some(Finished::Cancelled) => "cancelled",
+            None => shadow.stopped().unwrap_or("nowhere"),
+        };
+        let children: Vec<_> = context["children"].as_array().cloned().unwrap_or_default();
+        let own_fault = children.iter().any(|child| child == "fails");
+        let crashed = self.runs.values().any(|run| run.stopped() == Some("crashed"));
+        let wrong = match (shadow.flow.name, place) {
+            ("flaky", "done") => context["fails"] == "always",
+            ("flaky", "repaired") => context["fails"] == "never" && !self.timed_out(shadow),
+            ("parent", "done") => own_fault,
+            ("parent", "sad") => !own_fault && !crashed && !self.cancels_children(shadow),
+            ("child", "done") => context["fails"] == true,
+            ("inbox", "done") => context["wants"].as_array().into_iter().flatten().any(|sig| {
+                !self.has_applied(shadow.snapshot.instance_id(), sig.as_str().unwrap_or_default())
+            }),
+            (_, "nowhere") => true,
+            _ => false,
+        };
+        if wrong {
+            return Err(format!("{name}: it ended in `{place}`, and its script was {context}"));
+        }
+        self.check_below_cancelled(shadow)
+    }
+
+    /// Actions of the run took longer than they may.
+    fn timed_out(&self, shadow: &Shadow) -> bool {
+        let run = shadow.snapshot.instance_id();
+        self.tried().filter(|(of, _)| *of == run).any(|(_, activation)| {
+            self.tries_of(run, activation).iter().any(|end| *end == Some(Ending::Dropped))
+        })
+    }
+
+    fn cancels_children(&self, shadow: &Shadow) -> bool {
+        let run = shadow.snapshot.instance_id();
+        let child_of = |other: &&Shadow| other.parent.as_ref().is_some_and(|parent| parent.run == run);
+        self.runs.values().filter(child_of).any(|child| child.status == Status::Cancelled)
+    }
+
+    /// Below a cancelled run nothing goes on.
+    fn check_below_cancelled(&self, shadow: &Shadow) -> Result<(), String> {
+        let parent = shadow.parent.as_ref().and_then(|parent| self.runs.get(&parent.run));
+        let cancelled = parent.is_some_and(|parent| parent.status == Status::Cancelled);
+        if cancelled && !shadow.has_ended() {
+            return Err(format!("{}: its parent was cancelled, and it goes on", shadow.name));
+        }
+        Ok(())
+    }
+
+    /// When nothing goes wrong, every step is tried once, and again only after a failure.
+    fn check_calm_tries(&self) -> Result<(), String> {
+        if !self.calm {
+            return Ok(());
+        }
+        for (run, activation) in self.tried() {
+            let ends = self.tries_of(run, activation);
+            let failed = [Some(Ending::Failed), Some(Ending::FailedForGood), Some(Ending::Panicked)];
+            let succeeded = ends.iter().filter(|end| !failed.contains(end)).count();
+            let name = self.name(run);
+            let may_repeat = name.ends_with("flaky") || name.ends_with("race") || name.ends_with("gate");
+            if succeeded > 1 && !may_repeat {
+                return Err(format!("{name}: activation {activation} was tried {ends:?}, and nothing went wrong"));
+            }
+        }
+        Ok(())
+    }
+}

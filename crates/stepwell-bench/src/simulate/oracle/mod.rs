@@ -1,0 +1,364 @@
+//! The oracle: watches what is written to the store and says what must not be, by the model and by plain rules.
+//!
+//! It reads the store's rows and the log of the actions; it never asks the engine and never decides as the engine does.
+
+mod end;
+mod moves;
+mod rest;
+mod signals;
+mod tries;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde_json::Value;
+use stepwell_core::snapshot::ActivationId;
+use stepwell_core::{Entry, RunId, Snapshot};
+use stepwell_store::{
+    Claim, Commit, CommitId, HistoryQuery, Loaded, MemoryStore, NewRun, Parent, ProcessId, Status, Step,
+    Store, TenantScope,
+};
+
+pub(crate) use self::tries::{Ending, Tried};
+
+use self::signals::Signals;
+use self::tries::Tries;
+use super::model::{Flow, Places};
+use super::process::number_of;
+use super::tally::Tally;
+use super::time::micros;
+use super::trace::Trace;
+use super::world::{Settings, at_once};
+
+/// What the oracle knows.
+pub(crate) struct Oracle {
+    pub(crate) settings: Settings,
+    /// Nothing goes wrong in this simulation.
+    pub(crate) calm: bool,
+    pub(crate) quiet_since: Option<i64>,
+    pub(crate) runs: BTreeMap<RunId, Shadow>,
+    /// The runs of each plan, by the plan's number.
+    pub(crate) plans: BTreeMap<u64, Vec<RunId>>,
+    tries: Tries,
+    signals: Signals,
+    /// Increments that were committed, over all runs.
+    counted: u64,
+}
+
+/// A commit that was applied.
+pub(crate) struct Applied<'a> {
+    pub(crate) memory: &'a MemoryStore,
+    pub(crate) commit: &'a Commit,
+    pub(crate) process: usize,
+    /// When the process sent it off.
+    pub(crate) issued: i64,
+    pub(crate) now: i64,
+}
+
+/// A run as the oracle has seen it grow.
+pub(crate) struct Shadow {
+    /// A short name for people.
+    pub(crate) name: String,
+    pub(crate) flow: &'static Flow,
+    pub(crate) version: u64,
+    pub(crate) fence: u64,
+    pub(crate) owner: Option<ProcessId>,
+    pub(crate) status: Status,
+    pub(crate) snapshot: Snapshot,
+    revision: u64,
+    /// Tries, errors and the deadline as they are written beside the state.
+    ledger: Value,
+    history: Vec<(CommitId, Bytes, Bytes)>,
+    /// When each activation began, and the fence then.
+    entered: BTreeMap<ActivationId, (i64, u64)>,
+    newest_activation: ActivationId,
+    counted: u64,
+    pub(crate) parent: Option<Parent>,
+    pub(crate) begins: i64,
+}
+
+impl Shadow {
+    pub(crate) fn places(&self) -> Places {
+        places(&self.snapshot)
+    }
+
+    /// Nothing more happens to it by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.snapshot.is_terminal() || self.status == Status::Failed
+    }
+
+    /// The code of the error it stands still with.
+    pub(crate) fn stopped(&self) -> Option<&str> {
+        self.ledger["stopped"]["error"]["code"].as_str()
+    }
+}
+
+/// A run's places and whether each waits, in order.
+fn places(snapshot: &Snapshot) -> Places {
+    let waits = |status| status == stepwell_core::snapshot::ActivationStatus::Waiting;
+    let mut places: Places =
+        snapshot.activations().iter().map(|a| (a.place.to_string(), waits(a.status))).collect();
+    places.sort();
+    places
+}
+
+/// The one tenant.
+pub(crate) const SCOPE: TenantScope = TenantScope::single();
+
+impl Oracle {
+    pub(crate) fn new(settings: Settings, calm: bool) -> Self {
+        Oracle {
+            settings,
+            calm,
+            quiet_since: None,
+            runs: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            tries: Tries::default(),
+            signals: Signals::default(),
+            counted: 0,
+        }
+    }
+
+    /// A run's short name.
+    pub(crate) fn name(&self, run: RunId) -> String {
+        self.runs.get(&run).map_or_else(|| format!("run {run}"), |shadow| shadow.name.clone())
+    }
+
+    /// What a commit is about.
+    pub(crate) fn name_of_commit(&self, commit: &Commit) -> String {
+        match (&commit.step, commit.create.first(), commit.send.first()) {
+            (Some(step), ..) => format!("a step of {}", self.name(step.head.run)),
+            (None, Some(new), _) => format!("the start of a {}", new.workflow),
+            (None, None, Some(send)) => format!("a message to {}", self.name(send.to)),
+            (None, None, None) => "a commit".to_owned(),
+        }
+    }
+
+    /// A commit was applied.
+    pub(crate) fn applied(
+        &mut self,
+        applied: &Applied<'_>,
+        trace: &mut Trace,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let commit = applied.commit;
+        for new in &commit.create {
+            self.born(applied, new, trace)?;
+            tally.runs += 1;
+            tally.children += u64::from(new.parent.is_some());
+        }
+        let mut touched: BTreeSet<RunId> = commit.create.iter().map(|new| new.run).collect();
+        if let Some(step) = &commit.step {
+            self.stepped(applied, step, trace, tally)?;
+            touched.insert(step.head.run);
+        }
+        touched.extend(commit.send.iter().map(|send| send.to));
+        for run in touched {
+            self.look_at(applied, run)?;
+        }
+        self.check_counters(applied)
+    }
+
+    /// A run has begun.
+    fn born(&mut self, applied: &Applied<'_>, new: &NewRun, trace: &mut Trace) -> Result<(), String> {
+        let name = format!("r{}:{}", self.runs.len(), new.workflow);
+        let (issued, now) = (applied.issued, applied.now);
+        trace.line(now, format_args!("p{} starts {name} = {} (issued {issued})", applied.process, new.run));
+        if self.runs.contains_key(&new.run) {
+            return Err(format!("{name}: run {} was begun twice", new.run));
+        }
+        let flow = Flow::of(&new.workflow).ok_or_else(|| format!("{name}: nobody simulates that"))?;
+        let snapshot = read_snapshot(&name, &new.first.state)?;
+        let nowhere = (String::new(), false);
+        let expected = flow.begins.enter(Places::new(), &nowhere);
+        if new.version != 0 || places(&snapshot) != expected {
+            return Err(format!("{name}: began as version {} in {:?}", new.version, places(&snapshot)));
+        }
+        let begins = issued.max(micros(snapshot.created_at()));
+        self.check_parent(&name, applied, new)?;
+        if let Some(plan) = snapshot.context()["plan"].as_u64() {
+            let of_plan = self.plans.entry(plan).or_default();
+            of_plan.push(new.run);
+            if snapshot.context()["keyed"] == true && of_plan.len() > 1 {
+                return Err(format!("{name}: a second run was begun under the key of plan {plan}"));
+            }
+        }
+        let entered = snapshot.activations().iter().map(|a| (a.id, (begins, u64::from(new.owner.is_some())))).collect();
+        let newest_activation = snapshot.activations().iter().map(|a| a.id).max().unwrap_or_default();
+        let shadow = Shadow {
+            name,
+            flow,
+            version: 0,
+            revision: 1,
+            fence: u64::from(new.owner.is_some()),
+            owner: new.owner,
+            status: new.status,
+            snapshot,
+            ledger: read_ledger(new.attempt.as_ref())?,
+            history: vec![(applied.commit.id, new.first.entry.clone(), new.first.state.clone())],
+            entered,
+            newest_activation,
+            counted: 0,
+            parent: new.parent.clone(),
+            begins,
+        };
+        self.runs.insert(new.run, shadow);
+        Ok(())
+    }
+
+    /// Children begin with their parent's own step, and each number once.
+    fn check_parent(&self, name: &str, applied: &Applied<'_>, new: &NewRun) -> Result<(), String> {
+        let Some(parent) = &new.parent else { return Ok(()) };
+        if applied.commit.step.as_ref().map(|step| step.head.run) != Some(parent.run) {
+            return Err(format!("{name}: a child was begun without a step of {}", self.name(parent.run)));
+        }
+        let known = self.runs.values().filter_map(|other| other.parent.as_ref()).any(|other| other == parent);
+        if known {
+            return Err(format!("{name}: child {} of {} exists", parent.child, self.name(parent.run)));
+        }
+        Ok(())
+    }
+
+    /// A run was moved, or only its row was.
+    fn stepped(
+        &mut self,
+        applied: &Applied<'_>,
+        step: &Step,
+        trace: &mut Trace,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let run = step.head.run;
+        let Some(shadow) = self.runs.get(&run) else { return Err(format!("run {run} moved and never began")) };
+        let name = shadow.name.clone();
+        let loaded = at_once(applied.memory.load(SCOPE, run)).map_err(|error| format!("{name}: {error}"))?;
+        let loaded = loaded.ok_or_else(|| format!("{name}: it is gone"))?;
+        let entry = step.next.as_ref().map(|next| read_entry(&name, &next.entry)).transpose()?;
+        say(trace, applied, &name, step, &loaded, entry.as_ref());
+        check_owner(shadow, applied, step)?;
+        let (version, revision) = (loaded.head.version, loaded.head.revision);
+        let expected = shadow.version + u64::from(step.next.is_some());
+        if version != expected || revision != shadow.revision + 1 || loaded.head.fence < shadow.fence {
+            return Err(format!(
+                "{name}: version {} was written over version {}, revision {revision} after {}, fence {} after {}",
+                version, shadow.version, shadow.revision, loaded.head.fence, shadow.fence
+            ));
+        }
+        self.signals.taken(shadow, applied, step, entry.as_ref())?;
+        let ledger = read_ledger(loaded.attempt.as_ref())?;
+        self.check_ledger(applied, run, &ledger, tally)?;
+        if let Some(entry) = &entry {
+            self.moved(applied, run, &loaded, entry, tally)?;
+        } else if self.runs.get(&run).is_some_and(|shadow| shadow.history_state() != Some(&loaded.head.state)) {
+            return Err(format!("{name}: its state changed without a version"));
+        }
+        let Some(shadow) = self.runs.get_mut(&run) else { return Ok(()) };
+        shadow.version = version;
+        shadow.revision = revision;
+        shadow.fence = loaded.head.fence;
+        shadow.owner = loaded.head.owner;
+        shadow.status = loaded.head.status;
+        shadow.ledger = ledger;
+        Ok(())
+    }
+
+    /// Runs were taken by a process.
+    pub(crate) fn claimed(
+        &mut self,
+        now: i64,
+        process: usize,
+        claim: &Claim,
+        taken: &[Loaded],
+        trace: &mut Trace,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        for loaded in taken {
+            let run = loaded.head.run;
+            let Some(shadow) = self.runs.get_mut(&run) else {
+                return Err(format!("run {run} was taken and never began"));
+            };
+            let before = shadow.owner.map(number_of);
+            let from = before.map_or(String::new(), |owner| format!(" over from p{owner}"));
+            let (name, fence) = (&shadow.name, loaded.head.fence);
+            trace.line(now, format_args!("p{process} takes {name}{from}, fence {fence}"));
+            tally.takeovers += u64::from(before.is_some());
+            if before.is_some() && self.calm {
+                return Err(format!("{name}: p{process} took it over from a process that lives"));
+            }
+            if loaded.head.version != shadow.version || fence != shadow.fence + 1 {
+                return Err(format!("{name}: taking it changed its version, or not its fence ({fence})"));
+            }
+            shadow.revision = loaded.head.revision;
+            shadow.fence = fence;
+            shadow.owner = Some(claim.by);
+        }
+        Ok(())
+    }
+
+    /// A process is dead.
+    pub(crate) fn died(&mut self, process: usize) {
+        self.tries.died(process);
+    }
+}
+
+impl Shadow {
+    fn history_state(&self) -> Option<&Bytes> {
+        self.history.last().map(|(_, _, state)| state)
+    }
+}
+
+/// A step that names a fence is the owner's, and nobody else's.
+fn check_owner(shadow: &Shadow, applied: &Applied<'_>, step: &Step) -> Result<(), String> {
+    let owner = shadow.owner.map(number_of);
+    if step.fence.is_some() && owner != Some(applied.process) {
+        let (name, process) = (&shadow.name, applied.process);
+        return Err(format!("{name}: a step of p{process} was taken, and the run belongs to {owner:?}"));
+    }
+    Ok(())
+}
+
+fn say(
+    trace: &mut Trace,
+    applied: &Applied<'_>,
+    name: &str,
+    step: &Step,
+    loaded: &Loaded,
+    entry: Option<&Entry>,
+) {
+    let Applied { process, issued, now, .. } = *applied;
+    let word = entry.map_or("-", |entry| entry.action.as_str());
+    let (version, fence, status) = (loaded.head.version, loaded.head.fence, loaded.head.status);
+    let owner = loaded.head.owner.map_or("nobody".to_owned(), |owner| format!("p{}", number_of(owner)));
+    let wake = loaded.head.wake.map(micros);
+    let by = if step.fence.is_some() { "owner" } else { "anyone" };
+    trace.line(
+        now,
+        format_args!(
+            "p{process} ({by}) commits {name} v{version} {word}: {status}, fence {fence}, for {owner}, wake {wake:?} \
+             (issued {issued})"
+        ),
+    );
+}
+
+fn read_snapshot(name: &str, state: &[u8]) -> Result<Snapshot, String> {
+    serde_json::from_slice(state).map_err(|error| format!("{name}: its state cannot be read: {error}"))
+}
+
+fn read_entry(name: &str, entry: &[u8]) -> Result<Entry, String> {
+    serde_json::from_slice(entry).map_err(|error| format!("{name}: a history entry cannot be read: {error}"))
+}
+
+fn read_ledger(attempt: Option<&Bytes>) -> Result<Value, String> {
+    attempt.map_or(Ok(Value::Null), |bytes| {
+        serde_json::from_slice(bytes).map_err(|error| format!("a ledger cannot be read: {error}"))
+    })
+}
+
+/// The checkpoint of a version, as the store shows it.
+fn checkpoint(memory: &MemoryStore, run: RunId, version: u64) -> Result<(CommitId, Bytes, Bytes), String> {
+    let query = HistoryQuery { run, from: version, with_state: true, limit: 1 };
+    let page = at_once(memory.history(SCOPE, query)).map_err(|error| error.to_string())?;
+    let row = page.items.into_iter().next().filter(|row| row.version == version);
+    let row = row.ok_or_else(|| format!("run {run} has no checkpoint of version {version}"))?;
+    let state = row.state.ok_or_else(|| format!("run {run} has no state of version {version}"))?;
+    Ok((row.commit, row.entry, state))
+}

@@ -1,0 +1,181 @@
+//! What the clients of a simulation want, as the seed says.
+
+use serde_json::{Value, json};
+use stepwell_core::RunId;
+use uuid::Uuid;
+
+use super::dice::Dice;
+
+/// What one client wants: a run, and things done to it one after the other.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) number: u64,
+    pub(crate) workflow: &'static str,
+    pub(crate) input: Value,
+    pub(crate) keyed: bool,
+    /// The run's id, if it is to have a certain one.
+    pub(crate) run: Option<RunId>,
+    pub(crate) begins_us: u64,
+    /// It begins after this run was begun.
+    pub(crate) after_run: Option<RunId>,
+    /// How many start it at the same time.
+    pub(crate) starters: u64,
+    pub(crate) delay_ms: Option<u64>,
+    pub(crate) deadline_ms: Option<u64>,
+    pub(crate) wishes: Vec<Wish>,
+}
+
+/// Something a client wants of its run.
+#[derive(Debug, Clone)]
+pub(crate) enum Wish {
+    /// It lets time pass.
+    Pause { us: u64 },
+    /// It signals, so many times with the same id.
+    Signal { name: &'static str, sig: String, sends: u64, with_id: bool },
+    /// It waits until these signals were applied, and what these runs had to tell.
+    Applied { sigs: Vec<String>, told_by: Vec<RunId> },
+    /// It cancels the run.
+    Cancel,
+    /// It suspends the run for a while.
+    Suspend { us: u64 },
+    /// It retries by hand what has failed, until the run ends.
+    Mend,
+}
+
+const KINDS: [&str; 9] = ["chain", "flaky", "mended", "gate", "both", "race", "inbox", "parent", "nap"];
+
+/// How long clients keep beginning new things.
+const BEGINS_WITHIN_US: u64 = 6_000_000;
+
+/// What the clients of a seed want.
+pub(crate) fn plans(dice: &mut Dice) -> Vec<Plan> {
+    let count = dice.between(4, 10);
+    let mut plans = Vec::new();
+    for number in 0..count {
+        let kind = dice.pick(&KINDS);
+        let plan = plan(dice, number, kind);
+        plans.extend(tellers(dice, &plan, count + 10 * (number + 1)));
+        plans.push(plan);
+    }
+    plans
+}
+
+fn plan(dice: &mut Dice, number: u64, workflow: &'static str) -> Plan {
+    let keyed = workflow != "chain" || dice.chance(500);
+    let mut plan = Plan {
+        number,
+        workflow,
+        input: json!({"plan": number, "keyed": keyed}),
+        keyed,
+        run: None,
+        begins_us: dice.below(BEGINS_WITHIN_US),
+        after_run: None,
+        starters: if keyed && dice.chance(300) { 2 } else { 1 },
+        delay_ms: dice.chance(100).then(|| dice.between(100, 2_000)),
+        deadline_ms: None,
+        wishes: Vec::new(),
+    };
+    match workflow {
+        "flaky" => plan.input["fails"] = dice.pick(&["always", "never", "sometimes", "sometimes"]).into(),
+        "gate" => signals(dice, &mut plan, "GO", 3),
+        "both" => signals(dice, &mut plan, "NOTE", 2),
+        "mended" => plan.wishes.push(Wish::Mend),
+        "parent" => children(dice, &mut plan),
+        "inbox" => adds(dice, &mut plan),
+        _ => {}
+    }
+    if matches!(workflow, "chain" | "both" | "race") && dice.chance(200) {
+        plan.wishes.push(Wish::Pause { us: dice.below(500_000) });
+        plan.wishes.push(Wish::Suspend { us: dice.between(100_000, 2_000_000) });
+    }
+    if matches!(workflow, "chain" | "gate" | "both" | "nap") && dice.chance(150) {
+        plan.wishes.push(Wish::Pause { us: dice.below(2_000_000) });
+        plan.wishes.push(Wish::Cancel);
+    }
+    plan
+}
+
+/// Up to so many signals of a name, each with an id or sent once.
+fn signals(dice: &mut Dice, plan: &mut Plan, name: &'static str, most: u64) {
+    for count in 0..dice.between(0, most) {
+        let with_id = dice.chance(750);
+        plan.wishes.push(Wish::Pause { us: dice.pick(&[0, 300_000, 3_000_000]) + dice.below(1_500_000) });
+        plan.wishes.push(Wish::Signal {
+            name,
+            sig: format!("{name} {} {count}", plan.number),
+            sends: if with_id { dice.between(1, 3) } else { 1 },
+            with_id,
+        });
+    }
+}
+
+fn children(dice: &mut Dice, plan: &mut Plan) {
+    let kind = dice.pick(&["well", "well", "napper", "fails"]);
+    let child = |dice: &mut Dice| if dice.chance(600) { kind } else { "well" };
+    let children: Vec<_> = (0..dice.between(1, 4)).map(|_| child(dice)).collect();
+    let sleeps = children.contains(&"napper");
+    plan.input["children"] = children.into();
+    // Nappers sleep until they are cancelled with their parent.
+    if sleeps && dice.chance(500) {
+        plan.deadline_ms = Some(dice.between(500, 6_000));
+    } else if sleeps || dice.chance(150) {
+        plan.wishes.push(Wish::Pause { us: dice.below(3_000_000) });
+        plan.wishes.push(Wish::Cancel);
+    }
+}
+
+/// Signals that are all applied before the run is closed.
+fn adds(dice: &mut Dice, plan: &mut Plan) {
+    plan.run = Some(run_of(plan.number));
+    let sigs: Vec<_> = (0..dice.between(1, 5)).map(|count| format!("ADD {} {count}", plan.number)).collect();
+    plan.input["wants"] = sigs.clone().into();
+    for sig in &sigs {
+        plan.wishes.push(Wish::Pause { us: dice.pick(&[0, 0, 400_000]) });
+        plan.wishes.push(Wish::Signal {
+            name: "ADD",
+            sig: sig.clone(),
+            sends: dice.between(1, 3),
+            with_id: true,
+        });
+    }
+    plan.wishes.push(Wish::Applied { sigs, told_by: Vec::new() });
+    let sig = format!("CLOSE {}", plan.number);
+    plan.wishes.push(Wish::Signal { name: "CLOSE", sig, sends: 1, with_id: true });
+}
+
+/// Chains that tell an inbox of their end.
+fn tellers(dice: &mut Dice, inbox: &Plan, first: u64) -> Vec<Plan> {
+    let Some(run) = inbox.run else { return Vec::new() };
+    (0..dice.between(0, 2))
+        .map(|count| {
+            let mut plan = plan(dice, first + count, "chain");
+            plan.run = Some(run_of(plan.number));
+            plan.keyed = true;
+            plan.input["keyed"] = true.into();
+            plan.input["tells"] = run.to_string().into();
+            plan.after_run = Some(run);
+            plan.wishes.retain(|wish| !matches!(wish, Wish::Cancel));
+            plan
+        })
+        .collect()
+}
+
+/// Whoever is told waits for those who tell.
+pub(crate) fn tie(plans: &mut [Plan]) {
+    let tells: Vec<_> = plans
+        .iter()
+        .filter_map(|plan| Some((plan.input["tells"].as_str()?.parse::<RunId>().ok()?, plan.run?)))
+        .collect();
+    for plan in plans {
+        let own = plan.run;
+        for wish in &mut plan.wishes {
+            if let Wish::Applied { told_by, .. } = wish {
+                told_by.extend(tells.iter().filter(|(to, _)| Some(*to) == own).map(|(_, from)| *from));
+            }
+        }
+    }
+}
+
+fn run_of(plan: u64) -> RunId {
+    RunId::new(Uuid::from_u128((1 << 100) | u128::from(plan)))
+}

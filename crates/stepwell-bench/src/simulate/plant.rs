@@ -1,0 +1,53 @@
+//! The planted bugs of the store: what it forgets to check, and what it answers too early.
+
+use std::sync::Arc;
+
+use stepwell_store::plan::{advance, new_row};
+use stepwell_store::{Commit, Committed, MemoryStore, Store, TenantScope};
+
+use super::faults::Plant;
+use super::tasks::Owner;
+use super::world::{World, at_once};
+
+/// A commit as a store with this bug sees it.
+pub(crate) fn twist(
+    plant: Option<Plant>,
+    memory: &MemoryStore,
+    scope: TenantScope,
+    mut commit: Commit,
+) -> Commit {
+    let Some(step) = &mut commit.step else { return commit };
+    let Ok(Some(loaded)) = at_once(memory.load(scope, step.head.run)) else { return commit };
+    match plant {
+        Some(Plant::NoFence) if step.fence.is_some_and(|fence| fence != loaded.head.fence) => {
+            step.fence = None;
+            step.head.revision = loaded.head.revision;
+        }
+        Some(Plant::NoVersionCheck) => step.head.revision = loaded.head.revision,
+        _ => {}
+    }
+    commit
+}
+
+/// Answers a commit at once and applies it a little later, as a task of the process: it is lost if that dies.
+pub(crate) fn answer_early(
+    world: &Arc<World>,
+    process: usize,
+    scope: TenantScope,
+    commit: Commit,
+    pause_us: u64,
+) -> Committed {
+    let head = commit.step.as_ref().map(|step| advance(step, step.next.as_ref()).0);
+    let created =
+        commit.create.iter().map(|new| new_row(new, commit.at).0.head(new.first.state.clone())).collect();
+    let (later, issued) = (world.clone(), world.now());
+    world.board.spawn(
+        Owner::Process(process),
+        Box::pin(async move {
+            later.sleep(pause_us).await;
+            // Nobody is told: it was answered long ago.
+            let _ = later.apply(process, issued, scope, commit);
+        }),
+    );
+    Committed { head, created, results: Vec::new(), sent: Vec::new() }
+}

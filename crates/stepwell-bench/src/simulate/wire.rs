@@ -1,0 +1,207 @@
+//! The way from a process to the store: calls take time, get lost, and processes die over them.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use stepwell::host::BoxFuture;
+use stepwell_core::RunId;
+use stepwell_store::{
+    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
+    HistoryQuery, HistoryRow, Hints, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
+    RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantScope, WaitQuery, WaitRow,
+};
+use tokio::sync::oneshot;
+
+use super::faults::{Fate, Plant, Trip};
+use super::plant;
+use super::tasks::Owner;
+use super::world::World;
+
+/// The store as a process sees it.
+pub(crate) struct Wire {
+    pub(crate) world: Arc<World>,
+    pub(crate) process: usize,
+}
+
+fn missed() -> StoreError {
+    StoreError::Unavailable("the call never arrived (simulated)".to_owned())
+}
+
+fn unanswered() -> StoreError {
+    StoreError::Unavailable("the answer was lost (simulated)".to_owned())
+}
+
+impl Wire {
+    /// Makes a call that decides nothing.
+    async fn call<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let Some(trip) = self.world.trip(self.process, false) else {
+            self.world.sleep(20_000).await;
+            return Err(missed());
+        };
+        let world = self.world.clone();
+        self.carry(trip, async move {
+            world.sleep(trip.there_us).await;
+            let answer = match trip.fate {
+                Fate::Missed | Fate::MissedUnanswered => Err(missed()),
+                _ => work.await,
+            };
+            world.sleep(trip.back_us).await;
+            if trip.fate == Fate::Unanswered { Err(unanswered()) } else { answer }
+        })
+        .await
+        .unwrap_or_else(|| Err(unanswered()))
+    }
+
+    /// Goes the way of a call: as a part of the caller, or by itself.
+    async fn carry<T: Send + 'static>(
+        &self,
+        trip: Trip,
+        way: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        if !trip.by_itself {
+            return Some(way.await);
+        }
+        let (answers, answer) = oneshot::channel();
+        let task: BoxFuture<()> = Box::pin(async move {
+            // Whoever asked may be dead by now.
+            let _ = answers.send(way.await);
+        });
+        self.world.board.spawn(Owner::Outside, task);
+        answer.await.ok()
+    }
+}
+
+/// The way of a commit to the store and back.
+async fn commit_way(
+    world: Arc<World>,
+    process: usize,
+    trip: Trip,
+    issued: i64,
+    scope: TenantScope,
+    commit: Commit,
+) -> Result<Committed, CommitError> {
+    let reference = commit.reference();
+    let unknown = || CommitError::Unknown { reference, why: "the answer was lost (simulated)".to_owned() };
+    world.sleep(trip.there_us).await;
+    let answer = match trip.fate {
+        Fate::Missed => Err(missed().into()),
+        Fate::MissedUnanswered => {
+            world.sleep(trip.back_us).await;
+            world.scene().tally.lost_answers += 1;
+            return Err(unknown());
+        }
+        Fate::DeathBefore => {
+            world.kill(process, "right before a commit");
+            return pending().await;
+        }
+        Fate::Done | Fate::Unanswered | Fate::DeathAfter => world.apply(process, issued, scope, commit),
+    };
+    if trip.fate == Fate::DeathAfter {
+        world.kill(process, "right after a commit");
+        return pending().await;
+    }
+    world.sleep(trip.back_us).await;
+    if trip.fate == Fate::Unanswered {
+        world.scene().tally.lost_answers += 1;
+        return Err(unknown());
+    }
+    answer
+}
+
+#[async_trait]
+impl Store for Wire {
+    async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
+        let Some(trip) = self.world.trip(self.process, true) else {
+            self.world.sleep(20_000).await;
+            return Err(missed().into());
+        };
+        let (world, process, issued) = (self.world.clone(), self.process, self.world.now());
+        if world.plant == Some(Plant::AnswerEarly) {
+            return Ok(plant::answer_early(&world, process, scope, commit, trip.there_us + 20_000));
+        }
+        let lost = CommitError::Unknown { reference: commit.reference(), why: "nobody answers".to_owned() };
+        let way = commit_way(world, process, trip, issued, scope, commit);
+        self.carry(trip, way).await.unwrap_or(Err(lost))
+    }
+
+    async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.outcome(scope, commit).await }).await
+    }
+
+    async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.load(scope, run).await }).await
+    }
+
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+        let (world, process) = (self.world.clone(), self.process);
+        self.call(async move {
+            let taken = world.memory.claim(scope, claim.clone()).await?;
+            world.claimed(process, &claim, &taken);
+            Ok(taken)
+        })
+        .await
+    }
+
+    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.due(dead).await }).await
+    }
+
+    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.beat(beat).await }).await
+    }
+
+    fn hints(&self) -> Hints {
+        self.world.memory.hints()
+    }
+
+    async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.cells(scope, query).await }).await
+    }
+
+    async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.runs(scope, query).await }).await
+    }
+
+    async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.waits(scope, query).await }).await
+    }
+
+    async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.history(scope, query).await }).await
+    }
+
+    async fn documents(
+        &self,
+        scope: TenantScope,
+        query: DocumentQuery,
+    ) -> Result<Page<Document>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.documents(scope, query).await }).await
+    }
+
+    async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.records(scope, query).await }).await
+    }
+
+    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.sweep(scope, sweep).await }).await
+    }
+
+    async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
+        self.world.memory.migrate().await
+    }
+}

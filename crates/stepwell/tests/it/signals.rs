@@ -1,0 +1,721 @@
+//! Signals: taken, kept or refused, in the order in which they came, and never lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepwell::core::retry::Retry;
+use stepwell::core::spec::{Guard, Transition};
+use stepwell::core::{Definition, Limits, Refusal, Spec};
+use stepwell::store::{MemoryStore, Status, Store};
+use stepwell::testing::{BEGINS, TestEngine};
+use stepwell::{ActionError, Command, Cx, EngineError, ManualClock, Operator, Run, Signal, Signalled, Start};
+
+use crate::kit::{LEASE_MS, Watched, audit, ground, history, mortal, places, settle, status, version, words};
+use crate::world::{Gate, Script, desk, desk_spec, row};
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// `a --OPEN--> b --GO--> b`, and `STOP` leads from `b` to the end. `GO` brings a number.
+fn counter() -> Definition {
+    Spec::new("counter")
+        .step("a")
+        .step("b")
+        .end("c")
+        .signal("OPEN")
+        .signal("STOP")
+        .signal_with("GO", json!({"type": "integer"}))
+        .on_signal("open", "a", "OPEN", "b")
+        .on_signal("go", "b", "GO", "b")
+        .on_signal("stop", "b", "STOP", "c")
+        .build()
+        .unwrap()
+}
+
+async fn with(definition: Definition) -> TestEngine {
+    TestEngine::start(|engine| engine.workflow(definition)).await.unwrap()
+}
+
+async fn does(engine: &TestEngine, run: &Run, command: Command) {
+    engine.operate(run.id(), command, &Operator::named("ada")).await.unwrap();
+    engine.settle().await;
+}
+
+fn go(number: i64) -> Signal {
+    Signal::new("GO").with(&number)
+}
+
+/// What the signals that a run has taken brought, in order.
+async fn taken(engine: &TestEngine, run: &Run) -> Vec<Value> {
+    let entries = history(engine, run.id()).await.into_iter();
+    entries.filter(|(entry, _)| entry.action == "GO").filter_map(|(entry, _)| entry.payload).collect()
+}
+
+fn is_refused(result: &Result<Signalled, EngineError>, wanted: fn(&Refusal) -> bool) -> bool {
+    matches!(result, Err(EngineError::Refused(refusal)) if wanted(refusal))
+}
+
+// A waiting run costs nothing, and its signal may come whenever it likes.
+
+#[tokio::test]
+async fn a_waiting_run_holds_no_task_no_owner_and_is_not_looked_at() {
+    let (store, clock) = ground();
+    let store = Watched::new(store);
+    let (engine, tasks) = mortal(store.clone(), &clock, |engine| engine.workflow(counter())).await;
+    engine.settle().await;
+    let before = tasks.going();
+    let mut runs = Vec::new();
+    for _ in 0..200 {
+        runs.push(engine.start(Start::new("counter")).await.unwrap());
+    }
+    engine.settle().await;
+    assert_eq!(tasks.going(), before, "no task waits for a run");
+    for run in &runs {
+        let view = run.view().await.unwrap();
+        assert_eq!((view.status, view.owner, view.wake), (Status::Waiting, None, None));
+    }
+    store.loads();
+    store.commits();
+    engine.advance(60 * SECOND).await;
+    assert_eq!((store.loads(), store.commits().len()), (0, 0), "nobody looks at a run that waits");
+}
+
+/// A wait for `ANSWER`; the action after it sees what came.
+fn question() -> Definition {
+    Spec::new("question")
+        .wait("asked", "ANSWER")
+        .end("done")
+        .signal("ANSWER")
+        .transition(Transition::new("note", "asked", "done").action("work"))
+        .build()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_signal_may_come_weeks_later_and_its_payload_reaches_the_transition() {
+    let script = Script::good();
+    let build = |engine: stepwell::Builder| engine.workflow(question()).action("work", script.action());
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("question")).await.unwrap();
+    engine.advance(60 * DAY).await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    let answer = json!({"yes": true});
+    assert_eq!(run.signal(Signal::new("ANSWER").with(&answer)).await.unwrap(), Signalled::Taken);
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+    let call = script.calls()[0].clone();
+    assert_eq!((call.payload, call.at), (answer, BEGINS.plus_ms(60 * 24 * 3_600_000)));
+}
+
+#[tokio::test]
+async fn a_signal_reaches_a_run_whose_process_is_long_gone() {
+    let (store, clock) = ground();
+    let script = Script::good();
+    let build = |engine: stepwell::Builder| engine.workflow(question()).action("work", script.action());
+    let first = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
+    let run = first.start(Start::new("question")).await.unwrap().id();
+    first.settle().await;
+    drop(first);
+    clock.set(BEGINS.plus_ms(21 * 24 * 3_600_000));
+    let build = |engine: stepwell::Builder| engine.workflow(question()).action("work", script.action());
+    let second = TestEngine::start_on(store, clock, build).await.unwrap();
+    assert_eq!(second.signal(run, Signal::new("ANSWER").with(&7)).await.unwrap(), Signalled::Taken);
+    second.settle().await;
+    assert_eq!((status(&second.run(run)).await, script.calls()[0].payload.clone()), (Status::Completed, json!(7)));
+}
+
+#[tokio::test]
+async fn a_signal_may_come_from_another_runs_action() {
+    let script = Script::good();
+    let tells = Spec::new("teller").step("a").end("b");
+    let tells = tells.transition(Transition::new("ab", "a", "b").action("tell")).build().unwrap();
+    let tell = |cx: Cx| async move {
+        let to = cx.snapshot().context()["to"].as_str().and_then(|to| to.parse().ok());
+        cx.signal(to.unwrap(), "ANSWER", &"from another run")
+    };
+    let engine = TestEngine::start(|engine| {
+        let engine = engine.workflow(question()).workflow(tells);
+        engine.action("work", script.action()).action("tell", tell)
+    });
+    let engine = engine.await.unwrap();
+    let run = engine.start(Start::new("question")).await.unwrap();
+    engine.start(Start::new("teller").input(&json!({"to": run.id()}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(script.calls()[0].payload, json!("from another run"));
+}
+
+// Refused.
+
+#[tokio::test]
+async fn a_payload_that_does_not_fit_is_refused_and_leaves_the_run_byte_identical() {
+    let engine = with(counter()).await;
+    let pending = engine.start(Start::new("counter").after(DAY)).await.unwrap();
+    let early = engine.start(Start::new("counter")).await.unwrap();
+    let open = engine.start(Start::new("counter")).await.unwrap();
+    open.signal(Signal::new("OPEN")).await.unwrap();
+    let suspended = engine.start(Start::new("counter")).await.unwrap();
+    does(&engine, &suspended, Command::Suspend).await;
+    for run in [pending, early, open, suspended] {
+        let before = row(&engine, run.id()).await;
+        for signal in [Signal::new("GO").with("seven"), Signal::new("GO").with("seven").strict(), Signal::new("GO")] {
+            let refused = run.signal(signal).await;
+            let unfit = |refusal: &Refusal| matches!(refusal, Refusal::PayloadUnfit { .. });
+            assert!(is_refused(&refused, unfit), "{refused:?}");
+        }
+        engine.settle().await;
+        assert_eq!(row(&engine, run.id()).await, before);
+    }
+    assert_eq!(audit(&engine).await.len(), 1, "only the suspension is on record");
+}
+
+#[tokio::test]
+async fn a_signal_that_the_definition_does_not_know_is_refused_with_a_near_name() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    let before = row(&engine, run.id()).await;
+    let refused = run.signal(Signal::new("OPAN")).await;
+    assert!(is_refused(&refused, |refusal| matches!(refusal, Refusal::UnknownSignal { .. })));
+    assert!(refused.unwrap_err().to_string().contains("OPEN"));
+    assert_eq!(row(&engine, run.id()).await, before);
+}
+
+#[tokio::test]
+async fn a_run_that_has_ended_or_never_was_takes_no_signal() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    run.signal(Signal::new("STOP")).await.unwrap();
+    let before = row(&engine, run.id()).await;
+    for signal in [go(1), go(1).strict(), go(1).id("one")] {
+        let refused = run.signal(signal).await;
+        assert!(is_refused(&refused, |refusal| *refusal == Refusal::Terminal), "{refused:?}");
+    }
+    assert_eq!(row(&engine, run.id()).await, before);
+    let nobody = engine.run(stepwell::new_run_id());
+    assert_eq!(nobody.signal(go(1)).await, Err(EngineError::NoRun(nobody.id())));
+}
+
+#[tokio::test]
+async fn a_strict_signal_is_refused_when_nothing_takes_it_now_and_taken_when_something_does() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    let before = row(&engine, run.id()).await;
+    let refused = run.signal(go(1).strict()).await;
+    assert!(is_refused(&refused, |refusal| matches!(refusal, Refusal::NoActiveSource { .. })), "{refused:?}");
+    assert_eq!(row(&engine, run.id()).await, before);
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    assert_eq!(run.signal(go(2).strict()).await.unwrap(), Signalled::Taken);
+    engine.settle().await;
+    assert_eq!(taken(&engine, &run).await, [json!(2)]);
+}
+
+#[tokio::test]
+async fn a_strict_signal_is_refused_by_a_run_that_does_not_go_on_now() {
+    let script = Script::bad();
+    let engine = TestEngine::start(|engine| engine.workflow(desk(|work| work)).action("work", script.action()));
+    let engine = engine.await.unwrap();
+    let pending = engine.start(Start::new("desk").after(DAY)).await.unwrap();
+    let suspended = engine.start(Start::new("desk")).await.unwrap();
+    does(&engine, &suspended, Command::Suspend).await;
+    let failed = engine.start(Start::new("desk")).await.unwrap();
+    failed.signal(Signal::new("GO")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&failed).await, Status::Failed);
+    for run in [pending, suspended, failed] {
+        let before = row(&engine, run.id()).await;
+        let refused = run.signal(Signal::new("GO").strict()).await;
+        assert!(refused.is_err(), "{} run: {refused:?}", before.head.status);
+        assert_eq!(row(&engine, run.id()).await, before);
+    }
+}
+
+#[tokio::test]
+async fn a_strict_signal_is_refused_while_an_action_runs_for_what_would_take_it() {
+    let gate = Gate::new();
+    let engine = TestEngine::start(|engine| engine.workflow(desk(|work| work)).action("work", gate.action()));
+    let engine = engine.await.unwrap();
+    let run = engine.start(Start::new("desk")).await.unwrap();
+    run.signal(Signal::new("GO")).await.unwrap();
+    engine.settle().await;
+    let refused = run.signal(Signal::new("GO").strict()).await;
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(row(&engine, run.id()).await.inbox.len(), 0);
+}
+
+/// `GO` leads on only if it brings more than 10.
+fn guarded() -> Definition {
+    Spec::new("counter")
+        .step("a")
+        .step("b")
+        .end("c")
+        .signal("OPEN")
+        .signal_with("GO", json!({"type": "integer"}))
+        .on_signal("open", "a", "OPEN", "b")
+        .transition(Transition::new("go", "b", "c").on_signal("GO").when("event > context.more_than"))
+        .build()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_signal_that_meets_an_active_source_and_a_guards_no_is_refused_and_not_kept() {
+    let engine = with(guarded()).await;
+    let run = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    let before = row(&engine, run.id()).await;
+    for signal in [go(10), go(10).strict(), go(10).id("ten")] {
+        let refused = run.signal(signal).await;
+        assert!(is_refused(&refused, |refusal| matches!(refusal, Refusal::GuardSaidNo { .. })), "{refused:?}");
+    }
+    assert_eq!(row(&engine, run.id()).await, before);
+    assert_eq!(run.signal(go(11).id("ten")).await.unwrap(), Signalled::Taken, "a refused id was not used");
+}
+
+// Kept.
+
+#[tokio::test]
+async fn a_signal_that_nothing_takes_now_is_kept_until_something_does() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Kept);
+    engine.settle().await;
+    assert_eq!((version(&run).await, run.view().await.unwrap().kept_signals), (0, 1));
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((taken(&engine, &run).await, run.view().await.unwrap().kept_signals), (vec![json!(1)], 0));
+}
+
+#[tokio::test]
+async fn kept_signals_are_offered_in_the_order_in_which_they_came() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    for number in [3, 1, 2] {
+        run.signal(go(number)).await.unwrap();
+        engine.advance(SECOND).await;
+    }
+    run.signal(Signal::new("STOP")).await.unwrap();
+    run.signal(go(4)).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    let names = words(&engine, run.id()).await;
+    assert_eq!(names, ["__start", "OPEN", "GO", "GO", "GO", "STOP"]);
+    assert_eq!(taken(&engine, &run).await, [json!(3), json!(1), json!(2)]);
+}
+
+#[tokio::test]
+async fn a_new_signal_does_not_overtake_one_that_was_kept_before_it() {
+    // Nobody works on the run between the two: this engine only makes calls.
+    let build = |engine: stepwell::Builder| engine.workflow(counter()).with(|options| options.max_runs = 0);
+    let (store, clock) = ground();
+    let calls = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
+    let run = calls.start(Start::new("counter")).await.unwrap();
+    run.signal(go(1)).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    run.signal(go(2)).await.unwrap();
+    let worker = TestEngine::start_on(store, clock, |engine| engine.workflow(counter())).await.unwrap();
+    settle(&[&calls, &worker]).await;
+    assert_eq!(taken(&worker, &run).await, [json!(1), json!(2)]);
+}
+
+#[tokio::test]
+async fn a_kept_signal_whose_guard_says_no_stays_and_holds_up_no_other() {
+    let engine = with(guarded()).await;
+    let run = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();
+    run.signal(go(5)).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((places(&run).await, run.view().await.unwrap().kept_signals), (vec!["b".into()], 1));
+    let other = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();
+    for number in [5, 6, 20] {
+        other.signal(go(number)).await.unwrap();
+    }
+    other.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(taken(&engine, &other).await, [json!(20)], "those that are refused hold up no other");
+    does(&engine, &run, Command::Patch { fields: json!({"more_than": 4}) }).await;
+    assert_eq!(taken(&engine, &run).await, [json!(5)], "it is offered whenever the run comes to rest");
+}
+
+#[tokio::test]
+async fn a_kept_signal_waits_for_a_named_guard_too() {
+    let open = Arc::new(AtomicBool::new(false));
+    let definition = Spec::new("counter")
+        .step("a")
+        .step("b")
+        .end("c")
+        .signal("OPEN")
+        .signal("GO")
+        .on_signal("open", "a", "OPEN", "b")
+        .transition(Transition::new("go", "b", "c").on_signal("GO").guard(Guard::named("open")))
+        .build()
+        .unwrap();
+    let guard = {
+        let open = open.clone();
+        move |_| std::future::ready(open.load(Ordering::SeqCst))
+    };
+    let engine = TestEngine::start(|engine| engine.workflow(definition).guard("open", guard)).await.unwrap();
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(go(1)).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.view().await.unwrap().kept_signals, 1);
+    assert!(is_refused(&run.signal(go(2)).await, |refusal| matches!(refusal, Refusal::GuardSaidNo { .. })));
+    open.store(true, Ordering::SeqCst);
+    does(&engine, &run, Command::Patch { fields: json!({"any": 1}) }).await;
+    assert_eq!((status(&run).await, taken(&engine, &run).await), (Status::Completed, vec![json!(1)]));
+}
+
+#[tokio::test]
+async fn an_inbox_is_bounded_and_has_room_again_when_signals_are_taken() {
+    let store = Arc::new(MemoryStore::with_limits(Limits { inbox: 3, ..Limits::default() }));
+    let engine =
+        TestEngine::start_on(store, ManualClock::new(BEGINS), |engine| engine.workflow(counter())).await.unwrap();
+    let (run, other) =
+        (engine.start(Start::new("counter")).await.unwrap(), engine.start(Start::new("counter")).await.unwrap());
+    for number in 1..=3 {
+        assert_eq!(run.signal(go(number)).await.unwrap(), Signalled::Kept);
+    }
+    let before = row(&engine, run.id()).await;
+    let full = run.signal(go(4).id("four")).await;
+    assert_eq!(full, Err(EngineError::InboxFull { run: run.id(), max: 3 }));
+    assert_eq!(row(&engine, run.id()).await, before);
+    assert_eq!(other.signal(go(1)).await.unwrap(), Signalled::Kept, "each run has an inbox of its own");
+    assert_eq!(run.signal(Signal::new("OPEN")).await.unwrap(), Signalled::Taken, "what is taken needs no room");
+    engine.settle().await;
+    assert_eq!(run.signal(go(4).id("four")).await.unwrap(), Signalled::Taken);
+    assert_eq!(taken(&engine, &run).await.len(), 4);
+}
+
+#[tokio::test]
+async fn a_kept_signal_is_offered_until_it_expires() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(go(1).kept_for(10 * SECOND)).await.unwrap();
+    engine.advance(Duration::from_millis(9_999)).await;
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.advance(DAY).await;
+    assert_eq!(taken(&engine, &run).await, [json!(1)]);
+    assert_eq!(audit(&engine).await, []);
+}
+
+#[tokio::test]
+async fn a_kept_signal_that_expires_is_gone_and_that_is_recorded() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(go(1).kept_for(10 * SECOND)).await.unwrap();
+    run.signal(go(2)).await.unwrap();
+    engine.advance(10 * SECOND).await;
+    assert_eq!((run.view().await.unwrap().kept_signals, version(&run).await), (1, 0), "nobody had to ask");
+    let trail = audit(&engine).await;
+    let [(_, expired)] = &trail[..] else { panic!("{trail:?}") };
+    assert_eq!((expired.operation.as_str(), expired.subject.as_str()), ("signal.expired", "GO"));
+    assert_eq!(expired.run, Some(run.id()));
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(taken(&engine, &run).await, [json!(2)]);
+}
+
+#[tokio::test]
+async fn a_signal_is_kept_for_seven_days_unless_somebody_says_otherwise() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(go(1)).await.unwrap();
+    engine.advance(7 * DAY - SECOND).await;
+    assert_eq!(run.view().await.unwrap().kept_signals, 1);
+    engine.advance(SECOND).await;
+    assert_eq!((run.view().await.unwrap().kept_signals, audit(&engine).await.len()), (0, 1));
+}
+
+#[tokio::test]
+async fn signals_kept_by_a_run_that_stands_still_expire_and_are_recorded_too() {
+    let script = Script::bad();
+    let engine = TestEngine::start(|engine| engine.workflow(desk(|work| work)).action("work", script.action()));
+    let engine = engine.await.unwrap();
+    let pending = engine.start(Start::new("desk").after(30 * DAY)).await.unwrap();
+    let suspended = engine.start(Start::new("desk")).await.unwrap();
+    does(&engine, &suspended, Command::Suspend).await;
+    let failed = engine.start(Start::new("desk")).await.unwrap();
+    failed.signal(Signal::new("GO")).await.unwrap();
+    engine.settle().await;
+    let before = audit(&engine).await.len();
+    for run in [&pending, &suspended, &failed] {
+        assert_eq!(run.signal(Signal::new("GO").kept_for(SECOND)).await.unwrap(), Signalled::Kept);
+    }
+    engine.advance(DAY).await;
+    for run in [&pending, &suspended, &failed] {
+        assert_eq!(run.view().await.unwrap().kept_signals, 0, "{}", status(run).await);
+    }
+    assert_eq!(audit(&engine).await.len() - before, 3);
+}
+
+#[tokio::test]
+async fn signals_to_a_suspended_or_pending_run_are_kept_and_taken_when_it_goes_on() {
+    let engine = with(counter()).await;
+    let suspended = engine.start(Start::new("counter")).await.unwrap();
+    does(&engine, &suspended, Command::Suspend).await;
+    let pending = engine.start(Start::new("counter").after(60 * SECOND)).await.unwrap();
+    for run in [&suspended, &pending] {
+        let before = (status(run).await, version(run).await);
+        assert_eq!(run.signal(Signal::new("OPEN")).await.unwrap(), Signalled::Kept);
+        assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Kept);
+        engine.settle().await;
+        assert_eq!((status(run).await, version(run).await), before);
+    }
+    engine.advance(60 * SECOND).await;
+    assert_eq!(words(&engine, pending.id()).await, ["__start", "OPEN", "GO"]);
+    assert_eq!((status(&suspended).await, version(&suspended).await), (Status::Suspended, 0));
+    does(&engine, &suspended, Command::Resume).await;
+    assert_eq!(words(&engine, suspended.id()).await, ["__start", "OPEN", "GO"]);
+}
+
+// With an id a signal is one signal.
+
+#[tokio::test]
+async fn the_same_signal_id_is_the_same_signal() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(run.signal(go(1).id("one")).await.unwrap(), Signalled::Taken);
+        engine.settle().await;
+    }
+    run.signal(go(1).id("two")).await.unwrap();
+    run.signal(go(1)).await.unwrap();
+    run.signal(go(1)).await.unwrap();
+    engine.settle().await;
+    assert_eq!(taken(&engine, &run).await.len(), 4);
+    let other = engine.start(Start::new("counter")).await.unwrap();
+    other.signal(Signal::new("OPEN")).await.unwrap();
+    assert_eq!(other.signal(go(1).id("one")).await.unwrap(), Signalled::Taken, "ids belong to their run");
+    assert_eq!(taken(&engine, &other).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_kept_signal_with_an_id_is_kept_and_taken_once() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(run.signal(go(1).id("one")).await.unwrap(), Signalled::Kept);
+    }
+    assert_eq!(run.view().await.unwrap().kept_signals, 1);
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    run.signal(go(1).id("one")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(taken(&engine, &run).await, [json!(1)]);
+}
+
+#[tokio::test]
+async fn the_same_signal_id_with_something_else_is_an_error() {
+    let engine = with(counter()).await;
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    run.signal(go(1).id("one")).await.unwrap();
+    let before = row(&engine, run.id()).await;
+    for signal in [go(2).id("one"), Signal::new("STOP").id("one"), Signal::new("OPEN").id("one")] {
+        let refused = run.signal(signal).await;
+        assert!(matches!(refused, Err(EngineError::KeyReused { .. })), "{refused:?}");
+    }
+    assert_eq!(row(&engine, run.id()).await, before);
+}
+
+#[tokio::test]
+async fn a_repeated_signal_gets_its_answer_also_when_it_would_be_refused_by_now() {
+    let engine = with(guarded()).await;
+    let run = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();
+    let open = || Signal::new("OPEN").id("open").strict();
+    assert_eq!(run.signal(open()).await.unwrap(), Signalled::Taken);
+    assert_eq!(run.signal(open()).await.unwrap(), Signalled::Taken, "nothing takes it any more");
+    let last = || go(11).id("last");
+    assert_eq!(run.signal(last()).await.unwrap(), Signalled::Taken);
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(run.signal(last()).await.unwrap(), Signalled::Taken, "the run has ended by it");
+    assert_eq!(taken(&engine, &run).await.len(), 1);
+}
+
+// A signal whose transition has an action.
+
+#[tokio::test]
+async fn the_signal_stays_where_it_is_until_its_action_has_done_its_work() {
+    let gate = Gate::new();
+    let definition = desk_spec(|work| work).step("before").initial("before").signal("OPEN");
+    let definition = definition.on_signal("begin", "before", "OPEN", "open").build().unwrap();
+    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action()));
+    let engine = engine.await.unwrap();
+    let run = engine.start(Start::new("desk")).await.unwrap();
+    run.signal(Signal::new("GO").with(&7)).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((gate.inside(), row(&engine, run.id()).await.inbox.len()), (1, 1));
+    gate.open(1);
+    engine.settle().await;
+    assert_eq!((status(&run).await, row(&engine, run.id()).await.inbox.len()), (Status::Completed, 0));
+}
+
+#[tokio::test]
+async fn a_signal_that_comes_while_an_action_runs_for_the_same_place_waits_for_it() {
+    let gate = Gate::new();
+    let definition = Spec::new("loop")
+        .step("a")
+        .end("b")
+        .signal("GO")
+        .signal("STOP")
+        .transition(Transition::new("go", "a", "a").on_signal("GO").action("work"))
+        .on_signal("stop", "a", "STOP", "b")
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action()));
+    let engine = engine.await.unwrap();
+    let run = engine.start(Start::new("loop")).await.unwrap();
+    assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Taken);
+    engine.settle().await;
+    assert_eq!(run.signal(go(2)).await.unwrap(), Signalled::Kept);
+    assert_eq!(run.signal(go(3)).await.unwrap(), Signalled::Kept);
+    engine.settle().await;
+    assert_eq!((gate.began(), gate.most()), (1, 1));
+    gate.open(3);
+    engine.settle().await;
+    assert_eq!((taken(&engine, &run).await, gate.most()), (vec![json!(1), json!(2), json!(3)], 1));
+}
+
+#[tokio::test]
+async fn of_signals_that_come_at_once_none_is_lost() {
+    let script = Script::good();
+    let definition = Spec::new("loop")
+        .step("a")
+        .end("b")
+        .signal("GO")
+        .signal("STOP")
+        .transition(Transition::new("go", "a", "a").on_signal("GO").action("work"))
+        .on_signal("stop", "a", "STOP", "b")
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
+    let engine = engine.await.unwrap();
+    let run = engine.start(Start::new("loop")).await.unwrap();
+    let sends: Vec<_> = (0..20)
+        .map(|number| {
+            let run = run.clone();
+            tokio::spawn(async move { run.signal(go(number)).await.unwrap() })
+        })
+        .collect();
+    for send in sends {
+        send.await.unwrap();
+    }
+    engine.settle().await;
+    let mut all: Vec<_> = taken(&engine, &run).await.iter().filter_map(Value::as_i64).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..20).collect::<Vec<_>>());
+    assert_eq!(run.view().await.unwrap().kept_signals, 0);
+}
+
+/// Two tries of the first signal's action, and a second signal in the pause between them.
+async fn second_in_the_pause(first_is_kept: bool) -> Vec<Value> {
+    let script = Script::failing(1);
+    let definition = Spec::new("loop")
+        .step("before")
+        .step("a")
+        .end("b")
+        .signal("OPEN")
+        .signal("GO")
+        .signal("STOP")
+        .on_signal("open", "before", "OPEN", "a")
+        .transition(Transition::new("go", "a", "a").on_signal("GO").action("work").retry(Retry {
+            attempts: 3,
+            delay_ms: 10_000,
+            ..Retry::default()
+        }))
+        .on_signal("stop", "a", "STOP", "b")
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
+    let engine = engine.await.unwrap();
+    let run = engine.start(Start::new("loop")).await.unwrap();
+    if first_is_kept {
+        run.signal(go(1)).await.unwrap();
+    }
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    if !first_is_kept {
+        run.signal(go(1)).await.unwrap();
+    }
+    engine.advance(5 * SECOND).await;
+    assert_eq!(run.signal(go(2)).await.unwrap(), Signalled::Kept);
+    engine.advance(60 * SECOND).await;
+    assert_eq!(run.view().await.unwrap().kept_signals, 0);
+    taken(&engine, &run).await
+}
+
+#[tokio::test]
+async fn a_signal_does_not_overtake_one_whose_action_waits_for_its_next_try() {
+    assert_eq!(second_in_the_pause(false).await, [json!(1), json!(2)]);
+}
+
+#[tokio::test]
+async fn a_signal_does_not_overtake_a_kept_one_whose_action_waits_for_its_next_try() {
+    assert_eq!(second_in_the_pause(true).await, [json!(1), json!(2)]);
+}
+
+/// A process dies under a signal's action; the next one goes on with what the signal brought.
+async fn dies_under_a_signal(kept: bool) {
+    let (store, clock) = ground();
+    let definition = desk_spec(|work| work).step("before").initial("before").signal("OPEN");
+    let definition = definition.on_signal("begin", "before", "OPEN", "open").build().unwrap();
+    let gate = Gate::new();
+    let (first, tasks) = mortal(store.clone(), &clock, |engine| {
+        engine.workflow(definition.clone()).action("work", gate.action())
+    })
+    .await;
+    let run = first.start(Start::new("desk")).await.unwrap().id();
+    let signals = [Signal::new("GO").with(&json!({"order": 7})), Signal::new("OPEN")];
+    let [go, open] = signals;
+    for signal in if kept { [go, open] } else { [open, go] } {
+        first.signal(run, signal).await.unwrap();
+    }
+    first.settle().await;
+    assert_eq!(gate.inside(), 1);
+    tasks.kill().await;
+    let script = Script::new([Ok(json!("done"))]);
+    let (second, _tasks) =
+        mortal(store, &clock, |engine| engine.workflow(definition).action("work", script.action())).await;
+    second.settle().await;
+    assert_eq!(script.calls().len(), 0, "the first may still live");
+    second.advance(Duration::from_millis(LEASE_MS + 10_000)).await;
+    assert_eq!(second.run(run).result().await.unwrap(), json!("done"));
+    let call = script.calls()[0].clone();
+    assert_eq!((call.payload, call.attempt), (json!({"order": 7}), 2));
+    assert_eq!(row(&second, run).await.inbox.len(), 0);
+}
+
+#[tokio::test]
+async fn a_signal_survives_the_death_of_the_process_that_ran_its_action() {
+    dies_under_a_signal(false).await;
+}
+
+#[tokio::test]
+async fn a_kept_signal_survives_the_death_of_the_process_that_ran_its_action() {
+    dies_under_a_signal(true).await;
+}
+
+#[tokio::test]
+async fn a_signal_is_written_before_it_is_answered() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let clock = ManualClock::new(BEGINS);
+    let gate = Gate::new();
+    let (first, tasks) = mortal(store.clone(), &clock, |engine| {
+        engine.workflow(desk(|work| work)).action("work", gate.action())
+    })
+    .await;
+    let run = first.start(Start::new("desk")).await.unwrap().id();
+    assert_eq!(first.signal(run, Signal::new("GO").with(&7)).await.unwrap(), Signalled::Taken);
+    // It dies before the action has even begun.
+    tasks.kill().await;
+    assert_eq!(gate.began(), 0);
+    let act = |cx: Cx| async move { Ok::<_, ActionError>(cx.payload().clone()) };
+    let (second, _tasks) =
+        mortal(store, &clock, |engine| engine.workflow(desk(|work| work)).action("work", act)).await;
+    second.advance(Duration::from_millis(LEASE_MS + 10_000)).await;
+    assert_eq!(second.run(run).result().await.unwrap(), json!(7));
+}

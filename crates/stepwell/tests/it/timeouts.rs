@@ -1,0 +1,210 @@
+//! An action that takes too long is dropped, and nothing it does later can be written.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepwell::core::Definition;
+use stepwell::core::retry::Retry;
+use stepwell::store::Status;
+use stepwell::testing::TestEngine;
+use stepwell::{Cx, Signal, Start};
+
+use crate::kit::{context, error_code, places, runs_of, status, version, words};
+use crate::world::{Gate, cell, desk, job, job_spec, put};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn gated(definition: Definition, gate: &Gate) -> TestEngine {
+    TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action())).await.unwrap()
+}
+
+#[tokio::test]
+async fn an_action_that_takes_too_long_is_dropped_and_that_is_a_failure() {
+    let gate = Gate::new();
+    let engine = gated(job(|work| work.timeout_ms(2_000)), &gate).await;
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.advance(Duration::from_millis(1_999)).await;
+    assert_eq!((gate.inside(), gate.dropped(), status(&run).await), (1, 0, Status::Running));
+    engine.advance(Duration::from_millis(1)).await;
+    assert_eq!((gate.inside(), gate.dropped()), (0, 1), "its future is dropped");
+    assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("timeout")));
+    let stopped = run.view().await.unwrap().ledger.stopped.unwrap();
+    assert!(stopped.error.message.contains("2000 ms"), "{}", stopped.error);
+    assert_eq!((version(&run).await, places(&run).await), (0, vec!["todo".into()]));
+}
+
+#[tokio::test]
+async fn an_action_may_take_five_minutes_unless_it_says_otherwise() {
+    let gate = Gate::new();
+    let engine = gated(job(|work| work), &gate).await;
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.advance(Duration::from_millis(5 * 60 * 1_000 - 1)).await;
+    assert_eq!((gate.dropped(), status(&run).await), (0, Status::Running));
+    engine.advance(Duration::from_millis(1)).await;
+    assert_eq!((gate.dropped(), error_code(&run).await.as_deref()), (1, Some("timeout")));
+}
+
+#[tokio::test]
+async fn a_timeout_of_zero_is_none() {
+    let gate = Gate::new();
+    let engine = gated(job(|work| work.timeout_ms(0)), &gate).await;
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.advance(Duration::from_secs(30 * 24 * 3_600)).await;
+    assert_eq!((gate.inside(), gate.dropped(), status(&run).await), (1, 0, Status::Running));
+    gate.open(1);
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_timeout_is_retried_like_other_failures() {
+    let gate = Gate::new();
+    let retry = Retry { attempts: 1, retry_on: Some(vec!["timeout".into()]), ..Retry::default() };
+    let engine = gated(job(|work| work.timeout_ms(2_000).retry(retry)), &gate).await;
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.advance(2 * SECOND).await;
+    assert_eq!((gate.began(), gate.dropped(), status(&run).await), (1, 1, Status::Running));
+    engine.advance(SECOND).await;
+    assert_eq!((gate.began(), gate.inside()), (2, 1), "the pause comes after the timeout");
+    engine.advance(SECOND).await;
+    gate.open(1);
+    engine.settle().await;
+    assert_eq!((status(&run).await, gate.dropped()), (Status::Completed, 1));
+}
+
+#[tokio::test]
+async fn every_try_has_the_whole_time() {
+    let gate = Gate::new();
+    let retry = Retry { attempts: 2, delay_ms: 500, ..Retry::default() };
+    let engine = gated(job(|work| work.timeout_ms(2_000).retry(retry)), &gate).await;
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.advance(Duration::from_millis(2_000 + 500 + 1_999)).await;
+    assert_eq!((gate.began(), gate.dropped()), (2, 1));
+    engine.advance(Duration::from_millis(1)).await;
+    assert_eq!((gate.began(), gate.dropped()), (2, 2));
+    engine.advance(Duration::from_millis(1_000 + 2_000)).await;
+    assert_eq!((gate.dropped(), error_code(&run).await.as_deref()), (3, Some("timeout")));
+}
+
+#[tokio::test]
+async fn retries_spent_on_timeouts_lead_to_the_error_place() {
+    let gate = Gate::new();
+    let definition = job_spec(|work| work.timeout_ms(2_000).error_place("late")).end("late").build().unwrap();
+    let engine = gated(definition, &gate).await;
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.advance(2 * SECOND).await;
+    assert_eq!((gate.dropped(), status(&run).await), (1, Status::Completed));
+    assert_eq!(words(&engine, run.id()).await, ["__start", "__error:work"]);
+}
+
+/// Work that outlives its action: it waits at a gate and then stages everything it can.
+fn outlives(gate: &Gate, told: &Arc<Mutex<Vec<bool>>>) -> impl Fn(Cx) -> stepwell::host::BoxFuture<crate::world::Given> + Send + Sync + use<> {
+    let (gate, told) = (gate.clone(), told.clone());
+    move |cx: Cx| {
+        let (gate, told, spawned) = (gate.clone(), told.clone(), cx.clone());
+        tokio::spawn(async move {
+            spawned.over().await;
+            assert!(spawned.is_over());
+            gate.pass().await;
+            let staged = [
+                spawned.set_state(&json!({"late": true})).is_ok(),
+                spawned.write(put("cell", json!("late"))).is_ok(),
+                spawned.put_document("late", "late", &Value::Null, &[]).is_ok(),
+                spawned.start(Start::new("job")).is_ok(),
+                spawned.signal(spawned.run(), "GO", &Value::Null).is_ok(),
+            ];
+            told.lock().unwrap().extend(staged);
+        });
+        Box::pin(async move {
+            cx.set_state(&json!({"early": true}))?;
+            cx.write(put("early", json!(1)))?;
+            std::future::pending().await
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_an_action_stages_after_its_time_is_nowhere() {
+    let (gate, told) = (Gate::new(), Arc::default());
+    let act = outlives(&gate, &told);
+    let definition = desk(|work| work.timeout_ms(1_000));
+    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
+    let run = engine.start(Start::new("desk").input(&json!({"as it was": 1}))).await.unwrap();
+    run.signal(Signal::new("GO")).await.unwrap();
+    engine.advance(SECOND).await;
+    assert_eq!((status(&run).await, gate.inside()), (Status::Failed, 1));
+    gate.open(1);
+    engine.advance(60 * SECOND).await;
+    assert_eq!(*told.lock().unwrap(), [false; 5], "whoever stages late is told");
+    assert_eq!(context(&run).await, json!({"as it was": 1}));
+    assert_eq!((cell(&engine, "cell").await, cell(&engine, "early").await), (None, None));
+    assert_eq!((version(&run).await, runs_of(&engine, "job").await.len()), (0, 0));
+    assert_eq!((status(&run).await, run.view().await.unwrap().kept_signals), (Status::Failed, 0));
+}
+
+#[tokio::test]
+async fn what_an_action_leaves_running_cannot_stage_after_it_has_done_its_work() {
+    let (gate, told): (_, Arc<Mutex<Vec<bool>>>) = (Gate::new(), Arc::default());
+    let act = {
+        let (gate, told) = (gate.clone(), told.clone());
+        move |cx: Cx| {
+            let (gate, told) = (gate.clone(), told.clone());
+            async move {
+                tokio::spawn(async move {
+                    gate.pass().await;
+                    told.lock().unwrap().push(cx.write(put("cell", json!("late"))).is_ok());
+                });
+                Ok::<_, stepwell::ActionError>(())
+            }
+        }
+    };
+    let engine = TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+    gate.open(1);
+    engine.settle().await;
+    assert_eq!((told.lock().unwrap().clone(), cell(&engine, "cell").await), (vec![false], None));
+}
+
+#[tokio::test]
+async fn an_action_that_ends_in_time_is_not_touched_by_its_timeout() {
+    let gate = Gate::new();
+    let engine = gated(job(|work| work.timeout_ms(2_000)), &gate).await;
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.advance(Duration::from_millis(1_999)).await;
+    gate.open(1);
+    engine.advance(60 * SECOND).await;
+    assert_eq!((status(&run).await, gate.dropped()), (Status::Completed, 0));
+    assert_eq!(words(&engine, run.id()).await, ["__start", "__auto:work"]);
+}
+
+#[tokio::test]
+async fn one_branch_that_takes_too_long_does_not_end_the_other() {
+    let (slow, slower) = (Gate::new(), Gate::new());
+    use stepwell::core::spec::{Quorum, Transition};
+    let definition = stepwell::core::Spec::new("race")
+        .fork("split", ["left", "right"])
+        .step("left")
+        .step("right")
+        .step("late")
+        .join("both", Quorum::All, ["late", "right"])
+        .end("done")
+        .transition(Transition::new("l", "left", "late").action("slow").timeout_ms(1_000).error_place("late"))
+        .transition(Transition::new("r", "right", "both").action("slower").timeout_ms(5_000))
+        .auto("on", "late", "both")
+        .auto("finish", "both", "done")
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|engine| {
+        engine.workflow(definition).action("slow", slow.action()).action("slower", slower.action())
+    });
+    let engine = engine.await.unwrap();
+    let run = engine.start(Start::new("race")).await.unwrap();
+    engine.advance(4 * SECOND).await;
+    assert_eq!((slow.dropped(), slower.inside(), slower.dropped()), (1, 1, 0));
+    slower.open(1);
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}

@@ -1,0 +1,467 @@
+//! Durable timers: sleeping, waking at an instant, and the time limit of a wait; none of them costs anything meanwhile.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepwell::core::spec::{Place, Quorum, Transition, Trigger, Wait};
+use stepwell::core::{Definition, Name, Spec, Timestamp};
+use stepwell::engine::Builder;
+use stepwell::store::{Status, Store};
+use stepwell::testing::{BEGINS, TestEngine};
+use stepwell::{ActionError, Command, Cx, Operator, Run, Signal, Signalled, Start};
+
+use crate::kit::{
+    LEASE_MS, Watched, after_s, error_code, ground, mortal, places, settle, soon, status, version, waits_of, words,
+};
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// A reminder sleeps for a minute.
+fn reminder() -> Definition {
+    Spec::new("reminder")
+        .step("asleep")
+        .end("awake")
+        .transition(Transition::new("wake", "asleep", "awake").after_ms(60_000))
+        .build()
+        .unwrap()
+}
+
+/// A reminder that sleeps until the instant its data names, and then rings.
+fn alarm() -> Definition {
+    Spec::new("alarm")
+        .step("asleep")
+        .end("awake")
+        .transition(
+            Transition::new("ring", "asleep", "awake")
+                .on(Trigger::Until("context.at".to_owned()))
+                .action("ring"),
+        )
+        .build()
+        .unwrap()
+}
+
+/// What rang, and when.
+type Rung = Arc<Mutex<Vec<(u64, Timestamp)>>>;
+
+fn alarms(rung: &Rung) -> impl FnOnce(Builder) -> Builder + use<> {
+    let rung = rung.clone();
+    let ring = move |cx: Cx| {
+        let rung = rung.clone();
+        async move {
+            let number = cx.state::<Value>()?["number"].as_u64().unwrap_or_default();
+            rung.lock().unwrap().push((number, cx.now()));
+            Ok::<_, ActionError>(())
+        }
+    };
+    move |builder| builder.workflow(alarm()).action("ring", ring)
+}
+
+fn at(number: u64, at: Timestamp) -> Start {
+    Start::new("alarm").input(&json!({"number": number, "at": at}))
+}
+
+#[tokio::test]
+async fn a_run_sleeps_as_long_as_it_says_and_not_a_moment_less() {
+    let engine = TestEngine::start(|builder| builder.workflow(reminder())).await.unwrap();
+    engine.advance(seconds(30)).await;
+    let run = engine.start(Start::new("reminder")).await.unwrap();
+    engine.advance(Duration::from_millis(59_999)).await;
+    let view = run.view().await.unwrap();
+    assert_eq!((view.status, view.wake), (Status::Waiting, Some(after_s(90))));
+    engine.advance(Duration::from_millis(1)).await;
+    assert_eq!(status(&run).await, Status::Completed);
+    let history = crate::kit::history(&engine, run.id()).await;
+    assert_eq!((history[1].0.action.as_str(), history[1].0.at), ("__timer:asleep", after_s(90)));
+}
+
+#[tokio::test]
+async fn a_run_sleeps_until_the_instant_its_data_names() {
+    let rung = Rung::default();
+    let engine = TestEngine::start(alarms(&rung)).await.unwrap();
+    let run = engine.start(at(1, after_s(7_200))).await.unwrap();
+    engine.advance(seconds(7_199)).await;
+    assert_eq!((status(&run).await, rung.lock().unwrap().len()), (Status::Waiting, 0));
+    engine.advance(seconds(1)).await;
+    assert_eq!((status(&run).await, &**rung.lock().unwrap()), (Status::Completed, &[(1, after_s(7_200))][..]));
+}
+
+#[tokio::test]
+async fn an_instant_that_has_passed_is_now() {
+    let rung = Rung::default();
+    let engine = TestEngine::start(alarms(&rung)).await.unwrap();
+    engine.advance(seconds(100)).await;
+    for passed in [BEGINS, Timestamp::MIN] {
+        let run = engine.start(at(1, passed)).await.unwrap();
+        engine.settle().await;
+        assert_eq!(status(&run).await, Status::Completed);
+    }
+    assert_eq!(**rung.lock().unwrap(), [(1, after_s(100)), (1, after_s(100))]);
+}
+
+#[tokio::test]
+async fn what_is_no_instant_is_no_start() {
+    let engine = TestEngine::start(alarms(&Rung::default())).await.unwrap();
+    let start = Start::new("alarm").input(&json!({"number": 1, "at": "tomorrow"}));
+    let error = engine.start(start).await.unwrap_err().to_string();
+    assert!(error.contains("`ring`") && error.contains("RFC 3339"), "{error}");
+}
+
+#[tokio::test]
+async fn a_step_that_leads_to_no_instant_stops_the_run_where_it_was() {
+    let definition = Spec::new("way")
+        .wait("a", "GO")
+        .step("b")
+        .end("c")
+        .signal("GO")
+        .auto("ab", "a", "b")
+        .transition(Transition::new("bc", "b", "c").on(Trigger::Until("context.at".to_owned())))
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let run = engine.start(Start::new("way").input(&json!({"at": "tomorrow"}))).await.unwrap();
+    run.signal(Signal::new("GO")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, places(&run).await), (Status::Failed, vec!["a".into()]));
+    // Whoever mends the data lets it go on.
+    let fields = json!({"at": after_s(60)});
+    engine.operate(run.id(), Command::Patch { fields }, &Operator::default()).await.unwrap();
+    engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["b".into()]));
+    engine.advance(seconds(60)).await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+/// Somebody is asked, for an hour.
+fn question() -> Definition {
+    Spec::new("question")
+        .wait("asked", "ANSWER")
+        .end_with("answered", json!({"said": {"$expr": "event"}}))
+        .end_with("unanswered", json!({"said": null}))
+        .signal("ANSWER")
+        .auto("take", "asked", "answered")
+        .transition(Transition::new("give_up", "asked", "unanswered").after_ms(3_600_000))
+        .build()
+        .unwrap()
+}
+
+async fn asked() -> (TestEngine, Run) {
+    let engine = TestEngine::start(|builder| builder.workflow(question())).await.unwrap();
+    let run = engine.start(Start::new("question")).await.unwrap();
+    engine.settle().await;
+    (engine, run)
+}
+
+#[tokio::test]
+async fn a_wait_is_given_up_when_its_time_is_over() {
+    let (engine, run) = asked().await;
+    let waits = waits_of(&engine, run.id()).await;
+    assert_eq!((waits.len(), waits[0].wait.until), (1, Some(after_s(3_600))));
+    engine.advance(seconds(3_599)).await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    engine.advance(seconds(1)).await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"said": null}));
+    assert_eq!(waits_of(&engine, run.id()).await, []);
+    assert!(run.signal(Signal::new("ANSWER")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_wait_that_was_answered_is_not_given_up() {
+    let (engine, run) = asked().await;
+    engine.advance(seconds(3_599)).await;
+    assert_eq!(run.signal(Signal::new("ANSWER").with("yes")).await.unwrap(), Signalled::Taken);
+    engine.advance(DAY).await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"said": "yes"}));
+    assert_eq!(version(&run).await, 2);
+}
+
+/// The run is put aside while both come, so that it finds both when it is taken up again.
+async fn both_came(signal_s: u64) -> Value {
+    let (engine, run) = asked().await;
+    engine.operate(run.id(), Command::Suspend, &Operator::default()).await.unwrap();
+    engine.advance(seconds(signal_s)).await;
+    assert_eq!(run.signal(Signal::new("ANSWER").with("yes")).await.unwrap(), Signalled::Kept);
+    engine.advance(seconds(10_000 - signal_s)).await;
+    assert_eq!(status(&run).await, Status::Suspended);
+    engine.operate(run.id(), Command::Resume, &Operator::default()).await.unwrap();
+    engine.settle().await;
+    soon(run.result()).await.unwrap()["said"].clone()
+}
+
+#[tokio::test]
+async fn of_a_timer_and_a_kept_signal_the_one_that_came_first_counts() {
+    assert_eq!(both_came(3_500).await, json!("yes"));
+    assert_eq!(both_came(3_700).await, json!(null));
+}
+
+/// Nobody has looked at the run since its time was over: the timer still came first.
+#[tokio::test]
+async fn a_signal_does_not_overtake_a_timer_that_nobody_has_looked_at() {
+    let (store, clock) = ground();
+    let build = |builder: Builder| builder.workflow(question()).with(|options| options.max_runs = 0);
+    let porter = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
+    let run = porter.start(Start::new("question")).await.unwrap();
+    porter.advance(seconds(3_700)).await;
+    run.signal(Signal::new("ANSWER").with("yes")).await.unwrap();
+    let build = |builder: Builder| builder.workflow(question());
+    let worker = TestEngine::start_on(store, clock, build).await.unwrap();
+    settle(&[&porter, &worker]).await;
+    assert_eq!(words(&worker, run.id()).await, ["__start", "__timer:asked"]);
+}
+
+#[tokio::test]
+async fn of_two_timers_at_one_place_the_earlier_one_fires() {
+    let definition = Spec::new("way")
+        .step("a")
+        .end("late")
+        .end("early")
+        .transition(Transition::new("later", "a", "late").after_ms(2_000).priority(5))
+        .transition(Transition::new("sooner", "a", "early").after_ms(1_000))
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let run = engine.start(Start::new("way")).await.unwrap();
+    engine.advance(seconds(10)).await;
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(crate::kit::history(&engine, run.id()).await[1].0.entered, [Name::from("early")]);
+}
+
+#[tokio::test]
+async fn a_timer_whose_guard_says_no_leaves_the_run_to_the_next_one() {
+    let definition = Spec::new("way")
+        .step("a")
+        .end("escalated")
+        .end("given_up")
+        .transition(Transition::new("escalate", "a", "escalated").after_ms(1_000).when("context.urgent"))
+        .transition(Transition::new("give_up", "a", "given_up").after_ms(5_000))
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let run = engine.start(Start::new("way").input(&json!({"urgent": false}))).await.unwrap();
+    engine.advance(seconds(4)).await;
+    assert_eq!((status(&run).await, version(&run).await), (Status::Waiting, 0));
+    engine.advance(seconds(1)).await;
+    assert_eq!(crate::kit::history(&engine, run.id()).await[1].0.entered, [Name::from("given_up")]);
+}
+
+#[tokio::test]
+async fn timers_of_several_branches_each_fire_at_their_time() {
+    let definition = Spec::new("way")
+        .fork("open", ["left", "right"])
+        .step("left")
+        .step("right")
+        .join("both", Quorum::All, ["left", "right"])
+        .end("done")
+        .transition(Transition::new("from_left", "left", "both").after_ms(9_000))
+        .transition(Transition::new("from_right", "right", "both").after_ms(4_000))
+        .auto("on", "both", "done")
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let run = engine.start(Start::new("way")).await.unwrap();
+    engine.advance(seconds(20)).await;
+    let history = crate::kit::history(&engine, run.id()).await;
+    let seen: Vec<_> = history.iter().map(|(entry, _)| (entry.action.as_str(), entry.at)).collect();
+    let expected =
+        [("__start", BEGINS), ("__timer:right", after_s(4)), ("__timer:left", after_s(9)), ("__auto:on", after_s(9))];
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn a_loop_of_timers_keeps_its_pace() {
+    let definition = Spec::new("beat")
+        .step("a")
+        .end("never")
+        .transition(Transition::new("again", "a", "a").after_ms(60_000))
+        .transition(Transition::new("stop", "a", "never").when("context.stop"))
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let run = engine.start(Start::new("beat").input(&json!({"stop": false}))).await.unwrap();
+    engine.advance(seconds(3_600)).await;
+    let history = crate::kit::history(&engine, run.id()).await;
+    let times: Vec<_> = history.iter().map(|(entry, _)| entry.at).collect();
+    assert_eq!(times, (0..=60).map(|minute| after_s(minute * 60)).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn many_timers_fire_each_at_its_time_and_in_their_order() {
+    let rung = Rung::default();
+    let engine = TestEngine::start(alarms(&rung)).await.unwrap();
+    // Started in an order that is not the one in which they are due.
+    for step in 0..300_u64 {
+        let number = step * 7 % 300;
+        engine.start(at(number, after_s(1 + number * 13))).await.unwrap();
+    }
+    engine.advance(seconds(300 * 13)).await;
+    let expected: Vec<_> = (0..300).map(|number| (number, after_s(1 + number * 13))).collect();
+    assert_eq!(*rung.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn ninety_days_pass_in_one_call() {
+    let rung = Rung::default();
+    let engine = TestEngine::start(alarms(&rung)).await.unwrap();
+    for day in [1_u64, 30, 89, 90] {
+        engine.start(at(day, after_s(day * 86_400))).await.unwrap();
+    }
+    let beyond = engine.start(at(91, after_s(91 * 86_400))).await.unwrap();
+    engine.advance(90 * DAY).await;
+    let expected: Vec<_> = [1, 30, 89, 90].map(|day| (day, after_s(day * 86_400))).into();
+    assert_eq!((*rung.lock().unwrap()).clone(), expected);
+    assert_eq!((engine.now(), status(&beyond).await), (after_s(90 * 86_400), Status::Waiting));
+}
+
+#[tokio::test]
+async fn a_timer_beyond_all_time_is_no_trouble() {
+    let definition = Spec::new("reminder")
+        .step("asleep")
+        .end("awake")
+        .transition(Transition::new("wake", "asleep", "awake").after_ms(u64::MAX))
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let run = engine.start(Start::new("reminder")).await.unwrap();
+    engine.advance(400 * DAY).await;
+    assert_eq!((status(&run).await, run.view().await.unwrap().wake), (Status::Waiting, Some(Timestamp::MAX)));
+}
+
+#[tokio::test]
+async fn timers_survive_an_engine_that_is_dropped() {
+    let (store, clock) = ground();
+    let rung = Rung::default();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), alarms(&rung)).await.unwrap();
+    let overdue = a.start(at(1, after_s(60))).await.unwrap().id();
+    let later = a.start(at(2, after_s(120))).await.unwrap().id();
+    a.settle().await;
+    drop(a);
+    clock.set(after_s(90));
+    let b = TestEngine::start_on(store, clock, alarms(&rung)).await.unwrap();
+    b.settle().await;
+    assert_eq!(status(&b.run(overdue)).await, Status::Completed);
+    b.advance(seconds(60)).await;
+    assert_eq!(status(&b.run(later)).await, Status::Completed);
+    assert_eq!(**rung.lock().unwrap(), [(1, after_s(90)), (2, after_s(120))]);
+}
+
+#[tokio::test]
+async fn a_timer_under_whose_action_the_process_dies_fires_again_elsewhere() {
+    let (store, clock) = ground();
+    let dies = |builder: Builder| {
+        let builder = builder.workflow(alarm());
+        builder.action("ring", |_: Cx| std::future::pending::<Result<(), ActionError>>())
+    };
+    let (a, tasks) = mortal(store.clone(), &clock, dies).await;
+    let run = a.start(at(1, after_s(60))).await.unwrap().id();
+    a.advance(seconds(60)).await;
+    assert_eq!(status(&a.run(run)).await, Status::Running);
+    tasks.kill().await;
+    let rung = Rung::default();
+    let (b, _tasks) = mortal(store, &clock, alarms(&rung)).await;
+    b.advance(Duration::from_millis(2 * LEASE_MS)).await;
+    assert_eq!((status(&b.run(run)).await, rung.lock().unwrap().len()), (Status::Completed, 1));
+}
+
+#[tokio::test]
+async fn a_timer_takes_a_run_away_from_an_action_that_is_not_done_by_then() {
+    let definition = Spec::new("way")
+        .step("a")
+        .end("done")
+        .wait("late", "ANYWAY")
+        .signal("ANYWAY")
+        .transition(Transition::new("work", "a", "done").action("work"))
+        .transition(Transition::new("too_late", "a", "late").after_ms(60_000))
+        .auto("end", "late", "done")
+        .build()
+        .unwrap();
+    let over = Arc::new(Mutex::new(None::<Cx>));
+    let kept = over.clone();
+    let work = move |cx: Cx| {
+        *kept.lock().unwrap() = Some(cx);
+        std::future::pending::<Result<(), ActionError>>()
+    };
+    let engine = TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
+    let run = engine.start(Start::new("way")).await.unwrap();
+    engine.advance(seconds(59)).await;
+    assert_eq!(status(&run).await, Status::Running);
+    engine.advance(seconds(1)).await;
+    assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["late".into()]));
+    assert!(over.lock().unwrap().as_ref().unwrap().is_over(), "the action is over too");
+    assert_eq!(run.view().await.unwrap().owner, None);
+}
+
+#[tokio::test]
+async fn a_timer_that_fell_due_while_the_run_stood_still_fires_after_the_retry() {
+    let definition = Spec::new("way")
+        .fork("open", ["a", "b"])
+        .step("a")
+        .step("b")
+        .join("both", Quorum::All, ["a", "b"])
+        .end("done")
+        .transition(Transition::new("work", "a", "both").action("work"))
+        .transition(Transition::new("sleep", "b", "both").after_ms(60_000))
+        .auto("on", "both", "done")
+        .build()
+        .unwrap();
+    let mended = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let works = mended.clone();
+    let work = move |_: Cx| {
+        let works = works.load(std::sync::atomic::Ordering::SeqCst);
+        std::future::ready(works.then_some(()).ok_or_else(|| ActionError::new("broken", "it is broken")))
+    };
+    let engine = TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
+    let run = engine.start(Start::new("way")).await.unwrap();
+    engine.advance(seconds(120)).await;
+    assert_eq!(error_code(&run).await.as_deref(), Some("broken"));
+    mended.store(true, std::sync::atomic::Ordering::SeqCst);
+    engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_wait_that_only_time_resolves_holds_the_run() {
+    let definition = Spec::new("way")
+        .place("a", Place::Wait(Wait::default()))
+        .end("b")
+        .transition(Transition::new("ab", "a", "b").after_ms(5_000))
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let run = engine.start(Start::new("way")).await.unwrap();
+    engine.advance(seconds(4)).await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    engine.advance(seconds(1)).await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+/// Ten thousand runs sleep; the process has no task for any of them, and wakes up only for the one that is due.
+#[tokio::test]
+async fn ten_thousand_sleeping_runs_cost_no_tasks_and_are_not_looked_at() {
+    let (store, clock) = ground();
+    let watched = Watched::new(store);
+    let rung = Rung::default();
+    let (engine, tasks) = mortal(watched.clone() as Arc<dyn Store>, &clock, |builder| {
+        alarms(&rung)(builder).with(|options| options.lease_ms = 3_650 * 86_400_000)
+    })
+    .await;
+    engine.settle().await;
+    let before = (tasks.going(), tasks.begun());
+    for number in 0..10_000 {
+        engine.start(at(number, after_s(86_400 * (2 + number % 50)))).await.unwrap();
+    }
+    let due = engine.start(at(10_000, after_s(3_600))).await.unwrap();
+    engine.settle().await;
+    assert_eq!((tasks.going(), tasks.begun()), before);
+    watched.loads();
+    engine.advance(seconds(7_200)).await;
+    assert_eq!(**rung.lock().unwrap(), [(10_000, after_s(3_600))]);
+    assert_eq!((tasks.going(), tasks.begun()), (before.0, before.1 + 1), "one task, for the one that was due");
+    assert_eq!(watched.loads(), 1);
+    assert_eq!(status(&due).await, Status::Completed);
+}
