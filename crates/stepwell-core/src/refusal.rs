@@ -147,6 +147,14 @@ pub enum DecideError {
         /// The transition that asks it.
         transition: Name,
     },
+    /// A named guard did not answer.
+    #[error("the guard `{guard}` did not answer: {why}")]
+    GuardFailed {
+        /// The guard.
+        guard: Name,
+        /// Why.
+        why: String,
+    },
     /// An expression failed.
     #[error("{at}: {error}")]
     Expression {

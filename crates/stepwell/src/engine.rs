@@ -217,7 +217,7 @@ impl Engine {
 
     /// A run by its id; whether it is there shows when it is asked for something.
     pub fn run(&self, run: RunId) -> Run {
-        Run::new(self.inner.clone(), self.scope, run)
+        Run::new(self.inner.clone(), self.scope, run, false)
     }
 
     /// Makes a workflow known while the engine works.
@@ -276,12 +276,14 @@ pub struct Run {
     scope: TenantScope,
     id: RunId,
     slot: Arc<Slot>,
+    /// It was begun after this was made: whatever becomes of it here is told.
+    is_new: bool,
 }
 
 impl Run {
-    pub(crate) fn new(inner: Arc<Inner>, scope: TenantScope, id: RunId) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, scope: TenantScope, id: RunId, is_new: bool) -> Self {
         let slot = inner.slots.slot(scope.tenant(), id);
-        Run { inner, scope, id, slot }
+        Run { inner, scope, id, slot, is_new }
     }
 
     /// Its id.
@@ -291,6 +293,10 @@ impl Run {
 
     /// Waits for its result. A run that has failed is an error here; it may still be retried.
     pub async fn result(&self) -> Result<Value, RunError> {
+        if !self.is_new && self.slot.end().is_none() {
+            let standing = self.inner.load(self.scope, self.id).await?;
+            self.inner.published(self.scope, &standing);
+        }
         let poll_ms = self.inner.options.poll_ms;
         let mut pause_ms = (poll_ms / 20).max(1);
         loop {

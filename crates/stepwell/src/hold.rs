@@ -20,6 +20,7 @@ use crate::host::BoxFuture;
 use crate::ledger::{Stopped, Tries, Untold};
 use crate::look::{Act, Next, Rest};
 use crate::post::Says;
+use crate::registry::said;
 use crate::room::Pass;
 use crate::standing::{Flying, Move, Standing};
 use crate::turn::{By, Turned, Turnless};
@@ -134,10 +135,9 @@ impl Hold {
                 Flow::End => break,
             }
         }
-        let (run, told, inner) = (self.standing.run(), self.told.clone(), self.inner.clone());
         let wake = self.standing.head.wake.filter(|_| self.standing.head.owner.is_none());
+        let inner = self.inner.clone();
         drop(self);
-        inner.let_go(run, &told);
         inner.look_at(wake);
     }
 
@@ -359,6 +359,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.drop_flights();
+        self.inner.let_go(self.standing.run(), &self.told);
     }
 }
 
@@ -425,9 +426,4 @@ async fn within<T>(work: impl Future<Output = T>, limit: BoxFuture<()>) -> Optio
 
 fn elapsed(began: Timestamp, now: Timestamp) -> u64 {
     now.micros().saturating_sub(began.micros()).max(0) as u64
-}
-
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".to_owned())
 }

@@ -6,7 +6,7 @@ use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::{ActivationId, Snapshot};
 use stepwell_core::{Cause, Failure, Name, RunId, Timestamp};
 
-/// How many failed tries of one transition stay readable.
+/// How many failed tries of a run stay readable.
 pub const KEPT_FAILURES: usize = 10;
 
 /// What is recorded beside a run's snapshot.
@@ -20,6 +20,9 @@ pub struct Ledger {
     /// Transitions that have failed or under which a process has died, one for an activation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tries: Vec<Tries>,
+    /// The last failed tries, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Tried>,
     /// Why the run stands still.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Stopped>,
@@ -36,7 +39,15 @@ pub struct Ledger {
 
 impl Default for Ledger {
     fn default() -> Self {
-        Ledger { fence: 1, tries: Vec::new(), stopped: None, deadline: None, child: None, cancelling: Vec::new() }
+        Ledger {
+            fence: 1,
+            tries: Vec::new(),
+            failures: Vec::new(),
+            stopped: None,
+            deadline: None,
+            child: None,
+            cancelling: Vec::new(),
+        }
     }
 }
 
@@ -56,7 +67,10 @@ pub struct Tries {
     /// What triggered it brought this; a message in the inbox brings its own.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub payload: serde_json::Value,
-    /// Retries made or planned.
+    /// Tries that have failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed: u32,
+    /// Retries made or planned under the policy as it stands; a retry by hand begins it anew.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retries: u32,
     /// How often a process has died under it.
@@ -68,9 +82,6 @@ pub struct Tries {
     /// The next try is the transition itself, wherever its policy would send a retry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_hand: bool,
-    /// The last failed tries, oldest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<Tried>,
 }
 
 /// A try that failed.
@@ -78,6 +89,10 @@ pub struct Tries {
 pub struct Tried {
     /// When.
     pub at: Timestamp,
+    /// Which transition.
+    pub transition: Name,
+    /// For which activation.
+    pub activation: ActivationId,
     /// Why.
     pub error: Failure,
 }
@@ -169,9 +184,11 @@ impl Ledger {
             *tries = Tries::new(retrial, message);
         }
         tries.message = message;
-        tries.failures.push(Tried { at, error });
-        let over = tries.failures.len().saturating_sub(KEPT_FAILURES);
-        tries.failures.drain(..over);
+        tries.failed = tries.failed.saturating_add(1);
+        let (transition, activation) = (retrial.transition.clone(), retrial.activation);
+        self.failures.push(Tried { at, transition, activation, error });
+        let over = self.failures.len().saturating_sub(KEPT_FAILURES);
+        self.failures.drain(..over);
         tries
     }
 }
@@ -190,11 +207,11 @@ impl Tries {
             cause: retrial.cause.clone(),
             message,
             payload: serde_json::Value::Null,
+            failed: 0,
             retries: 0,
             crashes: 0,
             next: None,
             by_hand: false,
-            failures: Vec::new(),
         }
     }
 }

@@ -5,7 +5,7 @@ use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::spec::Firing;
 use stepwell_core::{
-    ActionCall, Answers, Decision, Event, Failure, Refusal, Rejected, Timestamp, dispatch,
+    ActionCall, Cause, Change, Decision, Event, Failure, Refusal, Rejected, Timestamp, dispatch,
 };
 use stepwell_store::{AuditRow, Status};
 
@@ -49,6 +49,7 @@ pub(crate) struct Look<'a> {
     pub(crate) flying: &'a Flying,
     pub(crate) now: Timestamp,
     pub(crate) max_crashes: u32,
+    pub(crate) signal_kept_ms: u64,
 }
 
 impl Look<'_> {
@@ -146,7 +147,9 @@ impl Look<'_> {
             }
             let event = Event::Retried { retrial: self.retrial(tries), by_hand: tries.by_hand };
             match self.decide(&event).await {
-                Ok(decision) => return self.decided(decision, tries.message),
+                Ok(Decision::Act(call)) => return Some(self.act(call, tries.message)),
+                Ok(Decision::Change(change)) => return Some(self.way_back(change, tries)),
+                Ok(_) => {}
                 Err(Rejected::Refused(_)) => {
                     let mut ledger = self.standing.ledger.clone();
                     ledger.tries.retain(|other| other.activation != tries.activation);
@@ -158,6 +161,16 @@ impl Look<'_> {
             }
         }
         None
+    }
+
+    /// A retry goes back to an earlier place. What triggered the transition is kept for when the run comes to it again.
+    fn way_back(&self, change: Box<Change>, tries: &Tries) -> Next {
+        let mut back = Move::change(change, self.standing);
+        if let (None, Cause::Signal(name)) = (tries.message, &tries.cause) {
+            let says = Says::Signal { name: name.clone(), payload: tries.payload.clone() };
+            back.along.send.push(says.kept(self.standing.run(), self.now.plus_ms(self.signal_kept_ms)));
+        }
+        moved(back)
     }
 
     fn retrial(&self, tries: &Tries) -> Retrial {
@@ -258,7 +271,7 @@ impl Look<'_> {
                     stopped.map(|error| Stopped { at: self.now, error, activation: None });
                 Some(moved(next))
             }
-            Decision::Act(call) if self.flying.contains_key(&call.activation) => None,
+            Decision::Act(call) if self.is_busy(call.activation) => None,
             Decision::Act(call) => Some(self.act(call, message)),
             Decision::Retry { .. } | Decision::Stop(_) => None,
         }
@@ -279,7 +292,11 @@ impl Look<'_> {
             ledger.failed(&retrial, message, self.now, error.clone()).crashes = crashes;
             return self.stop_with(ledger, error, Some(call.activation));
         }
-        let attempt = 1 + tries.map_or(0, |tries| tries.retries).saturating_add(crashes);
+        // Retries that went back to an earlier place are counted by the activation.
+        let activation = self.standing.snapshot.activation(call.activation);
+        let back = activation.and_then(|activation| activation.retried.get(&call.transition)).copied();
+        let failed = tries.map_or(0, |tries| tries.failed).saturating_add(back.unwrap_or(0));
+        let attempt = failed.saturating_add(crashes).saturating_add(1);
         Next::Act(Box::new(Act { call, message, attempt }))
     }
 
@@ -320,7 +337,7 @@ impl Look<'_> {
 
     async fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
         let Standing { workflow, snapshot, .. } = self.standing;
-        let answers: Answers = self.registry.answer(workflow, snapshot, event).await;
+        let answers = self.registry.answer(workflow, snapshot, event).await?;
         dispatch(&workflow.definition, snapshot, event, &answers, self.now)
     }
 }

@@ -236,7 +236,7 @@ impl Inner {
     }
 
     async fn changed(&self, standing: &Standing, event: &Event) -> Result<Move, EngineError> {
-        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, event).await;
+        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, event).await?;
         match dispatch(standing.definition(), &standing.snapshot, event, &answers, self.host.now())? {
             Decision::Change(change) => Ok(Move::change(change, standing)),
             Decision::Act(_) | Decision::Retry { .. } | Decision::Stop(_) => {
@@ -297,7 +297,7 @@ impl Inner {
         along.audit.push(by.audit(run, "run.fork", &json!({"version": version, "into": id})));
         self.apply(scope, self.commit_of(scope, along, now)).await?;
         self.look_at(wake);
-        Ok(Run::new(self.clone(), scope, id))
+        Ok(Run::new(self.clone(), scope, id, false))
     }
 
     /// The documents that were visible at a version, for another run.
@@ -381,11 +381,11 @@ impl Inner {
 /// Runs what has failed again at once; `None` = nothing has.
 fn retry(mut ledger: Ledger, now: stepwell_core::Timestamp) -> Option<Move> {
     let stopped = ledger.stopped.take();
-    let waiting = ledger.tries.iter().any(|tries| tries.next.is_some() && !tries.failures.is_empty());
+    let waiting = ledger.tries.iter().any(|tries| tries.next.is_some() && tries.failed > 0);
     if stopped.is_none() && !waiting {
         return None;
     }
-    for tries in ledger.tries.iter_mut().filter(|tries| !tries.failures.is_empty()) {
+    for tries in ledger.tries.iter_mut().filter(|tries| tries.failed > 0) {
         tries.next = Some(now);
         tries.by_hand = true;
         tries.retries = 0;

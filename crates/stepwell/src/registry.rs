@@ -1,12 +1,14 @@
 //! What this process can run: definitions by hash, and actions and guards by name.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use futures_util::future::FutureExt;
 use serde_json::Value;
 use stepwell_core::snapshot::Activation;
 use stepwell_core::spec::Place;
-use stepwell_core::{Answers, Definition, DefinitionHash, Event, Name, Snapshot, questions};
+use stepwell_core::{Answers, DecideError, Definition, DefinitionHash, Event, Name, Snapshot, questions};
 use stepwell_store::StoredDefinition;
 
 use crate::action::BoxAction;
@@ -49,6 +51,12 @@ impl Workflow {
         let has_waits = !spec.signals.is_empty() || spec.places.values().any(waits);
         Workflow { definition, stored, asks, has_waits }
     }
+}
+
+/// What somebody said who panicked.
+pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".to_owned())
 }
 
 /// Definitions, actions and guards.
@@ -130,10 +138,10 @@ impl Registry {
         workflow: &Workflow,
         snapshot: &Arc<Snapshot>,
         event: &Event,
-    ) -> Answers {
+    ) -> Result<Answers, DecideError> {
         let mut answers = Answers::none();
         if !workflow.asks {
-            return answers;
+            return Ok(answers);
         }
         for question in questions(&workflow.definition, snapshot, event) {
             let (Some(guard), Some(activation)) =
@@ -143,9 +151,16 @@ impl Registry {
             };
             let payload = event.payload().clone();
             let input = GuardInput { snapshot: snapshot.clone(), activation: activation.clone(), payload };
-            let says = guard(input).await;
-            answers.put(question, says);
+            let guard = guard.clone();
+            let asked = AssertUnwindSafe(async move { guard(input).await }).catch_unwind().await;
+            match asked {
+                Ok(says) => answers.put(question, says),
+                Err(panic) => {
+                    let why = format!("it panicked: {}", said(&*panic));
+                    return Err(DecideError::GuardFailed { guard: question.guard, why });
+                }
+            }
         }
-        answers
+        Ok(answers)
     }
 }

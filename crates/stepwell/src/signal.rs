@@ -144,7 +144,7 @@ impl Inner {
             };
             let run = start::run_of(record.answer.as_ref())?;
             self.signal(scope, run, signal).await?;
-            return Ok(Started { run: Run::new(self.clone(), scope, run), is_new: false });
+            return Ok(Started { run: Run::new(self.clone(), scope, run, false), is_new: false });
         }
         Err(EngineError::Invalid(format!("the run with key `{key}` came and went {MAX_TRIES} times")))
     }
@@ -157,7 +157,7 @@ impl Inner {
         payload: &Value,
     ) -> Result<Option<Move>, EngineError> {
         let event = Event::Signalled { signal: signal.name.clone(), payload: payload.clone() };
-        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await;
+        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await?;
         let now = self.host.now();
         let decided = dispatch(standing.definition(), &standing.snapshot, &event, &answers, now);
         let stands = standing.suspended || standing.ledger.stopped.is_some() || standing.is_pending(now);

@@ -267,7 +267,7 @@ impl Inner {
         along.keys.extend(wanted.key_for(run, first));
         let owned = new.owner.is_some();
         along.create.push(new);
-        let handle = Run::new(self.clone(), scope, run);
+        let handle = Run::new(self.clone(), scope, run, true);
         let commit = self.commit_of(scope, along, self.host.now());
         match self.apply(scope, commit).await {
             Ok(committed) => {
@@ -290,7 +290,7 @@ impl Inner {
             }
             Err(Turnless::Refused(Refused::Done { answer, .. })) => {
                 let run = run_of(Some(&answer))?;
-                Ok(Started { run: Run::new(self.clone(), scope, run), is_new: false })
+                Ok(Started { run: Run::new(self.clone(), scope, run, false), is_new: false })
             }
             Err(Turnless::Moved) => {
                 Err(EngineError::Invalid(format!("run {run} was not started: its commit was lost; start it again")))
@@ -307,7 +307,7 @@ impl Inner {
         payload: &Value,
     ) -> Result<(), EngineError> {
         let event = Event::Signalled { signal: name.clone(), payload: payload.clone() };
-        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await;
+        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await?;
         let decided = dispatch(standing.definition(), &standing.snapshot, &event, &answers, self.host.now());
         match decided {
             Err(Rejected::Refused(refusal @ (Refusal::UnknownSignal { .. } | Refusal::PayloadUnfit { .. }))) => {

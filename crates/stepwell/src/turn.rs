@@ -73,8 +73,9 @@ impl From<Turnless> for EngineError {
 impl Inner {
     /// What is to happen next to a run.
     pub(crate) async fn look(&self, standing: &Standing, flying: &Flying, now: Timestamp) -> Next {
-        let (registry, max_crashes) = (&self.registry, self.options.max_crashes);
-        Look { registry, standing, flying, now, max_crashes }.next().await
+        let (registry, options) = (&self.registry, &self.options);
+        let (max_crashes, signal_kept_ms) = (options.max_crashes, options.signal_kept_ms);
+        Look { registry, standing, flying, now, max_crashes, signal_kept_ms }.next().await
     }
 
     /// Commits a move. `flying` are the actions that go on beside it.
@@ -91,6 +92,10 @@ impl Inner {
         let mut after = Standing { ledger, ..standing.clone() };
         after.inbox.retain(|letter| !takes.contains(&letter.seq));
         after.suspended = suspend.unwrap_or(standing.suspended);
+        if matches!(by, By::Owner) {
+            // What was counted belongs to the actions that run; what begins now has not been tried.
+            after.crashes = 0;
+        }
         let definition = repin.as_ref().map(|workflow| workflow.definition.hash());
         after.workflow = repin.unwrap_or(after.workflow);
         let entry = change.map(|change| {

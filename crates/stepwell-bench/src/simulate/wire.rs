@@ -18,6 +18,9 @@ use super::plant;
 use super::tasks::Owner;
 use super::world::World;
 
+/// The answer to a claim may be lost, so that a process owns runs it does not know of.
+const CLAIMS_GET_LOST: bool = false;
+
 /// The store as a process sees it.
 pub(crate) struct Wire {
     pub(crate) world: Arc<World>,
@@ -38,7 +41,17 @@ impl Wire {
         &self,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let Some(trip) = self.world.trip(self.process, false) else {
+        let trip = self.world.trip(self.process, false);
+        self.call_on(trip, work).await
+    }
+
+    /// The same on a way that is known.
+    async fn call_on<T: Send + 'static>(
+        &self,
+        trip: Option<Trip>,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let Some(trip) = trip else {
             self.world.sleep(20_000).await;
             return Err(missed());
         };
@@ -140,7 +153,11 @@ impl Store for Wire {
 
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
         let (world, process) = (self.world.clone(), self.process);
-        self.call(async move {
+        let mut trip = self.world.trip(self.process, false);
+        if let Some(trip) = trip.as_mut().filter(|trip| !CLAIMS_GET_LOST && trip.fate == Fate::Unanswered) {
+            trip.fate = Fate::Done;
+        }
+        self.call_on(trip, async move {
             let taken = world.memory.claim(scope, claim.clone()).await?;
             world.claimed(process, &claim, &taken);
             Ok(taken)
@@ -154,8 +171,12 @@ impl Store for Wire {
     }
 
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
-        let memory = self.world.memory.clone();
-        self.call(async move { memory.beat(beat).await }).await
+        let world = self.world.clone();
+        self.call(async move {
+            let dead = world.memory.beat(beat).await?;
+            Ok(world.forgotten(beat, dead))
+        })
+        .await
     }
 
     fn hints(&self) -> Hints {

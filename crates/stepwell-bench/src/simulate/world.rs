@@ -1,12 +1,13 @@
 //! What all parts of one simulation share: the time, the store, the processes and the oracle that watches them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use stepwell::Engine;
-use stepwell_store::{Claim, Commit, CommitError, Committed, Loaded, MemoryStore, Refused, Store, TenantScope};
+use stepwell_store::{Beat, ProcessId, Claim, Commit, CommitError, Committed, Loaded, MemoryStore, Refused, Store, TenantScope};
 
 use super::dice::{Dice, Part};
 use super::faults::{Plant, Temper, Trip};
@@ -16,6 +17,9 @@ use super::tally::Tally;
 use super::tasks::Board;
 use super::time::{Sleep, Time, Wall};
 use super::trace::Trace;
+
+/// The store alone says which owners are dead.
+const FORGOTTEN_OWNERS_ARE_LEFT: bool = false;
 
 /// What all parts of one simulation share.
 pub(crate) struct World {
@@ -44,6 +48,8 @@ pub(crate) struct Scene {
     pub(crate) doomed: Vec<usize>,
     /// From when on nothing goes wrong any more.
     pub(crate) quiet_since: Option<i64>,
+    /// Until when each process counts as living.
+    pub(crate) beats: BTreeMap<ProcessId, i64>,
     /// Clients that still want something.
     pub(crate) clients_left: usize,
     /// The commit at which a process dies, and the commits so far.
@@ -102,6 +108,7 @@ impl World {
                 processes: Vec::new(),
                 doomed: Vec::new(),
                 quiet_since: None,
+                beats: BTreeMap::new(),
                 clients_left: 0,
                 deadly_commit,
                 commits_begun: 0,
@@ -183,6 +190,22 @@ impl World {
             }
         }
         answer
+    }
+
+    /// Adds the owners that the store has forgotten to the dead it knows of.
+    pub(crate) fn forgotten(&self, beat: Beat, mut dead: Vec<ProcessId>) -> Vec<ProcessId> {
+        if FORGOTTEN_OWNERS_ARE_LEFT {
+            return dead;
+        }
+        let now = self.now();
+        let mut scene = self.scene();
+        scene.beats.insert(beat.process, now + beat.lease_ms as i64 * 1_000);
+        let lives = |owner: &ProcessId| scene.beats.get(owner).is_some_and(|until| *until > now);
+        let owners = scene.oracle.runs.values().filter_map(|run| run.owner);
+        dead.extend(owners.filter(|owner| !lives(owner)));
+        dead.sort();
+        dead.dedup();
+        dead
     }
 
     /// Runs were taken.

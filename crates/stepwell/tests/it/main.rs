@@ -5,3 +5,6 @@ mod smoke;
 mod children;
 mod kit;
 mod timers;
+mod documents;
+mod operators;
+mod migrating;

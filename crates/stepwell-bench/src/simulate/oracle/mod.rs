@@ -69,6 +69,8 @@ pub(crate) struct Shadow {
     /// Tries, errors and the deadline as they are written beside the state.
     ledger: Value,
     history: Vec<(CommitId, Bytes, Bytes)>,
+    /// When the newest step was sent off.
+    issued: i64,
     /// When each activation began, and the fence then.
     entered: BTreeMap<ActivationId, (i64, u64)>,
     newest_activation: ActivationId,
@@ -186,6 +188,7 @@ impl Oracle {
         let entered = snapshot.activations().iter().map(|a| (a.id, (begins, u64::from(new.owner.is_some())))).collect();
         let newest_activation = snapshot.activations().iter().map(|a| a.id).max().unwrap_or_default();
         let shadow = Shadow {
+            issued,
             name,
             flow,
             version: 0,
@@ -252,6 +255,7 @@ impl Oracle {
             return Err(format!("{name}: its state changed without a version"));
         }
         let Some(shadow) = self.runs.get_mut(&run) else { return Ok(()) };
+        shadow.issued = applied.issued;
         shadow.version = version;
         shadow.revision = revision;
         shadow.fence = loaded.head.fence;

@@ -54,8 +54,10 @@ impl Oracle {
             }
         }
         let Some(shadow) = self.runs.get_mut(&run) else { return Ok(()) };
+        // It was decided between the step before and its own, and counts from then on.
+        let decided = micros(entry.at).clamp(shadow.issued.min(applied.issued), applied.issued);
         for activation in after.activations() {
-            shadow.entered.entry(activation.id).or_insert((applied.issued, loaded.head.fence));
+            shadow.entered.entry(activation.id).or_insert((decided, loaded.head.fence));
             shadow.newest_activation = shadow.newest_activation.max(activation.id);
         }
         shadow.snapshot = after;

@@ -1,0 +1,792 @@
+//! What operators do to runs: each command is one audited commit on the version they saw, or changes nothing.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use stepwell::core::retry::Retry;
+use stepwell::core::spec::{ChildRule, Place, Quorum, Transition, Wait};
+use stepwell::core::{Definition, Name, RunId, Spec};
+use stepwell::engine::Builder;
+use stepwell::store::{Commit, DocumentQuery, Loaded, Status, Store};
+use stepwell::testing::TestEngine;
+use stepwell::{ActionError, Command, Cx, EngineError, Operator, Run, RunError, Signal, Signalled, Start};
+use tokio::sync::Semaphore;
+
+use crate::kit::{
+    Watched, audit, context, error_code, ground, history, other_tenant, places, settle, soon, status, version,
+    waits_of, words,
+};
+
+/// How a clerk does what is asked of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Does,
+    Fails,
+    Takes,
+}
+
+/// A clerk does the reviews: at once, not at all, or when the test lets them.
+#[derive(Clone)]
+struct Clerk(Arc<Desk>);
+
+struct Desk {
+    mood: Mutex<Mood>,
+    door: Semaphore,
+    seen: Mutex<Vec<Cx>>,
+}
+
+impl Clerk {
+    fn new(mood: Mood) -> Self {
+        Clerk(Arc::new(Desk { mood: Mutex::new(mood), door: Semaphore::new(0), seen: Mutex::default() }))
+    }
+
+    fn is(&self, mood: Mood) {
+        *self.0.mood.lock().unwrap() = mood;
+    }
+
+    fn lets_go(&self) {
+        self.0.door.add_permits(1);
+    }
+
+    /// What the clerk was asked, one after the other.
+    fn seen(&self) -> Vec<Cx> {
+        self.0.seen.lock().unwrap().clone()
+    }
+
+    fn payloads(&self) -> Vec<Value> {
+        self.seen().iter().map(|cx| cx.payload().clone()).collect()
+    }
+
+    async fn review(self, cx: Cx) -> Result<String, ActionError> {
+        self.0.seen.lock().unwrap().push(cx.clone());
+        let mood = *self.0.mood.lock().unwrap();
+        cx.update_state(|state: &mut Value| state["reviewed"] = json!(true))?;
+        match mood {
+            Mood::Does => {}
+            Mood::Fails => return Err(ActionError::new("illegible", "the form cannot be read")),
+            Mood::Takes => self.0.door.acquire().await.map(tokio::sync::SemaphorePermit::forget)?,
+        }
+        Ok("reviewed".to_owned())
+    }
+}
+
+/// A claim is filed, reviewed on a signal, and paid on another one.
+fn claim() -> Spec {
+    let context = json!({
+        "type": "object",
+        "properties": {"sum": {"type": "integer", "minimum": 0}},
+        "required": ["sum"],
+    });
+    let review = Transition::new("review", "filed", "approved").on_signal("REVIEW").action("review");
+    Spec::new("claim")
+        .context_schema(context)
+        .step("filed")
+        .wait("approved", "PAY")
+        .end_with("paid", json!({"sum": {"$expr": "context.sum"}}))
+        .end("withdrawn")
+        .signal("REVIEW")
+        .signal("PAY")
+        .signal("WITHDRAW")
+        .transition(review)
+        .on_signal("withdraw", "filed", "WITHDRAW", "withdrawn")
+        .auto("pay", "approved", "paid")
+}
+
+/// The same, reviewed by itself.
+fn automatic() -> Definition {
+    Spec::new("automatic")
+        .step("filed")
+        .wait("approved", "PAY")
+        .end("paid")
+        .signal("PAY")
+        .transition(Transition::new("review", "filed", "approved").action("review"))
+        .auto("pay", "approved", "paid")
+        .build()
+        .unwrap()
+}
+
+fn office(clerk: &Clerk) -> impl FnOnce(Builder) -> Builder + use<> {
+    let clerk = clerk.clone();
+    let review = move |cx: Cx| clerk.clone().review(cx);
+    move |builder| {
+        builder.workflow(claim().build().unwrap()).workflow(automatic()).action("review", review)
+    }
+}
+
+struct Office {
+    engine: TestEngine,
+    watched: Arc<Watched>,
+    clerk: Clerk,
+}
+
+impl Office {
+    async fn open(mood: Mood) -> Self {
+        Self::open_with(mood, |builder| builder).await
+    }
+
+    async fn open_with(mood: Mood, more: impl FnOnce(Builder) -> Builder) -> Self {
+        let (store, clock) = ground();
+        let (watched, clerk) = (Watched::new(store), Clerk::new(mood));
+        let build = office(&clerk);
+        let engine = TestEngine::start_on(watched.clone(), clock, |b| more(build(b))).await.unwrap();
+        Office { engine, watched, clerk }
+    }
+
+    async fn start(&self, workflow: &str) -> Run {
+        let run = self.engine.start(Start::new(workflow).input(&json!({"sum": 100}))).await.unwrap();
+        self.engine.settle().await;
+        run
+    }
+
+    /// A claim that was signalled for review.
+    async fn reviewed(&self) -> Run {
+        let run = self.start("claim").await;
+        run.signal(Signal::new("REVIEW").with("please")).await.unwrap();
+        self.engine.settle().await;
+        run
+    }
+
+    /// Commands; it is one commit, with one row of the audit trail, on the version that was seen.
+    async fn command(&self, run: &Run, command: Command) -> Commit {
+        let seen = version(run).await;
+        let by = Operator {
+            actor: Some("ada".to_owned()),
+            seen: Some(seen),
+            reason: Some("the customer called".to_owned()),
+        };
+        self.watched.commits();
+        self.engine.operate(run.id(), command.clone(), &by).await.unwrap();
+        let mut commits = self.watched.commits();
+        assert_eq!(commits.len(), 1, "{command:?} is one commit");
+        let commit = commits.remove(0);
+        let step = commit.step.as_ref().unwrap();
+        assert_eq!((step.head.run, step.head.version, commit.audit.len()), (run.id(), seen, 1));
+        let row = audit(&self.engine).await.into_iter().find(|(id, _)| *id == commit.id).unwrap().1;
+        let word = serde_json::to_value(&command).unwrap();
+        assert_eq!(row.operation, format!("run.{}", word["command"].as_str().unwrap()));
+        assert_eq!((row.actor.as_deref(), row.run), (Some("ada"), Some(run.id())));
+        let detail: Value = serde_json::from_slice(&row.detail).unwrap();
+        assert_eq!(detail, json!({"seen": seen, "reason": "the customer called", "detail": word}));
+        // The same commit has made the version, if there is one.
+        let grows = matches!(command, Command::Patch { .. } | Command::Move { .. } | Command::Cancel);
+        assert_eq!(step.next.is_some(), grows);
+        let newest = history(&self.engine, run.id()).await.pop().unwrap();
+        assert_eq!(newest.1 == commit.id, grows);
+        assert_eq!(version(run).await, seen + u64::from(grows));
+        commit
+    }
+
+    async fn loaded(&self, run: RunId) -> Loaded {
+        self.engine.store().load(self.engine.scope(), run).await.unwrap().unwrap()
+    }
+}
+
+fn patch(fields: Value) -> Command {
+    Command::Patch { fields }
+}
+
+fn to(place: &str) -> Command {
+    Command::Move { activation: None, to: place.into() }
+}
+
+fn every_command() -> Vec<Command> {
+    let mut all = vec![Command::Retry, Command::Dismiss, Command::Cancel, Command::Suspend, Command::Resume];
+    all.extend([patch(json!({"sum": 7})), to("filed")]);
+    all
+}
+
+#[tokio::test]
+async fn a_retry_runs_the_failed_transition_again_at_once_with_its_original_payload() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.reviewed().await;
+    assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("illegible")));
+    office.command(&run, Command::Retry).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, version(&run).await), (Status::Failed, 0));
+    office.clerk.is(Mood::Does);
+    office.command(&run, Command::Retry).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["approved".into()]));
+    assert_eq!(office.clerk.payloads(), vec![json!("please"); 3]);
+    assert_eq!(words(&office.engine, run.id()).await, ["__start", "REVIEW"]);
+}
+
+#[tokio::test]
+async fn a_retry_does_not_wait_for_the_pause_between_tries() {
+    let retry = Retry { attempts: 3, delay_ms: 30_000, ..Retry::default() };
+    let mut spec = claim();
+    spec.transitions[0].retry = Some(retry);
+    let office = Office::open_with(Mood::Fails, |builder| builder.workflow(spec.build().unwrap())).await;
+    let run = office.reviewed().await;
+    assert_eq!((status(&run).await, office.clerk.seen().len()), (Status::Running, 1));
+    office.clerk.is(Mood::Does);
+    office.command(&run, Command::Retry).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, office.clerk.seen().len()), (Status::Waiting, 2));
+}
+
+#[tokio::test]
+async fn a_signal_that_failed_can_be_dismissed_and_others_are_taken_then() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.reviewed().await;
+    assert_eq!(run.signal(Signal::new("WITHDRAW")).await.unwrap(), Signalled::Kept);
+    office.command(&run, Command::Dismiss).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, office.clerk.seen().len()), (Status::Completed, 1));
+    assert_eq!(words(&office.engine, run.id()).await, ["__start", "WITHDRAW"]);
+}
+
+#[tokio::test]
+async fn after_a_dismissal_the_run_waits_where_it_was_and_takes_the_same_signal_anew() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.reviewed().await;
+    office.command(&run, Command::Dismiss).await;
+    office.engine.settle().await;
+    let view = run.view().await.unwrap();
+    assert_eq!((view.status, view.has_error(), view.kept_signals), (Status::Waiting, false, 0));
+    assert_eq!(view.ledger.tries, []);
+    office.clerk.is(Mood::Does);
+    run.signal(Signal::new("REVIEW").with("again")).await.unwrap();
+    office.engine.settle().await;
+    assert_eq!(office.clerk.payloads(), [json!("please"), json!("again")]);
+    assert_eq!(places(&run).await, [Name::from("approved")]);
+}
+
+#[tokio::test]
+async fn a_run_can_be_cancelled_however_it_is_doing() {
+    for state in ["waiting", "failed", "suspended", "pending", "running"] {
+        let mood = if state == "running" { Mood::Takes } else { Mood::Fails };
+        let office = Office::open(mood).await;
+        let run = match state {
+            "failed" | "running" => office.reviewed().await,
+            "pending" => {
+                let start = Start::new("claim").input(&json!({"sum": 1})).after(Duration::from_secs(60));
+                office.engine.start(start).await.unwrap()
+            }
+            _ => office.start("claim").await,
+        };
+        if state == "suspended" {
+            office.command(&run, Command::Suspend).await;
+        }
+        if state != "running" {
+            assert_eq!(status(&run).await.as_str(), state);
+        }
+        office.command(&run, Command::Cancel).await;
+        assert_eq!(status(&run).await, Status::Cancelled, "{state}");
+        office.engine.settle().await;
+        assert!(office.clerk.seen().iter().all(Cx::is_over), "{state}");
+        assert!(matches!(soon(run.result()).await, Err(RunError::Cancelled(_))));
+        assert_eq!((version(&run).await, waits_of(&office.engine, run.id()).await), (1, vec![]));
+        let view = run.view().await.unwrap();
+        assert_eq!((view.owner, view.wake, view.has_error()), (None, None, false), "{state}");
+        assert_eq!(words(&office.engine, run.id()).await, ["__start", "__operator:cancel"]);
+    }
+}
+
+#[tokio::test]
+async fn the_result_of_an_action_whose_run_was_cancelled_is_discarded() {
+    let office = Office::open(Mood::Takes).await;
+    let run = office.reviewed().await;
+    office.command(&run, Command::Cancel).await;
+    office.clerk.lets_go();
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, version(&run).await), (Status::Cancelled, 1));
+    assert_eq!(context(&run).await, json!({"sum": 100}));
+    // What the action stages now is nowhere.
+    assert!(office.clerk.seen()[0].set_local("late", &1).is_err());
+}
+
+#[tokio::test]
+async fn nothing_happens_to_a_suspended_run_until_it_is_resumed() {
+    let office = Office::open(Mood::Does).await;
+    let run = office.start("claim").await;
+    office.command(&run, Command::Suspend).await;
+    assert_eq!(status(&run).await, Status::Suspended);
+    for payload in ["first", "second"] {
+        assert_eq!(run.signal(Signal::new("REVIEW").with(payload)).await.unwrap(), Signalled::Kept);
+    }
+    assert_eq!(run.signal(Signal::new("PAY")).await.unwrap(), Signalled::Kept);
+    office.engine.advance(Duration::from_secs(3_600)).await;
+    assert_eq!((status(&run).await, version(&run).await, office.clerk.seen().len()), (Status::Suspended, 0, 0));
+    office.command(&run, Command::Resume).await;
+    office.engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(office.clerk.payloads(), [json!("first")]);
+    assert_eq!(
+        words(&office.engine, run.id()).await,
+        ["__start", "REVIEW", "__resolve_wait:approved", "__auto:pay"]
+    );
+}
+
+#[tokio::test]
+async fn a_timer_that_falls_due_while_a_run_is_suspended_fires_when_it_is_resumed() {
+    let definition = Spec::new("reminder")
+        .step("asleep")
+        .end("awake")
+        .transition(Transition::new("wake", "asleep", "awake").after_ms(60_000))
+        .build()
+        .unwrap();
+    let office = Office::open_with(Mood::Does, |builder| builder.workflow(definition)).await;
+    let run = office.engine.start(Start::new("reminder")).await.unwrap();
+    office.command(&run, Command::Suspend).await;
+    office.engine.advance(Duration::from_secs(90)).await;
+    assert_eq!(status(&run).await, Status::Suspended);
+    office.command(&run, Command::Resume).await;
+    office.engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_run_that_is_resumed_is_as_it_was_before() {
+    let office = Office::open(Mood::Fails).await;
+    let failed = office.reviewed().await;
+    let start = Start::new("claim").input(&json!({"sum": 1})).after(Duration::from_secs(60));
+    let pending = office.engine.start(start).await.unwrap();
+    let waiting = office.start("claim").await;
+    for (run, was) in [(failed, Status::Failed), (pending, Status::Pending), (waiting, Status::Waiting)] {
+        assert_eq!(status(&run).await, was);
+        office.command(&run, Command::Suspend).await;
+        office.engine.settle().await;
+        assert_eq!(status(&run).await, Status::Suspended);
+        office.command(&run, Command::Resume).await;
+        office.engine.settle().await;
+        assert_eq!(status(&run).await, was);
+    }
+}
+
+#[tokio::test]
+async fn a_retry_of_a_suspended_run_waits_until_it_is_resumed() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.reviewed().await;
+    office.command(&run, Command::Suspend).await;
+    office.clerk.is(Mood::Does);
+    office.command(&run, Command::Retry).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, office.clerk.seen().len()), (Status::Suspended, 1));
+    office.command(&run, Command::Resume).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["approved".into()]));
+}
+
+#[tokio::test]
+async fn an_action_that_runs_when_its_run_is_suspended_finishes_and_nothing_begins_after_it() {
+    let office = Office::open(Mood::Takes).await;
+    let run = office.reviewed().await;
+    assert_eq!(run.signal(Signal::new("PAY")).await.unwrap(), Signalled::Kept);
+    office.command(&run, Command::Suspend).await;
+    office.engine.settle().await;
+    assert_eq!(status(&run).await, Status::Suspended);
+    assert!(!office.clerk.seen()[0].is_over());
+    office.clerk.lets_go();
+    office.engine.settle().await;
+    let view = run.view().await.unwrap();
+    assert_eq!((view.status, view.snapshot.version(), view.owner), (Status::Suspended, 1, None));
+    assert_eq!(view.snapshot.context()["reviewed"], json!(true));
+    office.command(&run, Command::Resume).await;
+    office.engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_patch_puts_fields_in_and_takes_those_out_that_are_null() {
+    let office = Office::open(Mood::Does).await;
+    let run = office.start("claim").await;
+    office.command(&run, patch(json!({"note": {"by": "ada", "text": "urgent"}, "sum": 50}))).await;
+    office.command(&run, patch(json!({"note": {"text": null, "seen": true}}))).await;
+    assert_eq!(context(&run).await, json!({"sum": 50, "note": {"by": "ada", "seen": true}}));
+    office.command(&run, patch(json!({"note": null}))).await;
+    assert_eq!(context(&run).await, json!({"sum": 50}));
+    assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["filed".into()]));
+    assert_eq!(words(&office.engine, run.id()).await[1..], ["__operator:patch"; 3]);
+}
+
+#[tokio::test]
+async fn a_patch_that_does_not_fit_the_schema_is_refused() {
+    let office = Office::open(Mood::Does).await;
+    let run = office.start("claim").await;
+    let before = office.loaded(run.id()).await;
+    for fields in [json!({"sum": -1}), json!({"sum": null}), json!({"sum": "much"}), json!(5), json!(null)] {
+        let error = office.engine.operate(run.id(), patch(fields), &Operator::named("ada")).await.unwrap_err();
+        assert!(matches!(error, EngineError::Undecidable(_)), "{error}");
+        assert!(error.to_string().contains("schema"), "{error}");
+    }
+    assert_eq!((office.loaded(run.id()).await, audit(&office.engine).await), (before, vec![]));
+}
+
+#[tokio::test]
+async fn a_patch_that_opens_a_guard_lets_the_run_go_on() {
+    let definition = Spec::new("gate")
+        .step("closed")
+        .end("through")
+        .transition(Transition::new("pass", "closed", "through").when("context.open"))
+        .build()
+        .unwrap();
+    let office = Office::open_with(Mood::Does, |builder| builder.workflow(definition)).await;
+    let run = office.engine.start(Start::new("gate").input(&json!({"open": false}))).await.unwrap();
+    office.engine.settle().await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    office.command(&run, patch(json!({"open": true}))).await;
+    office.engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_failed_run_stays_failed_when_it_is_patched_and_its_retry_sees_the_new_data() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.reviewed().await;
+    office.command(&run, patch(json!({"sum": 1}))).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, office.clerk.seen().len()), (Status::Failed, 1));
+    office.clerk.is(Mood::Does);
+    office.command(&run, Command::Retry).await;
+    office.engine.settle().await;
+    assert_eq!(office.clerk.seen()[1].snapshot().context()["sum"], json!(1));
+    assert_eq!(context(&run).await, json!({"sum": 1, "reviewed": true}));
+}
+
+#[tokio::test]
+async fn a_patch_and_the_action_that_runs_meanwhile_both_count() {
+    let office = Office::open(Mood::Takes).await;
+    let run = office.reviewed().await;
+    office.command(&run, patch(json!({"sum": 7}))).await;
+    office.engine.settle().await;
+    office.clerk.lets_go();
+    office.engine.settle().await;
+    assert_eq!(context(&run).await, json!({"sum": 7, "reviewed": true}));
+    assert_eq!((version(&run).await, places(&run).await), (2, vec!["approved".into()]));
+    assert_eq!(office.clerk.seen().len(), 1, "the action was not made again");
+}
+
+#[tokio::test]
+async fn a_run_can_be_moved_to_a_place() {
+    let office = Office::open(Mood::Does).await;
+    let run = office.start("claim").await;
+    office.command(&run, to("approved")).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["approved".into()]));
+    let waits = waits_of(&office.engine, run.id()).await;
+    assert_eq!(waits.iter().map(|row| row.wait.place.as_str()).collect::<Vec<_>>(), ["approved"]);
+    run.signal(Signal::new("PAY")).await.unwrap();
+    office.engine.settle().await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"sum": 100}));
+    assert_eq!(words(&office.engine, run.id()).await[1], "__operator:move");
+}
+
+#[tokio::test]
+async fn a_run_that_is_moved_to_an_end_place_is_completed_with_its_result() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.reviewed().await;
+    office.command(&run, to("paid")).await;
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"sum": 100}));
+}
+
+#[tokio::test]
+async fn a_failed_run_that_is_moved_goes_on() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.start("automatic").await;
+    assert_eq!(status(&run).await, Status::Failed);
+    office.command(&run, to("approved")).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, run.view().await.unwrap().has_error()), (Status::Waiting, false));
+    // And from there where it failed: it is tried afresh.
+    office.clerk.is(Mood::Does);
+    office.command(&run, to("filed")).await;
+    office.engine.settle().await;
+    assert_eq!((places(&run).await, office.clerk.seen()[1].attempt()), (vec!["approved".into()], 1));
+}
+
+#[tokio::test]
+async fn an_action_whose_run_is_moved_is_over() {
+    let office = Office::open(Mood::Takes).await;
+    let run = office.reviewed().await;
+    office.command(&run, to("approved")).await;
+    office.engine.settle().await;
+    assert!(office.clerk.seen()[0].is_over());
+    office.clerk.lets_go();
+    office.engine.settle().await;
+    let view = run.view().await.unwrap();
+    assert_eq!((view.status, view.snapshot.version(), view.owner), (Status::Waiting, 1, None));
+    assert_eq!(context(&run).await, json!({"sum": 100}));
+}
+
+#[tokio::test]
+async fn one_activation_can_be_moved_and_the_others_go_on() {
+    let spec = Spec::new("pair")
+        .fork("open", ["left", "right"])
+        .step("left")
+        .wait("right", "RIGHT")
+        .wait("right_too", "RIGHT")
+        .join("both", Quorum::All, ["left", "right", "right_too"])
+        .end("done")
+        .signal("RIGHT")
+        .transition(Transition::new("from_left", "left", "both").action("review"))
+        .auto("from_right", "right", "both")
+        .auto("from_right_too", "right_too", "both")
+        .auto("on", "both", "done");
+    let mut spec = spec;
+    spec.transitions.push(Transition::new("aside", "right", "right_too").when("false"));
+    let office = Office::open_with(Mood::Takes, |builder| builder.workflow(spec.build().unwrap())).await;
+    let run = office.start("pair").await;
+    let snapshot = run.view().await.unwrap().snapshot;
+    let right = snapshot.activations().iter().find(|a| a.place == "right").unwrap().id;
+    office.command(&run, Command::Move { activation: Some(right), to: "right_too".into() }).await;
+    office.engine.settle().await;
+    assert_eq!(places(&run).await, ["left", "right_too"].map(Name::from));
+    assert!(!office.clerk.seen()[0].is_over(), "the other branch's action goes on");
+    office.clerk.lets_go();
+    run.signal(Signal::new("RIGHT")).await.unwrap();
+    office.engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_move_that_cannot_be_is_refused_and_says_why() {
+    let wait = Place::Wait(Wait { children: Some(ChildRule::All), ..Wait::default() });
+    let spec = claim().place("below", wait).auto("down", "approved", "below").auto("up", "below", "paid");
+    let office = Office::open_with(Mood::Does, |builder| builder.workflow(spec.build().unwrap())).await;
+    let run = office.start("claim").await;
+    let before = office.loaded(run.id()).await;
+    let unknown = Command::Move { activation: Some(99), to: "approved".into() };
+    for (command, says) in
+        [(to("aproved"), "did you mean `approved`"), (to("below"), "children"), (unknown, "activation 99")]
+    {
+        let error = office.engine.operate(run.id(), command, &Operator::named("ada")).await.unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert_eq!((office.loaded(run.id()).await, audit(&office.engine).await), (before, vec![]));
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_go_with_how_the_run_is_doing_changes_nothing() {
+    use Command::{Dismiss, Resume, Retry, Suspend};
+    for (state, commands) in [
+        ("waiting", vec![Retry, Dismiss, Resume]),
+        ("suspended", vec![Retry, Dismiss, Suspend]),
+        ("failed", vec![Resume]),
+        ("failed by itself", vec![Resume, Dismiss]),
+        ("running", vec![Retry, Dismiss, Resume]),
+        ("completed", every_command()),
+        ("cancelled", every_command()),
+    ] {
+        let office = Office::open(if state == "running" { Mood::Takes } else { Mood::Fails }).await;
+        let run = match state {
+            "failed" | "running" => office.reviewed().await,
+            "failed by itself" => office.start("automatic").await,
+            _ => office.start("claim").await,
+        };
+        match state {
+            "suspended" => drop(office.command(&run, Suspend).await),
+            "completed" => drop(office.command(&run, to("paid")).await),
+            "cancelled" => drop(office.command(&run, Command::Cancel).await),
+            _ => {}
+        }
+        office.engine.settle().await;
+        let before = (office.loaded(run.id()).await, audit(&office.engine).await);
+        for command in commands {
+            let result = office.engine.operate(run.id(), command.clone(), &Operator::named("ada")).await;
+            let error = result.expect_err(&format!("{command:?} on a run that is {state}"));
+            assert!(matches!(error, EngineError::NotNow { .. } | EngineError::Invalid(_)), "{error:?}");
+            office.engine.settle().await;
+            let after = (office.loaded(run.id()).await, audit(&office.engine).await);
+            assert_eq!(after, before, "{command:?} on a run that is {state}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refused_command_does_not_forget_how_the_run_stands() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.reviewed().await;
+    assert!(matches!(soon(run.result()).await, Err(RunError::Failed { .. })));
+    for command in [Command::Resume, patch(json!({"sum": -1})), to("nowhere")] {
+        assert!(office.engine.operate(run.id(), command, &Operator::default()).await.is_err());
+        assert!(matches!(soon(run.result()).await, Err(RunError::Failed { .. })));
+    }
+}
+
+#[tokio::test]
+async fn a_command_on_a_version_that_is_past_changes_nothing() {
+    for command in every_command() {
+        let office = Office::open(Mood::Fails).await;
+        let run = office.reviewed().await;
+        office.command(&run, patch(json!({"note": 1}))).await;
+        if command == Command::Resume {
+            office.command(&run, Command::Suspend).await;
+        }
+        let before = (office.loaded(run.id()).await, audit(&office.engine).await);
+        for seen in [0, 2] {
+            let by = Operator::named("ada").seen(seen);
+            let error = office.engine.operate(run.id(), command.clone(), &by).await.unwrap_err();
+            assert_eq!(error, EngineError::VersionMoved { run: run.id(), seen, actual: 1 }, "{command:?}");
+        }
+        office.engine.settle().await;
+        assert_eq!((office.loaded(run.id()).await, audit(&office.engine).await), before, "{command:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_many_who_saw_the_same_version_one_is_first() {
+    let office = Office::open(Mood::Does).await;
+    let run = office.start("claim").await;
+    let by: Vec<_> = (0..20).map(|number| Operator::named(format!("clerk {number}")).seen(0)).collect();
+    let all = by.iter().map(|by| office.engine.operate(run.id(), patch(json!({"by": by.actor})), by));
+    let done: Vec<_> = join_all(all).await.into_iter().filter(Result::is_ok).collect();
+    assert_eq!((done.len(), version(&run).await, audit(&office.engine).await.len()), (1, 1, 1));
+    let actor = audit(&office.engine).await[0].1.actor.clone();
+    assert_eq!(context(&run).await["by"], json!(actor));
+    // Without a precondition all of them count.
+    let fields = |number: usize| patch(json!({format!("note {number}"): number}));
+    let nobody = Operator::default();
+    let all = (0..20).map(|number| office.engine.operate(run.id(), fields(number), &nobody));
+    assert!(join_all(all).await.iter().all(Result::is_ok));
+    assert_eq!((version(&run).await, audit(&office.engine).await.len()), (21, 21));
+}
+
+#[tokio::test]
+async fn a_command_on_a_run_that_is_not_there_or_not_ones_own_says_so() {
+    let office = Office::open(Mood::Does).await;
+    let run = office.start("claim").await;
+    let theirs = office.engine.for_tenant(other_tenant());
+    for command in every_command() {
+        let by = Operator::default();
+        let error = office.engine.operate(RunId::nil(), command.clone(), &by).await.unwrap_err();
+        assert_eq!(error, EngineError::NoRun(RunId::nil()));
+        assert_eq!(theirs.operate(run.id(), command, &by).await.unwrap_err(), EngineError::NoRun(run.id()));
+    }
+    assert_eq!(theirs.fork(run.id(), 0, &Operator::default()).await.unwrap_err(), EngineError::NoRun(run.id()));
+    assert_eq!((version(&run).await, audit(&office.engine).await, audit(&theirs).await), (0, vec![], vec![]));
+}
+
+#[tokio::test]
+async fn a_command_reaches_an_action_that_runs_in_another_process() {
+    let (store, clock) = ground();
+    let clerk = Clerk::new(Mood::Takes);
+    let a = TestEngine::start_on(store.clone(), clock.clone(), office(&clerk)).await.unwrap();
+    let build = office(&clerk);
+    let b = TestEngine::start_on(store, clock, |builder| build(builder).with(|o| o.max_runs = 0)).await.unwrap();
+    let input = json!({"sum": 100});
+    for command in [Command::Cancel, to("approved")] {
+        let run = a.start(Start::new("automatic").input(&input)).await.unwrap();
+        settle(&[&a, &b]).await;
+        let cx = clerk.seen().pop().unwrap();
+        assert_eq!((cx.run(), cx.is_over()), (run.id(), false));
+        b.operate(run.id(), command, &Operator::named("ada")).await.unwrap();
+        settle(&[&a, &b]).await;
+        assert!(cx.is_over());
+        assert_eq!(run.view().await.unwrap().owner, None);
+    }
+}
+
+async fn documents_of(engine: &TestEngine, run: RunId) -> Vec<String> {
+    let query = DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 10, cursor: None };
+    let page = engine.store().documents(engine.scope(), query).await.unwrap();
+    page.items.into_iter().map(|document| document.key).collect()
+}
+
+/// A file that gets a document with every `ADD`, and can be closed.
+async fn filed() -> (TestEngine, Run) {
+    let definition = Spec::new("file")
+        .step("open")
+        .end("closed")
+        .signal("ADD")
+        .signal("CLOSE")
+        .transition(Transition::new("add", "open", "open").on_signal("ADD").action("add"))
+        .on_signal("close", "open", "CLOSE", "closed")
+        .build()
+        .unwrap();
+    let add = |cx: Cx| async move {
+        let key = cx.payload().as_str().unwrap_or_default().to_owned();
+        cx.put_document(key.clone(), "note", &1, &[])?;
+        cx.update_state(|state: &mut Value| state["last"] = json!(key))
+    };
+    let engine = TestEngine::start(|builder| builder.workflow(definition).action("add", add)).await.unwrap();
+    let run = engine.start(Start::new("file")).await.unwrap();
+    for key in ["a", "b", "c"] {
+        run.signal(Signal::new("ADD").with(key)).await.unwrap();
+        engine.settle().await;
+    }
+    (engine, run)
+}
+
+#[tokio::test]
+async fn a_run_can_be_forked_from_any_checkpoint() {
+    let (engine, run) = filed().await;
+    run.signal(Signal::new("CLOSE")).await.unwrap();
+    engine.settle().await;
+    let before = engine.store().load(engine.scope(), run.id()).await.unwrap();
+    for (version, keys) in [(0, vec![]), (1, vec!["a"]), (2, vec!["a", "b"]), (3, vec!["a", "b", "c"])] {
+        let by = Operator { reason: Some("once more".to_owned()), ..Operator::named("ada").seen(4) };
+        let forked = engine.fork(run.id(), version, &by).await.unwrap();
+        engine.settle().await;
+        let view = forked.view().await.unwrap();
+        assert_eq!((view.status, view.snapshot.version()), (Status::Waiting, version));
+        assert_eq!(view.snapshot.context()["last"], json!(keys.last()));
+        assert_eq!(documents_of(&engine, forked.id()).await, keys);
+        let trail = history(&engine, forked.id()).await;
+        assert_eq!((trail[0].0.action.as_str(), trail[0].0.version), ("__operator:fork", version));
+        // One commit: the fork and its row in the audit trail.
+        let (commit, row) = audit(&engine).await.pop().unwrap();
+        assert_eq!((commit, row.operation.as_str(), row.run), (trail[0].1, "run.fork", Some(run.id())));
+        assert_eq!(row.actor.as_deref(), Some("ada"));
+        let detail: Value = serde_json::from_slice(&row.detail).unwrap();
+        assert_eq!(detail["detail"], json!({"version": version, "into": forked.id()}));
+        // It goes on by itself, and the other one is as it was.
+        forked.signal(Signal::new("ADD").with("d")).await.unwrap();
+        engine.settle().await;
+        assert_eq!(documents_of(&engine, forked.id()).await, [&keys[..], &["d"]].concat());
+    }
+    assert_eq!(engine.store().load(engine.scope(), run.id()).await.unwrap(), before);
+    assert_eq!(documents_of(&engine, run.id()).await, ["a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn a_fork_that_cannot_be_says_why_and_begins_nothing() {
+    let (engine, run) = filed().await;
+    run.signal(Signal::new("CLOSE")).await.unwrap();
+    engine.settle().await;
+    let by = Operator::named("ada");
+    let ended = engine.fork(run.id(), 4, &by).await.unwrap_err();
+    assert!(ended.to_string().contains("ended"), "{ended}");
+    let missing = engine.fork(run.id(), 5, &by).await.unwrap_err();
+    assert!(missing.to_string().contains("no checkpoint of version 5"), "{missing}");
+    let moved = engine.fork(run.id(), 1, &by.clone().seen(3)).await.unwrap_err();
+    assert_eq!(moved, EngineError::VersionMoved { run: run.id(), seen: 3, actual: 4 });
+    assert_eq!(engine.fork(RunId::nil(), 0, &by).await.unwrap_err(), EngineError::NoRun(RunId::nil()));
+    assert_eq!((crate::kit::runs_of(&engine, "file").await.len(), audit(&engine).await.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_fork_begins_the_work_that_its_checkpoint_has() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.start("automatic").await;
+    assert_eq!(status(&run).await, Status::Failed);
+    office.clerk.is(Mood::Does);
+    let forked = office.engine.fork(run.id(), 0, &Operator::default()).await.unwrap();
+    office.engine.settle().await;
+    assert_eq!((status(&forked).await, places(&forked).await), (Status::Waiting, vec!["approved".into()]));
+    assert_eq!(status(&run).await, Status::Failed);
+    let waits = waits_of(&office.engine, forked.id()).await;
+    assert_eq!(waits.iter().map(|row| row.wait.place.as_str()).collect::<Vec<_>>(), ["approved"]);
+}
+
+#[tokio::test]
+async fn the_timers_of_a_fork_fire_at_their_time() {
+    let definition = Spec::new("reminder")
+        .step("asleep")
+        .end("awake")
+        .transition(Transition::new("wake", "asleep", "awake").after_ms(60_000))
+        .build()
+        .unwrap();
+    let office = Office::open_with(Mood::Does, |builder| builder.workflow(definition)).await;
+    let run = office.engine.start(Start::new("reminder")).await.unwrap();
+    office.engine.advance(Duration::from_secs(30)).await;
+    let forked = office.engine.fork(run.id(), 0, &Operator::default()).await.unwrap();
+    office.engine.cancel(run.id()).await.unwrap();
+    office.engine.advance(Duration::from_secs(29)).await;
+    assert_eq!(status(&forked).await, Status::Waiting);
+    office.engine.advance(Duration::from_secs(1)).await;
+    assert_eq!(status(&forked).await, Status::Completed);
+}
