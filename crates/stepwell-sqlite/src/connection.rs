@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::{OpenError, store_error};
@@ -57,6 +58,8 @@ fn open(path: &Path, flags: OpenFlags) -> Result<Connection, OpenError> {
     };
     let connection = Connection::open_with_flags(path, flags).map_err(wrong)?;
     connection.busy_timeout(BUSY).map_err(wrong)?;
+    // Plans do not depend on the values that are bound: otherwise SQLite prepares a statement anew each time it is run.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(wrong)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }

@@ -141,6 +141,7 @@ pub(crate) fn due(connection: &Connection, dead: &[ProcessId]) -> Read<Vec<Due>>
 pub(crate) fn beat(connection: &Connection, beat: &Beat) -> Read<Vec<ProcessId>> {
     let until = beat.now.plus_ms(beat.lease_ms).micros();
     connection.prepare_cached(sql::process_beat)?.execute(params![beat.process.0.into_bytes(), until])?;
+    connection.prepare_cached(sql::process_owners)?.execute([Timestamp::MIN.micros()])?;
     connection.prepare_cached(sql::process_forget)?.execute([beat.now.micros()])?;
     let mut statement = connection.prepare_cached(sql::process_dead)?;
     let dead =

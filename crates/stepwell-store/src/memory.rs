@@ -343,6 +343,10 @@ impl Store for MemoryStore {
         processes.insert(beat.process, beat.now.plus_ms(beat.lease_ms));
         let owners: BTreeSet<_> =
             tenants.values().flat_map(|tables| tables.runs.values()).filter_map(|row| row.owner).collect();
+        // An owner that nobody has heard of, or that was forgotten while it owned nothing, does not live.
+        for owner in &owners {
+            processes.entry(*owner).or_insert(Timestamp::MIN);
+        }
         // A dead process is remembered as long as it owns something: somebody still has to take that over.
         processes.retain(|process, until| *until > beat.now || owners.contains(process));
         let dead = processes.iter().filter(|(_, until)| **until <= beat.now);

@@ -72,6 +72,9 @@ impl Default for Options {
     }
 }
 
+/// Names that a process has given up and still remembers: by then the store has found them dead.
+const GIVEN_UP_KEPT: usize = 64;
+
 /// Puts an engine together: definitions, actions, guards and options.
 pub struct Builder {
     store: Arc<dyn Store>,
@@ -375,6 +378,22 @@ impl RunView {
     }
 }
 
+/// A run that this process works on.
+struct Held {
+    by: ProcessId,
+    told: Arc<Notify>,
+}
+
+/// The names under which this process owns runs.
+struct Names {
+    /// For what it takes from here on.
+    current: ProcessId,
+    /// For what it took before and still works on.
+    retired: Vec<ProcessId>,
+    /// Names that it no longer goes by: what they own is anybody's.
+    given_up: Vec<ProcessId>,
+}
+
 /// What all parts of an engine share.
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
@@ -383,9 +402,11 @@ pub(crate) struct Inner {
     pub(crate) registry: Arc<Registry>,
     pub(crate) room: Room,
     pub(crate) slots: Slots,
-    process: Mutex<ProcessId>,
+    names: Mutex<Names>,
+    /// A commit or claim that may have made this process the owner of a run had no answer.
+    doubt: AtomicBool,
     /// Runs this process works on, and how to tell whoever does that somebody else has moved them.
-    held: Mutex<BTreeMap<RunId, Arc<Notify>>>,
+    held: Mutex<BTreeMap<RunId, Held>>,
     /// Definitions that are known to be in the store.
     stored: Mutex<BTreeSet<(TenantId, DefinitionHash)>>,
     /// Tenants that were seen.
@@ -409,7 +430,12 @@ impl Inner {
     fn new(store: Arc<dyn Store>, host: Host, options: Options, registry: Arc<Registry>) -> Self {
         Inner {
             room: Room::new(options.max_runs, &options.max_runs_of),
-            process: Mutex::new(ProcessId(host.ids.next())),
+            names: Mutex::new(Names {
+                current: ProcessId(host.ids.next()),
+                retired: Vec::new(),
+                given_up: Vec::new(),
+            }),
+            doubt: AtomicBool::new(false),
             held: Mutex::default(),
             slots: Slots::default(),
             stored: Mutex::default(),
@@ -435,14 +461,59 @@ impl Inner {
         Arc::new(Inner::new(store, self.host.clone(), options, self.registry.clone()))
     }
 
-    pub(crate) fn process(&self) -> ProcessId {
-        *self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lease is lost: from here on this is another process, and what the old one worked on is dropped.
+    pub(crate) fn process(&self) -> ProcessId {
+        self.names().current
+    }
+
+    /// The process still goes by this name.
+    pub(crate) fn goes_by(&self, name: ProcessId) -> bool {
+        let names = self.names();
+        names.current == name || names.retired.contains(&name)
+    }
+
+    /// The lease is lost: what this process worked on is dropped, and it goes by another name.
     pub(crate) fn reborn(&self) {
-        *self.process.lock().unwrap_or_else(PoisonError::into_inner) = ProcessId(self.host.ids.next());
+        let mut names = self.names();
+        let new = ProcessId(self.host.ids.next());
+        let old = std::mem::replace(&mut names.current, new);
+        let retired = std::mem::take(&mut names.retired);
+        names.given_up.extend(retired.into_iter().chain([old]));
+        drop(names);
         self.tell_all_holders();
+    }
+
+    /// Nobody knows whether this process has become the owner of a run: it takes another name, so that the run is found
+    /// under the old one when what it works on under that is done.
+    pub(crate) fn in_doubt(&self) {
+        self.doubt.store(true, Ordering::Release);
+        self.look_at(Some(self.host.now()));
+    }
+
+    /// Takes another name if there is doubt, and gives up those under which it works on nothing any more. Gives the names
+    /// it goes by.
+    pub(crate) fn renamed(&self) -> Vec<ProcessId> {
+        let held: BTreeSet<_> = self.lock_held().values().map(|held| held.by).collect();
+        let mut names = self.names();
+        if self.doubt.swap(false, Ordering::AcqRel) {
+            let new = ProcessId(self.host.ids.next());
+            let old = std::mem::replace(&mut names.current, new);
+            names.retired.push(old);
+        }
+        let (busy, idle): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut names.retired).into_iter().partition(|name| held.contains(name));
+        names.retired = busy;
+        names.given_up.extend(idle);
+        let over = names.given_up.len().saturating_sub(GIVEN_UP_KEPT);
+        names.given_up.drain(..over);
+        std::iter::once(names.current).chain(names.retired.iter().copied()).collect()
+    }
+
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubt.load(Ordering::Acquire) || !self.names().retired.is_empty()
     }
 
     /// Something has happened.
@@ -459,21 +530,26 @@ impl Inner {
         !self.lock_held().is_empty()
     }
 
+    /// Processes whose runs are free.
     pub(crate) fn dead(&self) -> Vec<ProcessId> {
-        self.dead.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        dead.extend(self.names().given_up.iter().copied());
+        dead.sort_unstable();
+        dead.dedup();
+        dead
     }
 
     pub(crate) fn set_dead(&self, dead: Vec<ProcessId>) {
         *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead;
     }
 
-    pub(crate) fn held(&self, run: RunId, told: Arc<Notify>) {
-        self.lock_held().insert(run, told);
+    pub(crate) fn held(&self, run: RunId, by: ProcessId, told: Arc<Notify>) {
+        self.lock_held().insert(run, Held { by, told });
     }
 
     pub(crate) fn let_go(&self, run: RunId, told: &Arc<Notify>) {
         let mut held = self.lock_held();
-        if held.get(&run).is_some_and(|known| Arc::ptr_eq(known, told)) {
+        if held.get(&run).is_some_and(|known| Arc::ptr_eq(&known.told, told)) {
             held.remove(&run);
         }
         if held.is_empty() && self.is_stopping() {
@@ -488,16 +564,16 @@ impl Inner {
 
     /// Tells whoever works on a run in this process to read it again.
     pub(crate) fn tell_holder(&self, run: RunId) -> bool {
-        let told = self.lock_held().get(&run).cloned();
+        let told = self.lock_held().get(&run).map(|held| held.told.clone());
         told.map(|told| told.notify_one()).is_some()
     }
 
     pub(crate) fn tell_all_holders(&self) {
-        let all: Vec<_> = self.lock_held().values().cloned().collect();
+        let all: Vec<_> = self.lock_held().values().map(|held| held.told.clone()).collect();
         all.iter().for_each(|told| told.notify_one());
     }
 
-    fn lock_held(&self) -> MutexGuard<'_, BTreeMap<RunId, Arc<Notify>>> {
+    fn lock_held(&self) -> MutexGuard<'_, BTreeMap<RunId, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -27,6 +27,8 @@ use crate::turn::{By, Turned, Turnless};
 
 /// Children that are told of a cancellation in one commit.
 const TOLD_AT_ONCE: u32 = 200;
+/// How long what a look found holds.
+const FRESH_MS: u64 = 5;
 
 /// Works on a run that this process owns, beside the caller, to its rest.
 pub(crate) fn hold(inner: Arc<Inner>, scope: TenantScope, standing: Standing, next: Option<Next>, pass: Pass) {
@@ -53,6 +55,8 @@ pub(crate) struct Hold {
     pub(crate) known_keys: BTreeSet<String>,
     /// How long the store is given before it is asked again; it grows while the store cannot.
     pause_ms: u64,
+    /// When what is next was looked for.
+    looked: Timestamp,
     _pass: Option<Pass>,
 }
 
@@ -88,9 +92,11 @@ pub(crate) enum Flow {
 impl Hold {
     fn new(inner: Arc<Inner>, scope: TenantScope, standing: Standing, pass: Option<Pass>) -> Self {
         let told = Arc::new(Notify::new());
-        inner.held(standing.run(), told.clone());
+        let me = standing.head.owner.unwrap_or_else(|| inner.process());
+        let looked = inner.host.now();
+        inner.held(standing.run(), me, told.clone());
         Hold {
-            me: inner.process(),
+            me,
             fence: standing.head.fence,
             inner,
             scope,
@@ -100,13 +106,14 @@ impl Hold {
             told,
             known_keys: BTreeSet::new(),
             pause_ms: 0,
+            looked,
             _pass: pass,
         }
     }
 
     async fn run(mut self, mut next: Option<Next>) {
         loop {
-            let mine = self.inner.process() == self.me && self.standing.head.owner == Some(self.me);
+            let mine = self.inner.goes_by(self.me) && self.standing.head.owner == Some(self.me);
             if !mine {
                 break;
             }
@@ -115,12 +122,11 @@ impl Hold {
                 self.drop_flights();
             }
             self.inner.beat_pulse();
+            let now = self.inner.host.now();
             let todo = match next.take() {
-                Some(next) => next,
-                None => {
-                    let now = self.inner.host.now();
-                    self.inner.look(&self.standing, &self.flying(), now).await
-                }
+                // What was decided before a commit that took long is decided again: its times would be old.
+                Some(next) if now.ms_since(self.looked) < FRESH_MS => next,
+                _ => self.inner.look(&self.standing, &self.flying(), now).await,
             };
             let flow = match todo {
                 Next::Act(_) if self.inner.is_stopping() => self.wind_down().await,
@@ -218,6 +224,7 @@ impl Hold {
     pub(crate) fn turned(&mut self, turned: Turned) -> Flow {
         self.pause_ms = 0;
         self.standing = turned.standing;
+        self.looked = turned.at;
         self.drop_stale();
         Flow::Next(turned.next)
     }

@@ -43,13 +43,17 @@ pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
 }
 
 async fn beat(inner: &Inner) -> Result<(), EngineError> {
-    let (process, now, lease_ms) = (inner.process(), inner.host.now(), inner.options.lease_ms);
-    let mut dead = inner.store.beat(Beat { process, now, lease_ms }).await?;
-    dead.retain(|other| *other != process);
-    if !dead.is_empty() {
+    let (now, lease_ms) = (inner.host.now(), inner.options.lease_ms);
+    let names = inner.renamed();
+    let mut dead = Vec::new();
+    for process in &names {
+        dead = inner.store.beat(Beat { process: *process, now, lease_ms }).await?;
+    }
+    dead.retain(|other| !names.contains(other));
+    inner.set_dead(dead);
+    if !inner.dead().is_empty() {
         inner.look_at(Some(now));
     }
-    inner.set_dead(dead);
     Ok(())
 }
 
@@ -68,6 +72,8 @@ async fn heartbeat(inner: Arc<Inner>) {
             tracing::warn!("this process was silent for longer than its lease; it gives up what it worked on");
             inner.reborn();
         }
+        // A hint is not a promise: whoever works on a run for long looks at it now and then.
+        inner.tell_all_holders();
         match beat(&inner).await {
             Ok(()) => last = now,
             Err(error) => tracing::warn!(%error, "the heartbeat could not be written"),
@@ -117,6 +123,12 @@ async fn take(inner: Arc<Inner>) {
         }
         polled = now;
         inner.beat_pulse();
+        // Nothing is taken under a name that nobody has heard of.
+        if inner.is_in_doubt() && beat(&inner).await.is_err() {
+            inner.due.fetch_min(now.plus_ms(inner.options.poll_ms).micros(), Ordering::AcqRel);
+            inner.is_over_by(now.plus_ms(inner.options.poll_ms)).await;
+            continue;
+        }
         inner.due.store(i64::MAX, Ordering::Release);
         let next = round(&inner, now).await;
         inner.due.fetch_min(next.micros(), Ordering::AcqRel);
@@ -202,7 +214,11 @@ async fn claim_for(
         definitions: Some(definitions),
         dead: dead.to_vec(),
     };
-    let loaded = inner.store.claim(scope, claim).await?;
+    let claimed = inner.store.claim(scope, claim).await;
+    if claimed.is_err() {
+        inner.in_doubt();
+    }
+    let loaded = claimed?;
     let taken = loaded.len();
     for loaded in loaded {
         let Some(pass) = passes.pop() else { break };

@@ -276,7 +276,7 @@ impl Inner {
                     (Some(head), true) => {
                         standing.head = head;
                         self.published(scope, &standing);
-                        self.go_on(scope, Turned { standing, next }, pass);
+                        self.go_on(scope, Turned { standing, next, at: self.host.now() }, pass);
                     }
                     (Some(head), false) => {
                         standing.head = head;
@@ -284,7 +284,12 @@ impl Inner {
                         self.look_at(standing.head.wake);
                     }
                     // The answer was lost: whoever owns the run by now finds it as an orphan's or by its time.
-                    (None, _) => self.adopt(scope, run, pass).await?,
+                    (None, _) => {
+                        if let Err(error) = self.adopt(scope, run, pass).await {
+                            tracing::warn!(%run, %error, "a run was begun whose answer was lost");
+                            self.in_doubt();
+                        }
+                    }
                 }
                 Ok(Started { run: handle, is_new: true })
             }
@@ -327,7 +332,7 @@ impl Inner {
         let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
         let standing = Standing::new(&self.registry, loaded)?;
         let next = self.look(&standing, &Flying::new(), self.host.now()).await;
-        self.go_on(scope, Turned { standing, next }, pass);
+        self.go_on(scope, Turned { standing, next, at: self.host.now() }, pass);
         Ok(())
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Turned {
     pub(crate) standing: Standing,
     /// What comes next.
     pub(crate) next: Next,
+    /// When that was looked for.
+    pub(crate) at: Timestamp,
 }
 
 /// Why a turn came to nothing.
@@ -139,7 +141,7 @@ impl Inner {
             after.head = head;
         }
         self.published(scope, &after);
-        Ok(Turned { standing: after, next })
+        Ok(Turned { standing: after, next, at: now })
     }
 
     /// Applies a commit; `None` = it was applied and its answer was lost.
@@ -170,9 +172,13 @@ impl Inner {
                     self.host.clock.sleep_until(self.host.now().plus_ms(pause_ms)).await;
                     pause_ms *= 2;
                 }
-                Err(error) => return Err(Turnless::Store(error)),
+                Err(error) => {
+                    self.in_doubt();
+                    return Err(Turnless::Store(error));
+                }
             }
         }
+        self.in_doubt();
         Err(Turnless::Engine(EngineError::Unknown { reference: Box::new(reference), why }))
     }
 
@@ -183,12 +189,16 @@ impl Inner {
         after: &Standing,
         flying: &Flying,
     ) -> Result<Turned, Turnless> {
-        let loaded = self.store.load(scope, after.run()).await.map_err(Turnless::Store)?;
+        let loaded = self.store.load(scope, after.run()).await.map_err(|error| {
+            self.in_doubt();
+            Turnless::Store(error)
+        })?;
         let loaded = loaded.ok_or(Turnless::Engine(EngineError::NoRun(after.run())))?;
         let standing = Standing::new(&self.registry, loaded).map_err(Turnless::Engine)?;
         self.published(scope, &standing);
-        let next = self.look(&standing, flying, self.host.now()).await;
-        Ok(Turned { standing, next })
+        let at = self.host.now();
+        let next = self.look(&standing, flying, at).await;
+        Ok(Turned { standing, next, at })
     }
 
     /// How the run is doing after the commit, when it is looked at, and who works on it.
@@ -258,7 +268,7 @@ impl Inner {
 
     /// Loads a run and goes on with it if this process may and can: the commit has made it the owner.
     pub(crate) fn go_on(self: &Arc<Self>, scope: TenantScope, turned: Turned, pass: Option<Pass>) {
-        let mine = turned.standing.head.owner == Some(self.process());
+        let mine = turned.standing.head.owner.is_some_and(|owner| self.goes_by(owner)) && !self.is_held(turned.standing.run());
         if let (true, Some(pass)) = (mine, pass) {
             crate::hold::hold(self.clone(), scope, turned.standing, Some(turned.next), pass);
         } else {

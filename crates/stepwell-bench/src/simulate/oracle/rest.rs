@@ -95,7 +95,7 @@ fn check_rest(shadow: &Shadow, loaded: &Loaded, now: i64) -> Result<(), String> 
     }
     let Some((at, what)) = due.into_iter().min() else { return Ok(()) };
     match head.wake.map(micros) {
-        Some(wake) if wake <= at => Ok(()),
+        Some(wake) if wake <= at.max(now) => Ok(()),
         wake => Err(format!("{name}: nobody looks at it for {what} at {at}: it is woken at {wake:?}")),
     }
 }
