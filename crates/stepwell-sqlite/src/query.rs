@@ -111,9 +111,7 @@ pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) ->
     for mut row in found {
         let mut statement = connection.prepare_cached(sql::claim_take)?;
         statement.execute(params![id.into_bytes(), row.run.uuid().into_bytes(), claim.by.0.into_bytes()])?;
-        row.owner = Some(claim.by);
-        row.fence += 1;
-        row.revision += 1;
+        row.claimed(claim.by);
         taken.push(loaded(connection, tenant, row)?);
     }
     Ok(taken)

@@ -317,9 +317,7 @@ impl Store for MemoryStore {
         let mut taken = Vec::new();
         for run in tables.claimable(&claim) {
             let Some(row) = tables.runs.get_mut(&run) else { continue };
-            row.owner = Some(claim.by);
-            row.fence += 1;
-            row.revision += 1;
+            row.claimed(claim.by);
             let row = row.clone();
             taken.push(tables.loaded(row)?);
         }

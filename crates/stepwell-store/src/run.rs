@@ -252,6 +252,16 @@ pub struct RunRow {
 }
 
 impl RunRow {
+    /// A process takes the run: the fence and the revision rise, and the run is running, unless it stands still.
+    pub fn claimed(&mut self, by: ProcessId) {
+        self.owner = Some(by);
+        self.fence += 1;
+        self.revision += 1;
+        if matches!(self.status, Status::Pending | Status::Waiting) {
+            self.status = Status::Running;
+        }
+    }
+
     /// Where the run stands, given its state.
     pub fn head(&self, state: Bytes) -> Head {
         Head {

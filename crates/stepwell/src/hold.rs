@@ -8,7 +8,6 @@ use std::sync::Arc;
 use futures_util::future::{AbortHandle, Abortable, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::Value;
-use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{ActionCall, Failure, RunId, Timestamp};
 use stepwell_store::{Page, ProcessId, RunQuery, RunSummary, Status, StoreError, TenantScope};
@@ -17,7 +16,7 @@ use tokio::sync::Notify;
 use crate::cx::{Cx, Staged};
 use crate::engine::Inner;
 use crate::host::BoxFuture;
-use crate::ledger::{Stopped, Tries, Untold};
+use crate::ledger::{Stopped, Untold};
 use crate::look::{Act, Next, Rest};
 use crate::post::Says;
 use crate::registry::said;
@@ -63,8 +62,6 @@ pub(crate) struct Hold {
 /// An action that runs.
 struct Flight {
     message: Option<u64>,
-    retrial: Retrial,
-    crashes: u32,
     abort: AbortHandle,
 }
 
@@ -155,30 +152,12 @@ impl Hold {
     fn launch(&mut self, act: Act) -> Flow {
         let Act { call, message, attempt } = act;
         let activation = call.activation;
-        let known = self.standing.ledger.of(activation).filter(|tries| tries.transition == call.transition);
-        let crashes = known.map_or(0, |tries| tries.crashes).saturating_add(self.standing.crashes);
         let (abort, registration) = AbortHandle::new_pair();
-        let flight = Flight { message, retrial: Retrial::of(&call), crashes, abort };
-        self.flying.insert(activation, flight);
-        self.note_crashes();
+        self.flying.insert(activation, Flight { message, abort });
         let flight = fly(&self.inner, self.scope, &self.standing, call, message, attempt);
         let flight = Abortable::new(flight, registration).map(Result::ok);
         self.flights.push(Box::pin(flight));
         Flow::Look
-    }
-
-    /// Puts into the ledger how often processes have died under the actions that run.
-    fn note_crashes(&mut self) {
-        for Flight { message, retrial, crashes, .. } in self.flying.values().filter(|flight| flight.crashes > 0) {
-            let ledger = &mut self.standing.ledger;
-            match ledger.of_mut(retrial.activation).filter(|tries| tries.transition == retrial.transition) {
-                Some(tries) => tries.crashes = *crashes,
-                None => {
-                    ledger.tries.retain(|tries| tries.activation != retrial.activation);
-                    ledger.tries.push(Tries { crashes: *crashes, ..Tries::new(retrial, *message) });
-                }
-            }
-        }
     }
 
     /// Nothing to decide: waits for its actions, or lets go of the run.
@@ -247,8 +226,8 @@ impl Hold {
     }
 
     /// Takes an action that has come back out of those that run.
-    pub(crate) fn arrived(&mut self, activation: ActivationId) -> u32 {
-        self.flying.remove(&activation).map_or(0, |flight| flight.crashes)
+    pub(crate) fn arrived(&mut self, activation: ActivationId) {
+        self.flying.remove(&activation);
     }
 
     /// What to do when a turn came to nothing.
@@ -316,14 +295,19 @@ impl Hold {
             return Flow::End;
         }
         match Standing::new(&self.inner.registry, loaded) {
-            Ok(standing) => self.standing = standing,
+            Ok(standing) => {
+                if standing.definition().hash() != self.standing.definition().hash() {
+                    // What runs was begun by another edition of the workflow.
+                    self.drop_flights();
+                }
+                self.standing = standing;
+            }
             Err(error) => {
                 tracing::error!(%run, %error, "a run cannot be read");
                 return Flow::End;
             }
         }
         self.drop_stale();
-        self.note_crashes();
         Flow::Look
     }
 

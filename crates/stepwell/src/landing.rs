@@ -7,7 +7,7 @@ use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{
     ActionCall, Change, Decision, Event, Failure, Outcome, Rejected, Snapshot, dispatch,
 };
-use stepwell_store::{CellError, Expect, Parent, Refused};
+use stepwell_store::{CellError, Parent, Refused};
 
 use crate::cx::Staged;
 use crate::hold::{Flow, Hold, Landed};
@@ -21,13 +21,14 @@ impl Hold {
     /// Decides on an action's result and commits it. If the run has moved, it is decided again on the newer state; if it
     /// is no longer current there, it is discarded.
     pub(crate) async fn landed(&mut self, landed: Landed) -> Flow {
-        let crashes = self.arrived(landed.call.activation);
-        if let Some(tries) = self.standing.ledger.of_mut(landed.call.activation) {
-            tries.crashes = tries.crashes.max(crashes);
-        }
+        self.arrived(landed.call.activation);
+        let edition = self.standing.definition().hash();
         self.known_keys.clear();
         let mut failure = landed.result.as_ref().err().cloned();
         for _ in 0..MAX_TRIES {
+            if self.standing.definition().hash() != edition {
+                return Flow::Look;
+            }
             let next = match &failure {
                 None => self.succeeded(&landed).await,
                 Some(failure) => self.failed(&landed, failure),
@@ -185,16 +186,15 @@ fn waits_for_children(before: &Snapshot, after: &Snapshot) -> ActivationId {
     new.filter(|activation| activation.children.is_some()).map(|activation| activation.id).next().unwrap_or(0)
 }
 
-/// A commit that cannot be done is the action's failure; a revision that the author named does not come back.
+/// A commit that cannot be done is the action's failure. Only room in an inbox may come back by waiting.
 fn refusal(refused: &Refused) -> Failure {
+    let code = match refused {
+        Refused::Cell { error: CellError::Conflict { .. }, .. } => "conflict",
+        _ => "refused",
+    };
+    let failure = Failure::new(code, refused.to_string());
     match refused {
-        Refused::Cell { error: CellError::Conflict { expected, .. }, .. } if *expected != Expect::Anything => {
-            Failure::new("conflict", refused.to_string()).finally()
-        }
-        Refused::Cell { .. } | Refused::TooLarge(_) | Refused::RunExists { .. } => {
-            Failure::new("refused", refused.to_string()).finally()
-        }
-        other => Failure::new("refused", other.to_string()),
+        Refused::InboxFull { .. } | Refused::NoTarget { .. } => failure,
+        _ => failure.finally(),
     }
 }
-

@@ -1,5 +1,7 @@
 //! What is recorded beside a run's snapshot and has no version: tries, errors, the deadline, what was told.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use stepwell_core::dispatch::Retrial;
@@ -17,9 +19,12 @@ pub struct Ledger {
     /// owners have died: so a try is counted before it starts without a write of its own.
     #[serde(skip_serializing_if = "is_one")]
     pub(crate) fence: u64,
-    /// Transitions that have failed or under which a process has died, one for an activation.
+    /// Transitions that have failed, or that a signal has begun, one for an activation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tries: Vec<Tries>,
+    /// How often a process has died while it may have tried a transition of an activation.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub deaths: BTreeMap<ActivationId, u32>,
     /// The last failed tries, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Tried>,
@@ -42,6 +47,7 @@ impl Default for Ledger {
         Ledger {
             fence: 1,
             tries: Vec::new(),
+            deaths: BTreeMap::new(),
             failures: Vec::new(),
             stopped: None,
             deadline: None,
@@ -73,9 +79,6 @@ pub struct Tries {
     /// Retries made or planned under the policy as it stands; a retry by hand begins it anew.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retries: u32,
-    /// How often a process has died under it.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub crashes: u32,
     /// When it is tried again; `None` = not by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
@@ -164,6 +167,7 @@ impl Ledger {
     /// Forgets the tries of activations that are gone.
     pub(crate) fn prune(&mut self, snapshot: &Snapshot) {
         self.tries.retain(|tries| snapshot.activation(tries.activation).is_some());
+        self.deaths.retain(|activation, _| snapshot.activation(*activation).is_some());
     }
 
     /// Notes a failed try.
@@ -209,7 +213,6 @@ impl Tries {
             payload: serde_json::Value::Null,
             failed: 0,
             retries: 0,
-            crashes: 0,
             next: None,
             by_hand: false,
         }

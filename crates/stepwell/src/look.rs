@@ -280,7 +280,7 @@ impl Look<'_> {
     fn act(&self, call: ActionCall, message: Option<u64>) -> Next {
         let tries = self.standing.ledger.of(call.activation);
         let tries = tries.filter(|tries| tries.transition == call.transition);
-        let crashes = tries.map_or(0, |tries| tries.crashes).saturating_add(self.standing.crashes);
+        let crashes = self.standing.ledger.deaths.get(&call.activation).copied().unwrap_or(0);
         if crashes >= self.max_crashes {
             let text = format!(
                 "the process died {crashes} times while `{}` ran for transition `{}`; it is not tried again by itself",
@@ -289,7 +289,7 @@ impl Look<'_> {
             let mut ledger = self.standing.ledger.clone();
             let retrial = Retrial::of(&call);
             let error = Failure::new("crashed", text).finally();
-            ledger.failed(&retrial, message, self.now, error.clone()).crashes = crashes;
+            ledger.failed(&retrial, message, self.now, error.clone());
             return self.stop_with(ledger, error, Some(call.activation));
         }
         // Retries that went back to an earlier place are counted by the activation.

@@ -18,6 +18,7 @@ use crate::error::EngineError;
 use crate::ledger::{Ledger, Stopped};
 use crate::look::Next;
 use crate::registry::Workflow;
+use crate::runner;
 use crate::standing::{Along, Flying, Move, Standing};
 use crate::turn::{By, MAX_TRIES, Turnless, open_waits_of};
 
@@ -259,15 +260,15 @@ impl Inner {
         let state = row.filter(|row| row.version == version).and_then(|row| row.state).ok_or_else(|| {
             EngineError::Invalid(format!("run {run} has no checkpoint of version {version} any more, or not yet"))
         })?;
-        let was = Snapshot::restore(original.definition(), &state)?;
+        let workflow = self.edition_of(scope, &original, &state).await?;
+        let was = Snapshot::restore(&workflow.definition, &state)?;
         let (now, id) = (self.host.now(), RunId::new(self.host.ids.next()));
-        let change = branch_off(original.definition(), &was, id, now)
+        let change = branch_off(&workflow.definition, &was, id, now)
             .map_err(|error| EngineError::Invalid(error.to_string()))?;
         let first = self.checkpoint(&change.snapshot, &change.entry)?;
-        let mut standing = original.clone();
+        let mut standing = Standing { workflow, ..original };
         standing.snapshot = Arc::new(change.snapshot);
         standing.ledger = Ledger::default();
-        standing.crashes = 0;
         standing.inbox.clear();
         standing.suspended = false;
         standing.head.run = id;
@@ -298,6 +299,23 @@ impl Inner {
         self.apply(scope, self.commit_of(scope, along, now)).await?;
         self.look_at(wake);
         Ok(Run::new(self.clone(), scope, id, false))
+    }
+
+    /// The edition of the workflow that a checkpoint was made by; a run may have been migrated since.
+    async fn edition_of(
+        &self,
+        scope: TenantScope,
+        run: &Standing,
+        state: &[u8],
+    ) -> Result<Arc<Workflow>, EngineError> {
+        let was: Snapshot = serde_json::from_slice(state)
+            .map_err(|error| EngineError::Unreadable { run: run.run(), why: error.to_string() })?;
+        let hash = was.definition_hash();
+        if self.registry.by_hash(hash).is_none() {
+            runner::learn(self, scope, hash).await?;
+        }
+        let unknown = || EngineError::UnknownDefinition { workflow: was.workflow().clone(), hash };
+        self.registry.by_hash(hash).ok_or_else(unknown)
     }
 
     /// The documents that were visible at a version, for another run.
@@ -357,7 +375,11 @@ impl Inner {
             if dry {
                 return Ok(migrated);
             }
+            let stopped = change.stopped.clone();
             let mut next = Move::change(Box::new(change), &standing);
+            if let Some(error) = stopped {
+                next.ledger.stopped = Some(Stopped { at: now, error, activation: None });
+            }
             let detail = json!({"from": standing.definition().hash(), "to": to.definition.hash(), "mapping": mapping});
             next.along.audit.push(by.audit(run, "run.migrate", &detail));
             next.along.definitions.push(to.clone());
@@ -389,8 +411,8 @@ fn retry(mut ledger: Ledger, now: stepwell_core::Timestamp) -> Option<Move> {
         tries.next = Some(now);
         tries.by_hand = true;
         tries.retries = 0;
-        tries.crashes = 0;
     }
+    ledger.deaths.clear();
     Some(Move::note(ledger))
 }
 

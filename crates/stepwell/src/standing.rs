@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{Change, Definition, RunId, Snapshot, Timestamp};
+use stepwell_core::snapshot::{Activation, ActivationId, ActivationStatus};
+use stepwell_core::spec::Trigger;
+use stepwell_core::{Change, Definition, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{AuditRow, CellWrite, DocumentWrite, Head, KeyWrite, Loaded, NewRun, Parent, Send, Status};
 
 use crate::error::EngineError;
 use crate::ledger::Ledger;
-use crate::post::Letter;
+use crate::post::{Letter, Says};
 use crate::registry::{Registry, Workflow};
 
 /// A run as a process has it in hand.
@@ -19,8 +20,6 @@ pub(crate) struct Standing {
     pub(crate) workflow: Arc<Workflow>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ledger: Ledger,
-    /// Owners that have died since the ledger was written.
-    pub(crate) crashes: u32,
     pub(crate) inbox: Vec<Letter>,
     pub(crate) parent: Option<Parent>,
     pub(crate) root: RunId,
@@ -38,19 +37,54 @@ impl Standing {
         let unreadable = |error: serde_json::Error| EngineError::Unreadable { run, why: error.to_string() };
         let ledger = Ledger::read(loaded.attempt.as_ref()).map_err(unreadable)?;
         let inbox = loaded.inbox.iter().map(Letter::read).collect::<Result<_, _>>().map_err(unreadable)?;
-        let owned = u64::from(loaded.head.owner.is_some());
-        // Nobody has the fence the ledger expects yet as long as the run is free.
-        let crashes = (loaded.head.fence + 1 - owned).saturating_sub(ledger.fence);
-        Ok(Standing {
+        let mut standing = Standing {
             suspended: loaded.head.status == Status::Suspended,
             head: loaded.head,
             workflow,
             snapshot: Arc::new(snapshot),
             ledger,
-            crashes: u32::try_from(crashes).unwrap_or(u32::MAX),
             inbox,
             parent: loaded.parent,
             root: loaded.root,
+        };
+        standing.count_deaths();
+        Ok(standing)
+    }
+
+    /// A fence that is higher than the ledger expects says that owners have died: each death is counted for every
+    /// activation for which an action may have run.
+    fn count_deaths(&mut self) {
+        let owned = u64::from(self.head.owner.is_some());
+        // Nobody has the fence that is expected as long as the run is free.
+        let fence = self.head.fence + 1 - owned;
+        let died = u32::try_from(fence.saturating_sub(self.ledger.fence)).unwrap_or(u32::MAX);
+        if died == 0 {
+            return;
+        }
+        self.ledger.fence = fence;
+        let tried: Vec<_> = self.snapshot.activations().iter().filter(|one| self.may_act(one)).collect();
+        let tried: Vec<_> = tried.iter().map(|activation| activation.id).collect();
+        for activation in tried {
+            let deaths = self.ledger.deaths.entry(activation).or_default();
+            *deaths = deaths.saturating_add(died);
+        }
+    }
+
+    /// An action may run for this activation: one that begins by itself, or whose trigger is there.
+    fn may_act(&self, activation: &Activation) -> bool {
+        if self.ledger.of(activation.id).is_some_and(|tries| tries.next.is_some()) {
+            return true;
+        }
+        let came = |name: &Name| {
+            self.inbox.iter().any(|letter| matches!(&letter.says, Says::Signal { name: came, .. } if came == name))
+        };
+        let out = self.definition().spec().transitions.iter().filter(|one| one.from == activation.place);
+        out.filter(|transition| transition.action.is_some()).any(|transition| match &transition.on {
+            Trigger::Auto => activation.status == ActivationStatus::Active,
+            Trigger::Signal(name) => came(name),
+            Trigger::AfterMs(_) | Trigger::Until(_) => {
+                activation.timers.iter().any(|timer| timer.transition == transition.id)
+            }
         })
     }
 

@@ -218,7 +218,6 @@ impl Inner {
             workflow: workflow.clone(),
             snapshot: Arc::new(change.snapshot),
             ledger,
-            crashes: 0,
             inbox: Vec::new(),
             parent: parent.clone(),
             root,

@@ -94,10 +94,6 @@ impl Inner {
         let mut after = Standing { ledger, ..standing.clone() };
         after.inbox.retain(|letter| !takes.contains(&letter.seq));
         after.suspended = suspend.unwrap_or(standing.suspended);
-        if matches!(by, By::Owner) {
-            // What was counted belongs to the actions that run; what begins now has not been tried.
-            after.crashes = 0;
-        }
         let definition = repin.as_ref().map(|workflow| workflow.definition.hash());
         after.workflow = repin.unwrap_or(after.workflow);
         let entry = change.map(|change| {
@@ -307,20 +303,19 @@ fn expect_fence(before: &Standing, after: &mut Standing, owner: Ownership, by: B
         (By::Anyone(_), Some(_), Ownership::Keep) => {}
         (By::Owner, _, Ownership::Keep) => {
             after.ledger.fence = head.fence;
-            after.crashes = 0;
         }
         _ => {
             // Nobody works on a run that has ended: its row need not say anything.
             let ended = after.snapshot.is_terminal() && after.ledger.cancelling.is_empty();
             after.ledger.fence = if ended { 1 } else { head.fence + 1 };
-            after.crashes = 0;
         }
     }
 }
 
 /// The waits that open and close with a step.
 fn waits(before: &Standing, after: &Standing) -> (Vec<OpenWait>, Vec<u64>) {
-    if !after.workflow.has_waits || Arc::ptr_eq(&before.snapshot, &after.snapshot) {
+    let has_waits = before.workflow.has_waits || after.workflow.has_waits;
+    if !has_waits || Arc::ptr_eq(&before.snapshot, &after.snapshot) {
         return (Vec::new(), Vec::new());
     }
     let was = open_waits_of(before.definition(), &before.snapshot);

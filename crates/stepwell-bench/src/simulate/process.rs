@@ -32,6 +32,7 @@ pub(crate) fn begin(world: &Arc<World>, slot: usize) -> usize {
             engine: None,
             frozen_until: 0,
             cut_until: 0,
+            spared_until: 0,
             wall: wall.clone(),
         });
         scene.trace.line(now, format_args!("p{number} begins"));

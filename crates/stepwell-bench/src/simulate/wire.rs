@@ -104,7 +104,7 @@ async fn commit_way(
         Fate::Missed => Err(missed().into()),
         Fate::MissedUnanswered => {
             world.sleep(trip.back_us).await;
-            world.scene().tally.lost_answers += 1;
+            world.lost_answer(process);
             return Err(unknown());
         }
         Fate::DeathBefore => {
@@ -119,7 +119,7 @@ async fn commit_way(
     }
     world.sleep(trip.back_us).await;
     if trip.fate == Fate::Unanswered {
-        world.scene().tally.lost_answers += 1;
+        world.lost_answer(process);
         return Err(unknown());
     }
     answer

@@ -10,7 +10,7 @@ use stepwell::Engine;
 use stepwell_store::{Beat, ProcessId, Claim, Commit, CommitError, Committed, Loaded, MemoryStore, Refused, Store, TenantScope};
 
 use super::dice::{Dice, Part};
-use super::faults::{Plant, Temper, Trip};
+use super::faults::{Fate, Plant, Temper, Trip};
 use super::oracle::{Applied, Oracle};
 use super::plant;
 use super::tally::Tally;
@@ -20,6 +20,9 @@ use super::trace::Trace;
 
 /// The store alone says which owners are dead.
 const FORGOTTEN_OWNERS_ARE_LEFT: bool = false;
+
+/// What follows a lost answer may go wrong too.
+const MISFORTUNES_COME_TWICE: bool = false;
 
 /// What all parts of one simulation share.
 pub(crate) struct World {
@@ -76,6 +79,8 @@ pub(crate) struct Process {
     pub(crate) engine: Option<Engine>,
     pub(crate) frozen_until: i64,
     pub(crate) cut_until: i64,
+    /// Its calls other than commits go well until then.
+    pub(crate) spared_until: i64,
     pub(crate) wall: Wall,
 }
 
@@ -153,9 +158,23 @@ impl World {
         scene.commits_begun += u64::from(commits);
         let quiet = scene.quiet_since.is_some();
         let deadly = commits && scene.deadly_commit == Some(scene.commits_begun);
-        let trip = Trip::of(&mut scene.wire, &scene.temper, quiet, commits, deadly);
-        let is_cut = scene.processes.get(process).is_some_and(|process| process.cut_until > now);
-        (!is_cut).then_some(trip)
+        let mut trip = Trip::of(&mut scene.wire, &scene.temper, quiet, commits, deadly);
+        let process = scene.processes.get(process)?;
+        if !MISFORTUNES_COME_TWICE && !commits && process.spared_until > now {
+            trip.fate = Fate::Done;
+            return Some(trip);
+        }
+        (process.cut_until <= now).then_some(trip)
+    }
+
+    /// The answer to a commit was lost.
+    pub(crate) fn lost_answer(&self, process: usize) {
+        let now = self.now();
+        let mut scene = self.scene();
+        scene.tally.lost_answers += 1;
+        if let Some(process) = scene.processes.get_mut(process) {
+            process.spared_until = now + 1_000_000;
+        }
     }
 
     /// A commit has come to the store.

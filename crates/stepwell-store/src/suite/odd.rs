@@ -188,14 +188,14 @@ cases! { odd as __suite_odd;
     /// A commit over its limits is refused before anything else is looked at.
     async fn a_commit_over_its_limits_is_refused(store: &Shared) {
         let make = Make::new();
-        let many = Commit { audit: vec![audit("x"); 5_001], ..make.commit() };
+        let many = Commit { audit: vec![audit("x"); 20_001], ..make.commit() };
         assert!(too_large(&refuse(store, many).await, "commit_rows"));
         let detail = Bytes::from(vec![b' '; 3 * 1024 * 1024 + 1]);
         let row = crate::AuditRow { detail, ..audit("x") };
         let heavy = Commit { audit: vec![row; 6], ..make.create(new_run(run(1))) };
         assert!(too_large(&refuse(store, heavy).await, "commit_bytes"));
         let notes = |text: &str, count| vec![put(run(1), "k", text); count];
-        let many = Commit { documents: notes("", 2_500), ..make.create(new_run(run(1))) };
+        let many = Commit { documents: notes("", 10_000), ..make.create(new_run(run(1))) };
         assert!(too_large(&refuse(store, many).await, "commit_rows"));
         let heavy = Commit { documents: notes(&"x".repeat(3 * 1024 * 1024), 6), ..make.create(new_run(run(1))) };
         assert!(too_large(&refuse(store, heavy).await, "commit_bytes"));

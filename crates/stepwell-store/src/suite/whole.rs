@@ -226,7 +226,7 @@ cases! { whole as __suite_whole;
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Fenced { .. }));
         commit.keys.push(key("a", 9));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::KeyReused { .. }));
-        commit.audit = vec![audit("too many"); 5_000];
+        commit.audit = vec![audit("too many"); 20_000];
         assert!(matches!(refuse(store, commit).await, Refused::TooLarge { .. }));
     }
 

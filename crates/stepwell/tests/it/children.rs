@@ -660,6 +660,19 @@ async fn a_child_may_begin_later() {
 }
 
 #[tokio::test]
+async fn a_childs_timer_fires_at_its_time() {
+    let sleeper = Spec::new("parcel")
+        .step("asleep")
+        .end_with("packed", json!({"number": {"$expr": "context.number"}}))
+        .transition(Transition::new("wake", "asleep", "packed").after_ms(60_000));
+    let (engine, run) = with_parcel(sleeper).await;
+    engine.advance(Duration::from_secs(59)).await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    engine.advance(Duration::from_secs(1)).await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"ends": [completed(0), completed(1)]}));
+}
+
+#[tokio::test]
 async fn a_child_has_the_id_it_was_given() {
     let (engine, run) = special("alone", "with an id").await;
     assert_eq!(children_of(&engine, run.id()).await[0].run, RunId::nil());

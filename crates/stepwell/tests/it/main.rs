@@ -8,3 +8,6 @@ mod timers;
 mod documents;
 mod operators;
 mod migrating;
+mod starting;
+mod retention;
+mod stateless;

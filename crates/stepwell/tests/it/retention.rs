@@ -1,0 +1,327 @@
+//! How long things are kept: ended runs for a time, with everything that is theirs; the audit trail and the data for ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
+use stepwell::core::{Definition, RunId, Spec};
+use stepwell::engine::{Builder, DEFAULT_RETENTION_MS};
+use stepwell::store::{
+    CellFilter, CellKey, CellOp, CellQuery, CellWrite, DocumentQuery, Expect, HistoryQuery, RecordQuery, RunQuery,
+    Space, Status, Store, Sweep, SweepWhat, TenantScope, Ttl, ValueType,
+};
+use stepwell::testing::TestEngine;
+use stepwell::{ActionError, Command, Cx, Engine, EngineError, Operator, Options, Run, Signal, Start};
+
+use crate::kit::{Watched, audit, children_of, ground, other_tenant, runs, status, version, waits_of};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A loan is given back by signal, or is over after the days its data names.
+fn loan() -> Definition {
+    Spec::new("loan")
+        .wait("out", "BACK")
+        .end("back")
+        .end("over")
+        .signal("BACK")
+        .signal("ASK")
+        .auto("end", "out", "back")
+        .transition(Transition::new("over", "out", "over").after_ms(20 * 86_400_000))
+        .transition(Transition::new("ask", "out", "out").on_signal("ASK").when("false"))
+        .build()
+        .unwrap()
+}
+
+/// Work that fails.
+fn bad() -> Definition {
+    let work = Transition::new("work", "todo", "done").action("work");
+    Spec::new("bad").step("todo").end("done").transition(work).build().unwrap()
+}
+
+fn library(builder: Builder) -> Builder {
+    let fails = |_: Cx| async { Err::<(), _>(ActionError::new("broken", "it is broken")) };
+    builder.workflow(loan()).workflow(bad()).action("work", fails)
+}
+
+async fn is_there(engine: &Engine, run: RunId) -> bool {
+    engine.store().load(engine.scope(), run).await.unwrap().is_some()
+}
+
+async fn back(engine: &TestEngine, run: &Run) {
+    run.signal(Signal::new("BACK")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(run).await, Status::Completed);
+}
+
+#[test]
+fn the_default_is_thirty_days() {
+    assert_eq!(Options::default().retention_ms, Some(30 * 86_400_000));
+    assert_eq!(DEFAULT_RETENTION_MS, 30 * 86_400_000);
+}
+
+#[tokio::test]
+async fn an_ended_run_is_kept_for_thirty_days_after_its_end() {
+    let engine = TestEngine::start(library).await.unwrap();
+    let at_once = engine.start(Start::new("loan")).await.unwrap();
+    back(&engine, &at_once).await;
+    let cancelled = engine.start(Start::new("loan")).await.unwrap();
+    engine.cancel(cancelled.id()).await.unwrap();
+    // This one ends by itself on day 20: what counts is the end, not the beginning.
+    let later = engine.start(Start::new("loan")).await.unwrap();
+    engine.advance(29 * DAY).await;
+    assert_eq!(runs(&engine, RunQuery::default()).await.len(), 3);
+    engine.advance(2 * DAY).await;
+    assert_eq!((is_there(&engine, at_once.id()).await, is_there(&engine, cancelled.id()).await), (false, false));
+    assert_eq!(status(&later).await, Status::Completed);
+    engine.advance(18 * DAY).await;
+    assert!(is_there(&engine, later.id()).await, "on day 49");
+    engine.advance(2 * DAY).await;
+    assert!(!is_there(&engine, later.id()).await, "on day 51");
+    assert_eq!(later.view().await.unwrap_err(), EngineError::NoRun(later.id()));
+}
+
+#[tokio::test]
+async fn the_period_can_be_chosen() {
+    let build = |builder: Builder| library(builder).with(|options| options.retention_ms = Some(2 * 86_400_000));
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("loan")).await.unwrap();
+    back(&engine, &run).await;
+    engine.advance(DAY).await;
+    assert!(is_there(&engine, run.id()).await);
+    engine.advance(2 * DAY).await;
+    assert!(!is_there(&engine, run.id()).await);
+}
+
+#[tokio::test]
+async fn without_a_period_nothing_is_removed() {
+    let build = |builder: Builder| library(builder).with(|options| options.retention_ms = None);
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("loan")).await.unwrap();
+    back(&engine, &run).await;
+    engine.advance(3_650 * DAY).await;
+    assert!(is_there(&engine, run.id()).await);
+}
+
+#[tokio::test]
+async fn what_has_not_ended_is_never_removed() {
+    let waits = Spec::new("waits").wait("a", "GO").end("b").signal("GO").auto("ab", "a", "b").build().unwrap();
+    let engine = TestEngine::start(|builder| library(builder).workflow(waits)).await.unwrap();
+    let waiting = engine.start(Start::new("waits")).await.unwrap();
+    let failed = engine.start(Start::new("bad")).await.unwrap();
+    let suspended = engine.start(Start::new("waits")).await.unwrap();
+    engine.operate(suspended.id(), Command::Suspend, &Operator::default()).await.unwrap();
+    let pending = engine.start(Start::new("waits").after(300 * DAY)).await.unwrap();
+    engine.advance(200 * DAY).await;
+    let expected = [
+        (waiting, Status::Waiting),
+        (failed, Status::Failed),
+        (suspended, Status::Suspended),
+        (pending, Status::Pending),
+    ];
+    for (run, expected) in expected {
+        assert_eq!(status(&run).await, expected);
+    }
+}
+
+fn cell(space: Space, owner: &str) -> CellWrite {
+    CellWrite {
+        key: CellKey { space, owner: owner.to_owned(), key: "x".to_owned() },
+        op: CellOp::Set { value: json!(1), value_type: ValueType::Json, ttl: Ttl::Forever },
+        expect: Expect::Anything,
+        initial: None,
+        by: None,
+    }
+}
+
+async fn cells(engine: &Engine, space: Space, owner: &str) -> usize {
+    let query = CellQuery {
+        space,
+        owner: owner.to_owned(),
+        filter: CellFilter::Prefix(String::new()),
+        now: engine.now(),
+        with_dead: true,
+        limit: 10,
+        cursor: None,
+    };
+    engine.store().cells(engine.scope(), query).await.unwrap().items.len()
+}
+
+async fn rows_of(engine: &Engine, run: RunId) -> [usize; 6] {
+    let (store, scope) = (engine.store(), engine.scope());
+    let query = HistoryQuery { run, from: 0, with_state: false, limit: 100 };
+    let history = store.history(scope, query).await.unwrap().items.len();
+    let query = DocumentQuery { run, at: Some(1), key: None, kind: None, tag: None, limit: 10, cursor: None };
+    let documents = store.documents(scope, query).await.unwrap().items.len();
+    let key = |operation: String, key: &str| RecordQuery::Key { operation, key: key.to_owned(), now: engine.now() };
+    let start = store.records(scope, key("start".to_owned(), "k")).await.unwrap().items.len();
+    let signal = store.records(scope, key(format!("signal:{run}"), "s")).await.unwrap().items.len();
+    let waits = waits_of(engine, run).await.len();
+    [history, documents, start, signal, waits, cells(engine, Space::Execution, &run.to_string()).await]
+}
+
+#[tokio::test]
+async fn a_removed_run_leaves_only_its_audit_trail_and_the_data_that_outlives_it() {
+    let definition = Spec::new("case")
+        .step("open")
+        .end("closed")
+        .signal("CLOSE")
+        .transition(Transition::new("close", "open", "closed").on_signal("CLOSE").action("close"))
+        .build()
+        .unwrap();
+    let close = |cx: Cx| async move {
+        cx.put_document("a", "note", &1, &[])?;
+        cx.write(cell(Space::Execution, &cx.root().to_string()))?;
+        cx.write(cell(Space::Workflow, cx.workflow()))?;
+        cx.write(cell(Space::Kv, "stock"))
+    };
+    let engine = TestEngine::start(|b| b.workflow(definition).action("close", close)).await.unwrap();
+    let run = engine.start(Start::new("case").key("k")).await.unwrap();
+    let patch = Command::Patch { fields: json!({"note": 1}) };
+    engine.operate(run.id(), patch, &Operator::named("ada")).await.unwrap();
+    engine.settle().await;
+    run.signal(Signal::new("CLOSE").id("s")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+    let query = DocumentQuery { run: run.id(), at: None, key: None, kind: None, tag: None, limit: 10, cursor: None };
+    assert_eq!(engine.store().documents(engine.scope(), query.clone()).await.unwrap().items.len(), 1);
+    assert_eq!(rows_of(&engine, run.id()).await, [3, 0, 1, 1, 0, 1]);
+    engine.advance(32 * DAY).await;
+    assert_eq!(rows_of(&engine, run.id()).await, [0; 6]);
+    assert_eq!(engine.store().documents(engine.scope(), query).await.unwrap().items.len(), 0);
+    assert_eq!((cells(&engine, Space::Workflow, "case").await, cells(&engine, Space::Kv, "stock").await), (1, 1));
+    let trail = audit(&engine).await;
+    assert!(trail.iter().any(|(_, row)| row.operation == "run.patch" && row.run == Some(run.id())));
+    // The key is new again.
+    let again = engine.start_once(Start::new("case").key("k")).await.unwrap();
+    assert!(again.is_new && again.run.id() != run.id());
+}
+
+#[tokio::test]
+async fn many_ended_runs_are_removed_in_small_batches() {
+    let (store, clock) = ground();
+    let watched = Watched::new(store);
+    let quick = Spec::new("quick").step("a").end("b").auto("ab", "a", "b").build().unwrap();
+    let build = |builder: Builder| builder.workflow(quick);
+    let engine = TestEngine::start_on(watched.clone(), clock, build).await.unwrap();
+    for _ in 0..350 {
+        engine.start(Start::new("quick")).await.unwrap();
+    }
+    engine.settle().await;
+    engine.advance(29 * DAY).await;
+    watched.sweeps();
+    engine.advance(2 * DAY).await;
+    let sweeps = watched.sweeps();
+    let of_runs = sweeps.iter().filter(|(sweep, _)| matches!(sweep.what, SweepWhat::Runs { .. }));
+    let counts: Vec<_> = of_runs.map(|(_, swept)| swept.count).filter(|count| *count > 0).collect();
+    assert_eq!(counts.iter().sum::<u64>(), 350);
+    assert!(counts.len() > 1 && counts.iter().all(|count| *count <= 100), "{counts:?}");
+    assert_eq!(runs(&engine, RunQuery::default()).await, []);
+}
+
+#[tokio::test]
+async fn the_runs_of_every_tenant_are_removed_also_by_an_engine_that_never_worked_for_it() {
+    let (store, clock) = ground();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), library).await.unwrap();
+    let theirs = a.for_tenant(other_tenant());
+    let run = theirs.start(Start::new("loan")).await.unwrap();
+    back(&a, &run).await;
+    let run = run.id();
+    a.settle().await;
+    drop((a, theirs));
+    let b = TestEngine::start_on(store.clone(), clock, library).await.unwrap();
+    b.advance(40 * DAY).await;
+    assert_eq!(store.load(other_tenant(), run).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_child_outlives_its_parent_that_was_removed() {
+    let parent = Spec::new("parent")
+        .step("todo")
+        .place("below", Place::Wait(Wait { children: Some(ChildRule::Any), ..Wait::default() }))
+        .end("done")
+        .transition(Transition::new("begin", "todo", "below").action("begin"))
+        .auto("on", "below", "done")
+        .build()
+        .unwrap();
+    let waits = Spec::new("waits").wait("a", "GO").end("b").signal("GO").auto("ab", "a", "b").build().unwrap();
+    let begin = |cx: Cx| async move { (0..2).try_for_each(|_| cx.start_child(Start::new("waits"))) };
+    let build = |builder: Builder| builder.workflow(parent).workflow(waits).action("begin", begin);
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("parent")).await.unwrap();
+    engine.settle().await;
+    let children = children_of(&engine, run.id()).await;
+    engine.signal(children[0].run, Signal::new("GO")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+    engine.advance(40 * DAY).await;
+    assert!(!is_there(&engine, run.id()).await);
+    let left = engine.run(children[1].run);
+    assert_eq!(status(&left).await, Status::Waiting);
+    left.signal(Signal::new("GO")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&left).await, Status::Completed);
+}
+
+async fn checkpoints(engine: &Engine, run: RunId) -> Vec<u64> {
+    let query = HistoryQuery { run, from: 0, with_state: true, limit: 1_000 };
+    let page = engine.store().history(engine.scope(), query).await.unwrap();
+    page.items.iter().map(|row| row.version).collect()
+}
+
+#[tokio::test]
+async fn a_live_run_whose_history_was_cut_goes_on() {
+    let definition = Spec::new("count")
+        .step("open")
+        .end_with("done", json!({"count": {"$expr": "context.count"}}))
+        .signal("UP")
+        .signal("STOP")
+        .transition(Transition::new("up", "open", "open").on_signal("UP").action("up"))
+        .on_signal("stop", "open", "STOP", "done")
+        .build()
+        .unwrap();
+    let up = |cx: Cx| async move {
+        cx.put_document("count", "number", &cx.snapshot().version(), &[])?;
+        cx.update_state(|state: &mut Value| state["count"] = json!(state["count"].as_u64().unwrap_or_default() + 1))
+    };
+    let (store, clock) = ground();
+    let build = |builder: Builder| builder.workflow(definition).action("up", up);
+    let engine = TestEngine::start_on(store as Arc<dyn Store>, clock, build).await.unwrap();
+    let run = engine.start(Start::new("count").input(&json!({"count": 0}))).await.unwrap();
+    let raise = async |times: u32| {
+        for _ in 0..times {
+            run.signal(Signal::new("UP")).await.unwrap();
+            engine.settle().await;
+        }
+    };
+    raise(200).await;
+    assert_eq!(checkpoints(&engine, run.id()).await.len(), 201);
+    let sweep = Sweep { now: engine.now(), limit: 1_000, what: SweepWhat::History { run: run.id(), keep: 10 } };
+    let swept = engine.store().sweep(engine.scope(), sweep).await.unwrap();
+    assert!(swept.count > 100, "{swept:?}");
+    let left = checkpoints(&engine, run.id()).await;
+    assert_eq!((left.last(), left.contains(&191)), (Some(&200), true));
+    raise(3).await;
+    assert_eq!(version(&run).await, 203);
+    run.signal(Signal::new("STOP")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.result().await.unwrap(), json!({"count": 203}));
+    assert!(engine.fork(run.id(), 0, &Operator::default()).await.is_err(), "that checkpoint is gone");
+    assert!(engine.fork(run.id(), 199, &Operator::default()).await.is_ok());
+}
+
+#[tokio::test]
+async fn keys_that_have_expired_are_tidied_up() {
+    let (store, clock) = ground();
+    let watched = Watched::new(store);
+    let engine = TestEngine::start_on(watched.clone(), clock, library).await.unwrap();
+    let run = engine.start(Start::new("bad")).await.unwrap();
+    engine.settle().await;
+    // A commit that leaves no other trace is recorded for a day.
+    engine.operate(run.id(), Command::Suspend, &Operator::default()).await.unwrap();
+    watched.sweeps();
+    engine.advance(3 * DAY).await;
+    let keys = watched.sweeps().into_iter().filter(|(sweep, _)| sweep.what == SweepWhat::Keys);
+    assert!(keys.map(|(_, swept)| swept.count).sum::<u64>() >= 1);
+    assert_eq!(engine.scope(), TenantScope::single());
+}

@@ -1,0 +1,794 @@
+//! How runs begin and end: once per key, with a signal, later, for a time; how they are doing meanwhile, and their result.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stepwell::core::snapshot::Finished;
+use stepwell::core::spec::{Completion, Quorum, Transition};
+use stepwell::core::{Definition, RunId, Spec, Timestamp};
+use stepwell::engine::Builder;
+use stepwell::store::{RunQuery, Status, Store};
+use stepwell::testing::{BEGINS, TestEngine};
+use stepwell::{ActionError, Command, Cx, EngineError, Operator, Run, RunError, Signal, Signalled, Start};
+use tokio::sync::Semaphore;
+
+use crate::kit::{
+    Fate, LEASE_MS, Watched, after_s, audit, children_of, context, error_code, ground, mortal, other_tenant, places,
+    runs, runs_of, settle, soon, status, version, waits_of, words,
+};
+
+/// A basket takes `ADD` until it is bought; what was added is its result.
+fn basket() -> Definition {
+    let add = Transition::new("add", "open", "open").on_signal("ADD").action("add");
+    Spec::new("basket")
+        .step("open")
+        .end_with("bought", json!({"items": {"$expr": "context.items"}}))
+        .signal_with("ADD", json!({"type": "string"}))
+        .signal("BUY")
+        .transition(add)
+        .on_signal("buy", "open", "BUY", "bought")
+        .build()
+        .unwrap()
+}
+
+async fn add(cx: Cx) -> Result<(), ActionError> {
+    let item = cx.payload().clone();
+    cx.update_state(|state: &mut Value| state["items"].as_array_mut().into_iter().for_each(|i| i.push(item.clone())))
+}
+
+fn shop(builder: Builder) -> Builder {
+    builder.workflow(basket()).action("add", add)
+}
+
+fn empty() -> Start {
+    Start::new("basket").input(&json!({"items": []}))
+}
+
+async fn items(run: &Run) -> Value {
+    context(run).await["items"].clone()
+}
+
+#[tokio::test]
+async fn the_same_key_gives_the_same_run() {
+    let engine = TestEngine::start(shop).await.unwrap();
+    let first = engine.start_once(empty().key("ada's")).await.unwrap();
+    assert!(first.is_new);
+    for _ in 0..3 {
+        let again = engine.start_once(empty().key("ada's")).await.unwrap();
+        assert_eq!((again.is_new, again.run.id()), (false, first.run.id()));
+    }
+    // Also after the run has ended, and whatever id the start asks for.
+    first.run.signal(Signal::new("BUY")).await.unwrap();
+    engine.settle().await;
+    let again = engine.start(empty().key("ada's").id(RunId::nil())).await.unwrap();
+    assert_eq!(again.id(), first.run.id());
+    let other = engine.start_once(empty().key("bob's")).await.unwrap();
+    assert!(other.is_new && other.run.id() != first.run.id());
+    assert_eq!(runs_of(&engine, "basket").await.len(), 2);
+}
+
+#[tokio::test]
+async fn the_same_key_with_another_request_is_an_error() {
+    let other = Spec::new("box").step("a").end("b").auto("ab", "a", "b").build().unwrap();
+    let engine = TestEngine::start(|builder| shop(builder).workflow(other)).await.unwrap();
+    engine.start(empty().key("ada's")).await.unwrap();
+    let input = Start::new("basket").input(&json!({"items": ["tea"]})).key("ada's");
+    let workflow = Start::new("box").input(&json!({"items": []})).key("ada's");
+    for start in [input, workflow] {
+        let error = engine.start(start).await.unwrap_err();
+        assert!(matches!(&error, EngineError::KeyReused { key, .. } if key == "ada's"), "{error}");
+    }
+    assert_eq!(runs(&engine, RunQuery::default()).await.len(), 1);
+}
+
+#[tokio::test]
+async fn keys_of_different_tenants_do_not_meet() {
+    let engine = TestEngine::start(shop).await.unwrap();
+    let ours = engine.start_once(empty().key("k")).await.unwrap();
+    let theirs = engine.for_tenant(other_tenant());
+    let run = theirs.start_once(Start::new("basket").input(&json!({"items": [1]})).key("k")).await.unwrap();
+    assert!(ours.is_new && run.is_new && ours.run.id() != run.run.id());
+}
+
+#[tokio::test]
+async fn of_many_starts_with_one_key_at_two_engines_at_once_one_begins_the_run() {
+    let (store, clock) = ground();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
+    let b = TestEngine::start_on(store, clock, shop).await.unwrap();
+    let all = (0..40).map(|n| if n % 2 == 0 { &a } else { &b }.start_once(empty().key("one")));
+    let all: Vec<_> = join_all(all).await.into_iter().map(Result::unwrap).collect();
+    assert_eq!(all.iter().filter(|started| started.is_new).count(), 1);
+    assert!(all.iter().all(|started| started.run.id() == all[0].run.id()));
+    assert_eq!(runs_of(&a, "basket").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_start_whose_answer_is_lost_has_begun_one_run() {
+    let (store, clock) = ground();
+    let watched = Watched::new(store);
+    let mut first = true;
+    watched.rule(move |_| if std::mem::take(&mut first) { Fate::AnswerLost } else { Fate::Arrives });
+    let definition = Spec::new("box").step("a").end_with("b", json!(7)).auto("ab", "a", "b").build().unwrap();
+    let build = |builder: Builder| shop(builder).workflow(definition);
+    let engine = TestEngine::start_on(watched, clock, build).await.unwrap();
+    let run = engine.start(Start::new("box").key("one")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!(7));
+    let again = engine.start_once(Start::new("box").key("one")).await.unwrap();
+    assert_eq!((again.is_new, again.run.id()), (false, run.id()));
+}
+
+#[tokio::test]
+async fn an_id_that_is_taken_begins_no_second_run() {
+    let engine = TestEngine::start(shop).await.unwrap();
+    let run = engine.start(empty().id(RunId::nil())).await.unwrap();
+    assert_eq!(run.id(), RunId::nil());
+    assert!(engine.start(empty().id(RunId::nil())).await.is_err());
+    assert_eq!(runs_of(&engine, "basket").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_start_that_cannot_be_begins_nothing_and_says_why() {
+    let schema = json!({"type": "object", "required": ["name"]});
+    let strict = Spec::new("strict").context_schema(schema).step("a").end("b").auto("ab", "a", "b");
+    let engine = TestEngine::start(|b| shop(b).workflow(strict.build().unwrap())).await.unwrap();
+    for (start, says) in [
+        (Start::new("baskett"), "no workflow `baskett`"),
+        (Start::new("strict").input(&json!({"nam": 1})), "name"),
+        (Start::new("basket").input(&json!([1])), "object"),
+    ] {
+        let error = engine.start(start.key("k")).await.unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    assert_eq!(runs(&engine, RunQuery::default()).await, []);
+    // The key has not been used.
+    assert!(engine.start_once(empty().key("k")).await.unwrap().is_new);
+}
+
+fn item(name: &str) -> Signal {
+    Signal::new("ADD").with(name)
+}
+
+#[tokio::test]
+async fn start_or_signal_begins_the_run_with_its_signal_in_one_commit() {
+    let (store, clock) = ground();
+    let watched = Watched::new(store);
+    let engine = TestEngine::start_on(watched.clone(), clock, shop).await.unwrap();
+    watched.commits();
+    let started = engine.start_or_signal(empty().key("ada's"), item("tea")).await.unwrap();
+    let commits = watched.commits();
+    assert_eq!((started.is_new, commits.len()), (true, 1));
+    assert_eq!((commits[0].create.len(), commits[0].send.len(), commits[0].keys.len()), (1, 1, 1));
+    engine.settle().await;
+    assert_eq!(items(&started.run).await, json!(["tea"]));
+    let again = engine.start_or_signal(empty().key("ada's"), item("milk")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((again.is_new, again.run.id()), (false, started.run.id()));
+    assert_eq!(items(&started.run).await, json!(["tea", "milk"]));
+}
+
+#[tokio::test]
+async fn start_or_signal_of_many_at_once_is_one_run_that_gets_every_signal() {
+    let (store, clock) = ground();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
+    let b = TestEngine::start_on(store, clock, shop).await.unwrap();
+    let all = (0..30).map(|number| {
+        let engine = if number % 2 == 0 { &a } else { &b };
+        engine.start_or_signal(empty().key("one"), item(&format!("{number:02}")))
+    });
+    let all: Vec<_> = join_all(all).await.into_iter().map(Result::unwrap).collect();
+    settle(&[&a, &b]).await;
+    assert_eq!(all.iter().filter(|started| started.is_new).count(), 1);
+    let mut got: Vec<String> = Vec::deserialize(items(&all[0].run).await).unwrap();
+    got.sort();
+    assert_eq!(got, (0..30).map(|number| format!("{number:02}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn start_or_signal_with_the_same_signal_id_is_one_signal() {
+    let engine = TestEngine::start(shop).await.unwrap();
+    for _ in 0..3 {
+        engine.start_or_signal(empty().key("ada's"), item("tea").id("click 1")).await.unwrap();
+        engine.settle().await;
+    }
+    let run = engine.start_or_signal(empty().key("ada's"), item("milk").id("click 2")).await.unwrap().run;
+    engine.settle().await;
+    assert_eq!(items(&run).await, json!(["tea", "milk"]));
+}
+
+#[tokio::test]
+async fn a_start_finds_the_run_that_start_or_signal_has_begun() {
+    let engine = TestEngine::start(shop).await.unwrap();
+    let begun = engine.start_or_signal(empty().key("ada's"), item("tea")).await.unwrap();
+    let again = engine.start_once(empty().key("ada's")).await.unwrap();
+    assert_eq!((again.is_new, again.run.id()), (false, begun.run.id()));
+    // And the other way round.
+    let begun = engine.start_once(empty().key("bob's")).await.unwrap();
+    let again = engine.start_or_signal(empty().key("bob's"), item("tea")).await.unwrap();
+    assert_eq!((again.is_new, again.run.id()), (false, begun.run.id()));
+}
+
+#[tokio::test]
+async fn start_or_signal_with_a_signal_that_does_not_fit_begins_nothing() {
+    let engine = TestEngine::start(shop).await.unwrap();
+    for signal in [Signal::new("ADD").with(&5), Signal::new("ADDD")] {
+        let error = engine.start_or_signal(empty().key("k"), signal).await.unwrap_err();
+        assert!(matches!(error, EngineError::Refused(_)), "{error}");
+    }
+    let error = engine.start_or_signal(empty(), item("tea")).await.unwrap_err();
+    assert!(error.to_string().contains("needs a key"), "{error}");
+    assert_eq!(runs(&engine, RunQuery::default()).await, []);
+}
+
+#[tokio::test]
+async fn start_or_signal_on_a_run_that_has_ended_is_refused() {
+    let engine = TestEngine::start(shop).await.unwrap();
+    let run = engine.start_or_signal(empty().key("k"), Signal::new("BUY")).await.unwrap().run;
+    engine.settle().await;
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"items": []}));
+    let error = engine.start_or_signal(empty().key("k"), item("tea")).await.unwrap_err();
+    assert!(error.to_string().contains("ended"), "{error}");
+}
+
+/// Work that notes when it is done.
+#[derive(Clone, Default)]
+struct Work {
+    at: Arc<Mutex<Vec<Timestamp>>>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Work {
+    fn times(&self) -> Vec<Timestamp> {
+        self.at.lock().unwrap().clone()
+    }
+
+    fn build(&self, definition: Definition) -> impl FnOnce(Builder) -> Builder + use<> {
+        let work = self.clone();
+        let action = move |cx: Cx| {
+            work.at.lock().unwrap().push(cx.now());
+            let broken = work.broken.load(Ordering::SeqCst);
+            std::future::ready(if broken { Err(ActionError::new("broken", "it is broken")) } else { Ok(()) })
+        };
+        move |builder| builder.workflow(definition).action("work", action)
+    }
+}
+
+/// Work, then a wait, then a nap of a minute.
+fn job() -> Definition {
+    Spec::new("job")
+        .step("todo")
+        .wait("asked", "GO")
+        .step("nap")
+        .end_with("done", json!("done"))
+        .signal("GO")
+        .transition(Transition::new("work", "todo", "asked").action("work"))
+        .auto("go", "asked", "nap")
+        .transition(Transition::new("wake", "nap", "done").after_ms(60_000))
+        .build()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_start_that_is_put_off_is_pending_and_begins_on_time() {
+    let work = Work::default();
+    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let at = engine.start(Start::new("job").at(after_s(3_600))).await.unwrap();
+    let after = engine.start(Start::new("job").after(Duration::from_secs(7_200))).await.unwrap();
+    engine.advance(Duration::from_secs(3_599)).await;
+    assert_eq!((status(&at).await, status(&after).await, work.times()), (Status::Pending, Status::Pending, vec![]));
+    engine.advance(Duration::from_secs(1)).await;
+    assert_eq!((status(&at).await, status(&after).await), (Status::Waiting, Status::Pending));
+    engine.advance(Duration::from_secs(3_600)).await;
+    assert_eq!(status(&after).await, Status::Waiting);
+    assert_eq!(work.times(), [after_s(3_600), after_s(7_200)]);
+}
+
+#[tokio::test]
+async fn the_time_of_a_put_off_run_counts_from_when_it_begins() {
+    let definition = Spec::new("reminder")
+        .step("asleep")
+        .end("awake")
+        .transition(Transition::new("wake", "asleep", "awake").after_ms(60_000));
+    let engine = TestEngine::start(|b| b.workflow(definition.build().unwrap())).await.unwrap();
+    let run = engine.start(Start::new("reminder").after(Duration::from_secs(100))).await.unwrap();
+    engine.advance(Duration::from_secs(159)).await;
+    assert_eq!(status(&run).await, Status::Waiting);
+    engine.advance(Duration::from_secs(1)).await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_time_that_has_passed_is_now() {
+    let work = Work::default();
+    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    engine.advance(Duration::from_secs(60)).await;
+    engine.start(Start::new("job").at(BEGINS)).await.unwrap();
+    engine.start(Start::new("job").after(Duration::ZERO)).await.unwrap();
+    engine.settle().await;
+    assert_eq!(work.times(), [after_s(60), after_s(60)]);
+}
+
+#[tokio::test]
+async fn a_signal_to_a_pending_run_is_kept_and_taken_when_it_has_begun() {
+    let engine = TestEngine::start(shop).await.unwrap();
+    let run = engine.start(empty().after(Duration::from_secs(60))).await.unwrap();
+    assert_eq!(run.signal(item("tea")).await.unwrap(), Signalled::Kept);
+    engine.advance(Duration::from_secs(59)).await;
+    assert_eq!((status(&run).await, version(&run).await), (Status::Pending, 0));
+    engine.advance(Duration::from_secs(1)).await;
+    assert_eq!((status(&run).await, items(&run).await), (Status::Waiting, json!(["tea"])));
+}
+
+#[tokio::test]
+async fn a_pending_run_stays_pending_whatever_an_operator_does_to_its_data() {
+    let work = Work::default();
+    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let run = engine.start(Start::new("job").after(Duration::from_secs(60))).await.unwrap();
+    let patch = Command::Patch { fields: json!({"note": 1}) };
+    engine.operate(run.id(), patch, &Operator::default()).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, work.times()), (Status::Pending, vec![]));
+    engine.advance(Duration::from_secs(60)).await;
+    assert_eq!((status(&run).await, work.times()), (Status::Waiting, vec![after_s(60)]));
+}
+
+#[tokio::test]
+async fn a_pending_run_begins_also_when_its_engine_is_gone() {
+    let (store, clock) = ground();
+    let work = Work::default();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), work.build(job())).await.unwrap();
+    let run = a.start(Start::new("job").after(Duration::from_secs(60))).await.unwrap().id();
+    drop(a);
+    let b = TestEngine::start_on(store, clock, work.build(job())).await.unwrap();
+    b.advance(Duration::from_secs(60)).await;
+    assert_eq!((status(&b.run(run)).await, work.times()), (Status::Waiting, vec![after_s(60)]));
+}
+
+async fn at_its_deadline(state: &str) {
+    let (engine, work) = (TestEngine::start, Work::default());
+    work.broken.store(state == "failed", Ordering::SeqCst);
+    let engine = engine(work.build(job())).await.unwrap();
+    let start = Start::new("job").within(Duration::from_secs(600));
+    let later = state == "pending";
+    let start = if later { start.after(Duration::from_secs(900)) } else { start };
+    let run = engine.start(start).await.unwrap();
+    engine.settle().await;
+    if state == "suspended" {
+        engine.operate(run.id(), Command::Suspend, &Operator::default()).await.unwrap();
+    }
+    assert_eq!(status(&run).await.as_str(), state);
+    engine.advance(Duration::from_secs(599)).await;
+    assert_eq!(status(&run).await.as_str(), state);
+    engine.advance(Duration::from_secs(1)).await;
+    assert_eq!(status(&run).await, Status::Cancelled, "{state}");
+    assert!(matches!(soon(run.result()).await, Err(RunError::Cancelled(_))));
+    assert_eq!(words(&engine, run.id()).await.last().unwrap(), "__deadline");
+    let view = run.view().await.unwrap();
+    assert_eq!((view.wake, view.owner), (None, None));
+    assert_eq!(waits_of(&engine, run.id()).await, []);
+    engine.advance(Duration::from_secs(3_600)).await;
+    assert_eq!(work.times().len(), usize::from(!later), "nothing happens after it");
+}
+
+#[tokio::test]
+async fn a_run_is_cancelled_at_its_deadline_however_it_is_doing() {
+    for state in ["waiting", "failed", "suspended", "pending"] {
+        at_its_deadline(state).await;
+    }
+}
+
+#[tokio::test]
+async fn an_action_that_runs_at_the_deadline_is_over() {
+    let seen = Arc::new(Mutex::new(None::<Cx>));
+    let kept = seen.clone();
+    let stays = move |cx: Cx| {
+        *kept.lock().unwrap() = Some(cx);
+        std::future::pending::<Result<(), ActionError>>()
+    };
+    let engine = TestEngine::start(|b| b.workflow(job()).action("work", stays)).await.unwrap();
+    let run = engine.start(Start::new("job").deadline(after_s(30))).await.unwrap();
+    engine.advance(Duration::from_secs(29)).await;
+    assert_eq!(status(&run).await, Status::Running);
+    engine.advance(Duration::from_secs(1)).await;
+    assert_eq!((status(&run).await, version(&run).await), (Status::Cancelled, 1));
+    assert!(seen.lock().unwrap().as_ref().unwrap().is_over());
+    assert_eq!(run.view().await.unwrap().owner, None);
+}
+
+#[tokio::test]
+async fn a_deadline_that_came_while_no_engine_lived_is_kept_by_the_next() {
+    let (store, clock) = ground();
+    let work = Work::default();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), work.build(job())).await.unwrap();
+    let run = a.start(Start::new("job").within(Duration::from_secs(60))).await.unwrap().id();
+    a.settle().await;
+    drop(a);
+    clock.set(after_s(3_600));
+    let b = TestEngine::start_on(store, clock, work.build(job())).await.unwrap();
+    b.settle().await;
+    assert_eq!(status(&b.run(run)).await, Status::Cancelled);
+}
+
+#[tokio::test]
+async fn a_deadline_ends_also_what_is_below_the_run() {
+    let parent = Spec::new("parent")
+        .step("todo")
+        .wait("later", "CLOSE")
+        .end("closed")
+        .signal("CLOSE")
+        .transition(Transition::new("begin", "todo", "later").action("begin"))
+        .auto("close", "later", "closed");
+    let begin = |cx: Cx| async move { cx.start_child(Start::new("job")) };
+    let build = |builder: Builder| {
+        Work::default().build(job())(builder).workflow(parent.build().unwrap()).action("begin", begin)
+    };
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("parent").within(Duration::from_secs(60))).await.unwrap();
+    engine.advance(Duration::from_secs(60)).await;
+    assert_eq!(status(&run).await, Status::Cancelled);
+    assert_eq!(children_of(&engine, run.id()).await[0].status, Status::Cancelled);
+}
+
+#[tokio::test]
+async fn a_run_that_ends_before_its_deadline_has_none() {
+    let work = Work::default();
+    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let run = engine.start(Start::new("job").within(Duration::from_secs(120))).await.unwrap();
+    run.signal(Signal::new("GO")).await.unwrap();
+    engine.advance(Duration::from_secs(60)).await;
+    assert_eq!(status(&run).await, Status::Completed);
+    engine.advance(Duration::from_secs(3_600)).await;
+    assert_eq!((status(&run).await, soon(run.result()).await.unwrap()), (Status::Completed, json!("done")));
+}
+
+#[tokio::test]
+async fn a_deadline_that_has_passed_cancels_the_run_as_it_begins() {
+    let work = Work::default();
+    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let run = engine.start(Start::new("job").within(Duration::ZERO)).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, work.times()), (Status::Cancelled, vec![]));
+}
+
+#[tokio::test]
+async fn a_run_goes_through_the_statuses_of_its_life() {
+    let door = Arc::new(Semaphore::new(0));
+    let (opens, tries) = (door.clone(), Arc::new(AtomicUsize::new(0)));
+    let work = move |_: Cx| {
+        let (door, number) = (opens.clone(), tries.fetch_add(1, Ordering::SeqCst));
+        async move {
+            door.acquire().await?.forget();
+            if number == 0 { Err(ActionError::new("broken", "it is broken")) } else { Ok(()) }
+        }
+    };
+    let engine = TestEngine::start(|b| b.workflow(job()).action("work", work)).await.unwrap();
+    let by = Operator::default();
+    let run = engine.start(Start::new("job").after(Duration::from_secs(1))).await.unwrap();
+    assert_eq!(status(&run).await, Status::Pending);
+    let run_now = engine.start(Start::new("job")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run_now).await, Status::Running);
+    door.add_permits(1);
+    engine.settle().await;
+    assert_eq!(status(&run_now).await, Status::Failed);
+    assert!(run_now.view().await.unwrap().has_error());
+    engine.operate(run_now.id(), Command::Retry, &by).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run_now).await, Status::Running);
+    assert!(!run_now.view().await.unwrap().has_error());
+    door.add_permits(1);
+    engine.settle().await;
+    assert_eq!(status(&run_now).await, Status::Waiting);
+    engine.operate(run_now.id(), Command::Suspend, &by).await.unwrap();
+    assert_eq!(status(&run_now).await, Status::Suspended);
+    engine.operate(run_now.id(), Command::Resume, &by).await.unwrap();
+    run_now.signal(Signal::new("GO")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run_now).await, Status::Waiting);
+    engine.advance(Duration::from_secs(60)).await;
+    assert_eq!(status(&run_now).await, Status::Completed);
+    engine.cancel(run.id()).await.unwrap();
+    assert_eq!(status(&run).await, Status::Cancelled);
+}
+
+/// A timer's action, a kept signal's action, the first action of a run that was put off.
+#[tokio::test]
+async fn a_run_whose_action_runs_is_running_whatever_it_waited_for() {
+    let stays = |_: Cx| std::future::pending::<Result<(), ActionError>>();
+    let timed = Spec::new("timed")
+        .step("a")
+        .end("b")
+        .transition(Transition::new("ab", "a", "b").after_ms(60_000).action("work"));
+    let build = |b: Builder| b.workflow(job()).workflow(timed.build().unwrap()).action("work", stays);
+    let engine = TestEngine::start(build).await.unwrap();
+    let timed = engine.start(Start::new("timed")).await.unwrap();
+    let late = engine.start(Start::new("job").after(Duration::from_secs(60))).await.unwrap();
+    engine.advance(Duration::from_secs(60)).await;
+    for run in [timed, late] {
+        assert!(run.view().await.unwrap().owner.is_some());
+        assert_eq!(status(&run).await, Status::Running);
+        let listed = runs(&engine, RunQuery { status: Some(Status::Running), ..RunQuery::default() }).await;
+        assert!(listed.iter().any(|found| found.run == run.id()));
+    }
+}
+
+#[tokio::test]
+async fn a_result_is_what_the_end_place_gives_and_stays_with_the_run() {
+    let (store, clock) = ground();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
+    let run = a.start(Start::new("basket").input(&json!({"items": ["tea"]}))).await.unwrap();
+    run.signal(Signal::new("BUY")).await.unwrap();
+    a.settle().await;
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Bought {
+        items: Vec<String>,
+    }
+    let bought: Bought = soon(run.result_as()).await.unwrap();
+    assert_eq!(bought, Bought { items: vec!["tea".to_owned()] });
+    assert!(matches!(soon(run.result_as::<u32>()).await, Err(RunError::Unfit { .. })));
+    let id = run.id();
+    drop((a, run));
+    let b = TestEngine::start_on(store, clock, shop).await.unwrap();
+    b.advance(Duration::from_secs(20 * 86_400)).await;
+    let run = b.run(id);
+    assert_eq!(soon(run.result()).await.unwrap(), json!({"items": ["tea"]}));
+    let view = run.view().await.unwrap();
+    assert!(matches!(view.snapshot.finished(), Some(Finished::Completed { place, .. }) if *place == "bought"));
+}
+
+#[tokio::test]
+async fn an_end_place_that_gives_nothing_gives_null() {
+    let definition = Spec::new("box").step("a").end("b").auto("ab", "a", "b").build().unwrap();
+    let engine = TestEngine::start(|b| b.workflow(definition)).await.unwrap();
+    let run = engine.start(Start::new("box")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(soon(run.result()).await.unwrap(), Value::Null);
+}
+
+#[tokio::test]
+async fn a_result_that_does_not_fit_the_output_schema_stops_the_run_before_its_end() {
+    let spec = Spec::new("box")
+        .output_schema(json!({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}))
+        .wait("a", "GO")
+        .end_with("b", json!({"sum": {"$expr": "context.sum"}}))
+        .signal("GO")
+        .auto("ab", "a", "b");
+    let with_action = {
+        let mut spec = spec.clone();
+        spec.name = "box2".into();
+        spec.transitions[0].action =
+            Some(stepwell::core::spec::Action { name: "work".into(), input: Value::Null, save_as: None });
+        spec
+    };
+    let build = |b: Builder| Work::default().build(with_action.build().unwrap())(b).workflow(spec.build().unwrap());
+    let engine = TestEngine::start(build).await.unwrap();
+    for name in ["box", "box2"] {
+        let run = engine.start(Start::new(name).input(&json!({"sum": "much"}))).await.unwrap();
+        run.signal(Signal::new("GO")).await.unwrap();
+        engine.settle().await;
+        assert_eq!((status(&run).await, places(&run).await), (Status::Failed, vec!["a".into()]), "{name}");
+        let Err(RunError::Failed { error, .. }) = soon(run.result()).await else { panic!("{name} has a result") };
+        assert!(error.message.contains("output schema"), "{error}");
+        let fields = json!({"sum": 4});
+        engine.operate(run.id(), Command::Patch { fields }, &Operator::default()).await.unwrap();
+        engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
+        engine.settle().await;
+        assert_eq!(soon(run.result()).await.unwrap(), json!({"sum": 4}), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_result_hears_of_it_when_it_comes() {
+    let engine = TestEngine::start(shop).await.unwrap();
+    let run = engine.start(empty()).await.unwrap();
+    let waits = {
+        let run = run.clone();
+        tokio::spawn(async move { run.result().await })
+    };
+    engine.settle().await;
+    assert!(!waits.is_finished());
+    run.signal(Signal::new("BUY")).await.unwrap();
+    assert_eq!(soon(waits).await.unwrap().unwrap(), json!({"items": []}));
+}
+
+#[tokio::test]
+async fn the_end_of_a_run_is_known_to_a_second_engine_without_waiting() {
+    let (store, clock) = ground();
+    let work = Work::default();
+    work.broken.store(true, Ordering::SeqCst);
+    let build = |work: &Work| {
+        let work = work.build(job());
+        |builder: Builder| work(shop(builder))
+    };
+    let a = TestEngine::start_on(store.clone(), clock.clone(), build(&work)).await.unwrap();
+    let b = TestEngine::start_on(store, clock, build(&work)).await.unwrap();
+    let (bought, cancelled) = (a.start(empty()).await.unwrap(), a.start(empty()).await.unwrap());
+    let failed = a.start(Start::new("job")).await.unwrap();
+    bought.signal(Signal::new("BUY")).await.unwrap();
+    a.cancel(cancelled.id()).await.unwrap();
+    settle(&[&a, &b]).await;
+    assert_eq!(soon(b.run(bought.id()).result()).await.unwrap(), json!({"items": []}));
+    assert!(matches!(soon(b.run(cancelled.id()).result()).await, Err(RunError::Cancelled(_))));
+    let Err(RunError::Failed { error, .. }) = soon(b.run(failed.id()).result()).await else { panic!() };
+    assert_eq!(error.code, "broken");
+    let missing = soon(b.run(RunId::nil()).result()).await;
+    assert_eq!(missing, Err(RunError::Engine(EngineError::NoRun(RunId::nil()))));
+}
+
+#[tokio::test]
+async fn the_end_of_a_run_comes_to_a_second_engine_that_waits_for_it() {
+    let (store, clock) = ground();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
+    let build = |builder: Builder| {
+        shop(builder).with(|options| {
+            options.max_runs = 0;
+            options.poll_ms = 1_000;
+        })
+    };
+    let b = TestEngine::start_on(store, clock, build).await.unwrap();
+    let run = a.start(empty()).await.unwrap();
+    let seen = b.run(run.id());
+    let waits = tokio::spawn(async move { seen.result().await });
+    settle(&[&a, &b]).await;
+    run.signal(Signal::new("BUY")).await.unwrap();
+    a.advance(Duration::from_secs(2)).await;
+    assert_eq!(soon(waits).await.unwrap().unwrap(), json!({"items": []}));
+}
+
+#[tokio::test]
+async fn a_failed_run_that_another_engine_has_retried_is_not_failed_any_more() {
+    let (store, clock) = ground();
+    let work = Work::default();
+    work.broken.store(true, Ordering::SeqCst);
+    let a = TestEngine::start_on(store.clone(), clock.clone(), work.build(job())).await.unwrap();
+    let b = TestEngine::start_on(store, clock, work.build(job())).await.unwrap();
+    let run = a.start(Start::new("job")).await.unwrap();
+    settle(&[&a, &b]).await;
+    assert!(matches!(soon(run.result()).await, Err(RunError::Failed { .. })));
+    work.broken.store(false, Ordering::SeqCst);
+    b.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
+    settle(&[&a, &b]).await;
+    b.signal(run.id(), Signal::new("GO")).await.unwrap();
+    b.advance(Duration::from_secs(60)).await;
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(soon(run.result()).await.unwrap(), json!("done"));
+}
+
+#[tokio::test]
+async fn a_failed_run_can_be_waited_for_again_after_its_retry() {
+    let work = Work::default();
+    work.broken.store(true, Ordering::SeqCst);
+    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.settle().await;
+    assert!(matches!(soon(run.result()).await, Err(RunError::Failed { .. })));
+    work.broken.store(false, Ordering::SeqCst);
+    engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
+    let waits = tokio::spawn({
+        let run = run.clone();
+        async move { run.result().await }
+    });
+    engine.settle().await;
+    assert!(!waits.is_finished());
+    run.signal(Signal::new("GO")).await.unwrap();
+    engine.advance(Duration::from_secs(60)).await;
+    assert_eq!(soon(waits).await.unwrap().unwrap(), json!("done"));
+}
+
+/// Two branches: one ends at once, the other works and then waits.
+fn branches(completion: Completion) -> Definition {
+    Spec::new("pair")
+        .completion(completion)
+        .fork("open", ["left", "right"])
+        .wait("left", "LEFT")
+        .wait("right", "RIGHT")
+        .end_with("left_end", json!("left"))
+        .end_with("right_end", json!("right"))
+        .signal("LEFT")
+        .signal("RIGHT")
+        .auto("from_left", "left", "left_end")
+        .auto("from_right", "right", "right_end")
+        .build()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_run_completes_with_the_first_end_or_with_the_last_as_its_definition_says() {
+    for completion in [Completion::FirstEnd, Completion::AllBranches] {
+        let engine = TestEngine::start(|b| b.workflow(branches(completion))).await.unwrap();
+        let run = engine.start(Start::new("pair")).await.unwrap();
+        run.signal(Signal::new("RIGHT")).await.unwrap();
+        engine.settle().await;
+        if completion == Completion::FirstEnd {
+            assert_eq!(soon(run.result()).await.unwrap(), json!("right"));
+            assert!(run.signal(Signal::new("LEFT")).await.is_err());
+        } else {
+            assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["left".into()]));
+            run.signal(Signal::new("LEFT")).await.unwrap();
+            engine.settle().await;
+            assert_eq!(soon(run.result()).await.unwrap(), json!("left"));
+        }
+        assert_eq!(waits_of(&engine, run.id()).await, []);
+    }
+}
+
+#[tokio::test]
+async fn an_action_in_another_branch_is_over_when_the_run_completes_and_finishes_when_all_must_end() {
+    for completion in [Completion::FirstEnd, Completion::AllBranches] {
+        let door = Arc::new(Semaphore::new(0));
+        let (opens, seen) = (door.clone(), Arc::new(Mutex::new(None::<Cx>)));
+        let kept = seen.clone();
+        let work = move |cx: Cx| {
+            *kept.lock().unwrap() = Some(cx);
+            let door = opens.clone();
+            async move { door.acquire().await.map(|permit| permit.forget()) }
+        };
+        let definition = Spec::new("pair")
+            .completion(completion)
+            .fork("open", ["left", "right"])
+            .step("left")
+            .wait("right", "RIGHT")
+            .end("left_end")
+            .end("right_end")
+            .signal("RIGHT")
+            .transition(Transition::new("from_left", "left", "left_end").action("work"))
+            .auto("from_right", "right", "right_end");
+        let build = |b: Builder| b.workflow(definition.build().unwrap()).action("work", work);
+        let engine = TestEngine::start(build).await.unwrap();
+        let run = engine.start(Start::new("pair")).await.unwrap();
+        engine.settle().await;
+        run.signal(Signal::new("RIGHT")).await.unwrap();
+        engine.settle().await;
+        let ends = completion == Completion::FirstEnd;
+        assert_eq!(seen.lock().unwrap().as_ref().unwrap().is_over(), ends);
+        assert_eq!(status(&run).await, if ends { Status::Completed } else { Status::Running });
+        door.add_permits(1);
+        engine.settle().await;
+        assert_eq!(status(&run).await, Status::Completed);
+    }
+}
+
+#[tokio::test]
+async fn a_branch_that_stands_failed_leaves_the_run_failed_until_it_is_dealt_with() {
+    let work = Work::default();
+    work.broken.store(true, Ordering::SeqCst);
+    let definition = Spec::new("pair")
+        .fork("open", ["left", "right"])
+        .step("left")
+        .wait("right", "RIGHT")
+        .join("both", Quorum::All, ["left", "right"])
+        .end("done")
+        .signal("RIGHT")
+        .transition(Transition::new("from_left", "left", "both").action("work"))
+        .auto("from_right", "right", "both")
+        .auto("on", "both", "done");
+    let engine = TestEngine::start(work.build(definition.build().unwrap())).await.unwrap();
+    let run = engine.start(Start::new("pair")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.signal(Signal::new("RIGHT")).await.unwrap(), Signalled::Kept);
+    engine.settle().await;
+    assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("broken")));
+    assert_eq!(audit(&engine).await, []);
+    work.broken.store(false, Ordering::SeqCst);
+    engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_run_that_was_begun_by_a_process_that_died_at_once_is_taken_on() {
+    let (store, clock) = ground();
+    let stays = |_: Cx| std::future::pending::<Result<(), ActionError>>();
+    let (a, tasks) = mortal(store.clone() as Arc<dyn Store>, &clock, |b| b.workflow(job()).action("work", stays)).await;
+    let run = a.start(Start::new("job").key("one")).await.unwrap().id();
+    tasks.kill().await;
+    let work = Work::default();
+    let (b, _tasks) = mortal(store, &clock, work.build(job())).await;
+    b.advance(Duration::from_millis(2 * LEASE_MS)).await;
+    assert_eq!((status(&b.run(run)).await, work.times().len()), (Status::Waiting, 1));
+    assert_eq!(b.start(Start::new("job").key("one")).await.unwrap().id(), run);
+}
