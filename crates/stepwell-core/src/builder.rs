@@ -17,6 +17,7 @@ impl Spec {
             initial: None,
             places: Default::default(),
             signals: Default::default(),
+            documents: Default::default(),
             transitions: Vec::new(),
             context: None,
             output: None,
@@ -50,6 +51,13 @@ impl Spec {
     #[must_use]
     pub fn output_schema(mut self, schema: Value) -> Self {
         self.output = Some(schema);
+        self
+    }
+
+    /// A kind of document the workflow writes, with the JSON Schema of its body.
+    #[must_use]
+    pub fn document(mut self, kind: impl Into<Name>, schema: Value) -> Self {
+        self.documents.insert(kind.into(), schema);
         self
     }
 

@@ -9,6 +9,8 @@ use crate::check::{self, Problems};
 use crate::expr::{self, Expr};
 use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
+use crate::near::did_you_mean;
+use crate::refusal::DecideError;
 use crate::retry::{self, Retry};
 use crate::schema::Schema;
 use crate::spec::{self, Action, ChildRule, Completion, Firing, LoopStep, Spec, Trigger};
@@ -30,6 +32,7 @@ pub(crate) struct Compiled {
     pub(crate) transitions: Vec<TransitionNode>,
     pub(crate) transition_by_id: BTreeMap<Name, usize>,
     pub(crate) signals: BTreeMap<Name, Option<Schema>>,
+    pub(crate) documents: BTreeMap<Name, Schema>,
     pub(crate) context: Option<Schema>,
     pub(crate) output: Option<Schema>,
 }
@@ -191,6 +194,24 @@ impl Definition {
         names.sort();
         names.dedup();
         names
+    }
+
+    /// Checks that a document is of a kind the workflow writes and fits its schema.
+    pub fn check_document(&self, kind: &Name, body: &Value) -> Result<(), DecideError> {
+        let known = &self.0.documents;
+        self.0.limits.nesting("the document", body)?;
+        if known.is_empty() {
+            return Ok(());
+        }
+        let Some(schema) = known.get(kind) else {
+            let hint = did_you_mean(kind, known.keys().map(Name::as_str));
+            return Err(DecideError::UnknownDocument { kind: kind.clone(), hint });
+        };
+        let misfits = schema.check(body);
+        if misfits.is_empty() {
+            return Ok(());
+        }
+        Err(DecideError::DocumentUnfit { kind: kind.clone(), misfits })
     }
 
     pub(crate) fn compiled(&self) -> &Compiled {

@@ -182,6 +182,22 @@ pub enum DecideError {
     /// The context would no longer fit its schema.
     #[error("the context would not fit its schema: {}", list(.0))]
     ContextUnfit(Vec<Misfit>),
+    /// The workflow writes no documents of this kind.
+    #[error("the workflow writes no documents of kind `{kind}`{hint}")]
+    UnknownDocument {
+        /// The kind.
+        kind: Name,
+        /// ` (did you mean …?)`, or nothing.
+        hint: String,
+    },
+    /// A document does not fit the schema of its kind.
+    #[error("the document does not fit its kind `{kind}`: {}", list(misfits))]
+    DocumentUnfit {
+        /// The kind.
+        kind: Name,
+        /// What does not fit.
+        misfits: Vec<Misfit>,
+    },
     /// The session slots would no longer be slots.
     #[error(
         "session slots are an object of names and values, and this change would make them something else"

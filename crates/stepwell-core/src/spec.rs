@@ -39,6 +39,9 @@ pub struct Spec {
     /// JSON Schema of the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
+    /// JSON Schema of each kind of document the workflow writes; a workflow that names none may write any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub documents: BTreeMap<Name, Value>,
     /// Which of several passing transitions fire.
     #[serde(default, skip_serializing_if = "is_default")]
     pub firing: Firing,

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 
 use crate::action::ActionError;
 use crate::host::Host;
+use crate::registry::Workflow;
 use crate::start::Start;
 
 /// What an action is given. Clones are the same context.
@@ -26,6 +27,7 @@ pub struct Cx(Arc<Shared>);
 
 struct Shared {
     call: ActionCall,
+    workflow: Arc<Workflow>,
     snapshot: Arc<Snapshot>,
     root: RunId,
     attempt: u32,
@@ -60,16 +62,17 @@ struct Over {
 impl Cx {
     pub(crate) fn new(
         call: ActionCall,
+        workflow: Arc<Workflow>,
         snapshot: Arc<Snapshot>,
         root: RunId,
         attempt: u32,
-        store: Arc<dyn Store>,
-        scope: TenantScope,
+        (store, scope): (Arc<dyn Store>, TenantScope),
         host: Host,
     ) -> Self {
         let staged = Mutex::new(Some(Staged::default()));
         Cx(Arc::new(Shared {
             call,
+            workflow,
             snapshot,
             root,
             attempt,
@@ -229,7 +232,8 @@ impl Cx {
         self.stage(|staged| staged.signals.push((run, signal, payload)))
     }
 
-    /// Stages a document of the run; one of the same key is replaced.
+    /// Stages a document of the run; one of the same key is replaced. It has to fit the schema that the workflow gives
+    /// for its kind.
     pub fn put_document<T: Serialize>(
         &self,
         key: impl Into<String>,
@@ -237,9 +241,11 @@ impl Cx {
         body: &T,
         tags: &[&str],
     ) -> Result<(), ActionError> {
-        let body: Bytes = json(body)?.to_string().into();
+        let (kind, body) = (kind.into(), json(body)?);
+        let fits = self.0.workflow.definition.check_document(&kind, &body);
+        fits.map_err(|error| ActionError::new("invalidDocument", error.to_string()).finally())?;
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-        let op = DocumentOp::Put { kind: kind.into(), body, tags };
+        let op = DocumentOp::Put { kind, body: Bytes::from(body.to_string()), tags };
         self.document(key.into(), op)
     }
 

@@ -364,7 +364,8 @@ fn fly(
     attempt: u32,
 ) -> impl Future<Output = Landed> + Send + use<> {
     let (host, store) = (inner.host.clone(), inner.store.clone());
-    let cx = Cx::new(call.clone(), standing.snapshot.clone(), standing.root, attempt, store, scope, host.clone());
+    let (workflow, snapshot, root) = (standing.workflow.clone(), standing.snapshot.clone(), standing.root);
+    let cx = Cx::new(call.clone(), workflow, snapshot, root, attempt, (store, scope), host.clone());
     let action = inner.registry.actions.get(&call.action).cloned();
     async move {
         let began = host.now();

@@ -160,10 +160,6 @@ impl Ledger {
         self.tries.iter().find(|tries| tries.activation == activation)
     }
 
-    pub(crate) fn of_mut(&mut self, activation: ActivationId) -> Option<&mut Tries> {
-        self.tries.iter_mut().find(|tries| tries.activation == activation)
-    }
-
     /// Forgets the tries of activations that are gone.
     pub(crate) fn prune(&mut self, snapshot: &Snapshot) {
         self.tries.retain(|tries| snapshot.activation(tries.activation).is_some());

@@ -97,6 +97,8 @@ pub enum Location {
     Transition(Name),
     /// A signal.
     Signal(Name),
+    /// A kind of document.
+    Document(Name),
 }
 
 impl fmt::Display for Location {
@@ -106,6 +108,7 @@ impl fmt::Display for Location {
             Location::Place(name) => write!(f, "place `{name}`"),
             Location::Transition(name) => write!(f, "transition `{name}`"),
             Location::Signal(name) => write!(f, "signal `{name}`"),
+            Location::Document(kind) => write!(f, "document `{kind}`"),
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::template::Template;
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     signals: BTreeMap<Name, Option<Schema>>,
+    documents: BTreeMap<Name, Schema>,
     context: Option<Schema>,
     output: Option<Schema>,
     end_outputs: Vec<Option<Template>>,
@@ -40,6 +41,12 @@ pub(super) fn parse(spec: &Spec, report: &mut Report) -> Parts {
         let schema =
             signal.payload.as_ref().and_then(|source| schema(source, "the payload schema", &at, report));
         parts.signals.insert(name.clone(), schema);
+    }
+    for (kind, source) in &spec.documents {
+        let at = Location::Document(kind.clone());
+        if let Some(schema) = schema(source, "the schema", &at, report) {
+            parts.documents.insert(kind.clone(), schema);
+        }
     }
     let at = Location::Definition;
     parts.context = spec.context.as_ref().and_then(|s| schema(s, "the context schema", &at, report));
@@ -171,6 +178,7 @@ pub(super) fn assemble(
         places,
         transitions,
         signals: parts.signals,
+        documents: parts.documents,
         context: parts.context,
         output: parts.output,
         spec,

@@ -38,6 +38,9 @@ pub(super) fn resolve(spec: &Spec, limits: &Limits, report: &mut Report) -> Link
     for signal in spec.signals.keys() {
         name(signal, &Location::Signal(signal.clone()), limits, report);
     }
+    for kind in spec.documents.keys() {
+        name(kind, &Location::Document(kind.clone()), limits, report);
+    }
     // Transitions first: whether a place is left is asked of their sources as read, not as written.
     let mut seen = BTreeSet::new();
     for transition in &spec.transitions {

@@ -691,6 +691,33 @@ async fn a_key_holds_also_for_runs_that_an_action_starts() {
     }
 }
 
+#[tokio::test]
+async fn an_action_is_given_the_id_of_the_run_its_key_names() {
+    let save = stepwell::core::spec::Action {
+        name: "begin".into(),
+        input: Value::Null,
+        save_as: Some("parcel".to_owned()),
+    };
+    let spec = Spec::new("order")
+        .step("open")
+        .end_with("sent", json!({"parcel": {"$expr": "context.parcel"}}))
+        .transition(Transition::new("begin", "open", "sent").action_with(save));
+    let begin = |cx: Cx| async move {
+        let start = Start::new("parcel").input(&json!({"number": 0, "how": "by hand"}));
+        cx.start(start.key("the parcel"))
+    };
+    let build = shop(&Machine::default(), spec.build().unwrap());
+    let engine = TestEngine::start(|builder| build(builder).action("begin", begin)).await.unwrap();
+    let (first, second) = (engine.start(Start::new("order")).await, engine.start(Start::new("order")).await);
+    engine.settle().await;
+    let parcels = runs_of(&engine, "parcel").await;
+    let [parcel] = &parcels[..] else { panic!("{parcels:?}") };
+    for run in [first, second] {
+        let result = soon(run.unwrap().result()).await.unwrap();
+        assert_eq!(result, json!({"parcel": parcel.run}));
+    }
+}
+
 /// Three levels: a region has depots, a depot has vans, a van waits for its tour.
 fn levels() -> [Definition; 3] {
     let level = |name: &str| {

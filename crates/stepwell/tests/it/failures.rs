@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use stepwell::core::retry::{Backoff, Retry};
 use stepwell::core::spec::{Guard, Transition};
 use stepwell::core::{Definition, Failure, Limits, Spec};
-use stepwell::ledger::Tries;
+use stepwell::ledger::Tried;
 use stepwell::store::{Expect, MemoryStore, Status};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{
     ActionError, Command, Cx, EngineError, ManualClock, Operator, Run, RunError, Signal, Signalled, Start,
 };
 
-use crate::kit::{context, error_code, history, places, status, version, words};
+use crate::kit::{context, error_code, history, places, soon, status, version, words};
 use crate::world::{Gate, Given, Script, desk, desk_spec, job, job_spec, put, row, saved};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -28,8 +28,8 @@ fn attempts(attempts: u32) -> Retry {
     Retry { attempts, ..Retry::default() }
 }
 
-async fn tries(run: &Run) -> Vec<Tries> {
-    run.view().await.unwrap().ledger.tries
+async fn failures(run: &Run) -> Vec<Tried> {
+    run.view().await.unwrap().ledger.failures
 }
 
 async fn retry(engine: &TestEngine, run: &Run) {
@@ -55,7 +55,7 @@ async fn without_a_policy_a_failed_run_stays_where_it_was_with_its_error() {
     assert_eq!(context(&run).await, json!({"kept": 1}));
     let stopped = view.ledger.stopped.unwrap();
     assert_eq!((stopped.at, stopped.error), (BEGINS, Failure::new("busy", "the line is engaged")));
-    assert!(matches!(run.result().await, Err(RunError::Failed { error, .. }) if error.code == "busy"));
+    assert!(matches!(soon(run.result()).await, Err(RunError::Failed { error, .. }) if error.code == "busy"));
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn a_retry_by_hand_runs_the_failed_transition_at_once_with_its_original_pa
     retry(&engine, &run).await;
     assert_eq!((status(&run).await, script.calls().len()), (Status::Failed, 2));
     retry(&engine, &run).await;
-    assert_eq!(run.result().await.unwrap(), json!("done"));
+    assert_eq!(soon(run.result()).await.unwrap(), json!("done"));
     let calls = script.calls();
     assert!(calls.iter().all(|call| call.payload == payload && call.at == BEGINS), "{calls:?}");
     assert!(calls.iter().all(|call| call.key == calls[0].key), "every try has the same key: {calls:?}");
@@ -183,9 +183,9 @@ async fn whoever_waits_hears_of_the_failure_and_after_a_retry_of_the_result() {
     let engine = with(desk(|work| work), &script).await;
     let run = engine.start(Start::new("desk")).await.unwrap();
     run.signal(Signal::new("GO")).await.unwrap();
-    assert!(matches!(run.result().await, Err(RunError::Failed { .. })));
+    assert!(matches!(soon(run.result()).await, Err(RunError::Failed { .. })));
     engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
-    assert_eq!(run.result().await.unwrap(), json!("done"));
+    assert_eq!(soon(run.result()).await.unwrap(), json!("done"));
 }
 
 // Retries by policy.
@@ -288,7 +288,7 @@ async fn a_conflict_on_a_revision_that_the_author_named_is_final() {
         let view = run.view().await.unwrap();
         let error = view.ledger.stopped.unwrap().error;
         assert_eq!((error.code.as_str(), error.is_final), ("conflict", true), "{error}");
-        assert_eq!(view.ledger.tries[0].failures.len(), 1);
+        assert_eq!(view.ledger.failures.len(), 1);
     }
 }
 
@@ -299,11 +299,11 @@ async fn the_last_ten_failed_tries_stay_readable_with_time_and_error() {
     let engine = with(job(|work| work.retry(policy)), &script).await;
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.advance(4 * SECOND).await;
-    let so_far: Vec<_> = tries(&run).await[0].failures.iter().map(|tried| tried.error.message.clone()).collect();
+    let so_far: Vec<_> = failures(&run).await.iter().map(|tried| tried.error.message.clone()).collect();
     assert_eq!(so_far, ["failure 1", "failure 2", "failure 3", "failure 4", "failure 5"]);
     engine.advance(60 * SECOND).await;
     assert_eq!(status(&run).await, Status::Failed);
-    let failures = tries(&run).await[0].failures.clone();
+    let failures = failures(&run).await;
     let expected: Vec<_> = (3..=12_u64)
         .map(|number| (BEGINS.plus_ms((number - 1) * 1_000), Failure::new("busy", format!("failure {number}"))))
         .collect();
@@ -317,7 +317,7 @@ async fn failed_tries_are_kept_over_a_retry_by_hand() {
     engine.settle().await;
     retry(&engine, &run).await;
     retry(&engine, &run).await;
-    assert_eq!(tries(&run).await[0].failures.len(), 3);
+    assert_eq!(failures(&run).await.len(), 3);
 }
 
 #[tokio::test]
@@ -525,7 +525,7 @@ async fn retries_that_go_back_are_counted_too() {
     assert_eq!((script.calls().len(), prepare.calls().len()), (3, 3));
     assert_eq!((status(&run).await, places(&run).await), (Status::Failed, vec!["ready".into()]));
     assert_eq!(script.calls().iter().map(|call| call.attempt).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!(tries(&run).await[0].failures.len(), 3, "also those before the way back stay readable");
+    assert_eq!(failures(&run).await.len(), 3, "also those before the way back stay readable");
 }
 
 #[tokio::test]
@@ -631,7 +631,7 @@ async fn an_output_that_cannot_be_written_is_a_final_failure() {
     let view = run.view().await.unwrap();
     let error = view.ledger.stopped.unwrap().error;
     assert_eq!((error.code.as_str(), error.is_final), ("invalidOutput", true));
-    assert_eq!(view.ledger.tries[0].failures.len(), 1);
+    assert_eq!(view.ledger.failures.len(), 1);
 }
 
 #[tokio::test]
@@ -675,7 +675,7 @@ async fn a_commit_that_the_store_finds_too_large_is_a_final_failure_of_the_actio
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.advance(60 * SECOND).await;
     let view = run.view().await.unwrap();
-    assert_eq!((view.status, view.ledger.tries[0].failures.len()), (Status::Failed, 1));
+    assert_eq!((view.status, view.ledger.failures.len()), (Status::Failed, 1));
     assert_eq!(error_code(&run).await.as_deref(), Some("refused"));
 }
 

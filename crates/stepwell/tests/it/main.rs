@@ -11,3 +11,4 @@ mod migrating;
 mod starting;
 mod retention;
 mod stateless;
+mod cron;

@@ -12,7 +12,7 @@ use stepwell::store::{MemoryStore, Status, Store};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, EngineError, ManualClock, Operator, Run, Signal, Signalled, Start};
 
-use crate::kit::{LEASE_MS, Watched, audit, ground, history, mortal, places, settle, status, version, words};
+use crate::kit::{LEASE_MS, Watched, audit, ground, history, mortal, places, settle, soon, status, version, words};
 use crate::world::{Gate, Script, desk, desk_spec, row};
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -683,7 +683,7 @@ async fn dies_under_a_signal(kept: bool) {
     second.settle().await;
     assert_eq!(script.calls().len(), 0, "the first may still live");
     second.advance(Duration::from_millis(LEASE_MS + 10_000)).await;
-    assert_eq!(second.run(run).result().await.unwrap(), json!("done"));
+    assert_eq!(soon(second.run(run).result()).await.unwrap(), json!("done"));
     let call = script.calls()[0].clone();
     assert_eq!((call.payload, call.attempt), (json!({"order": 7}), 2));
     assert_eq!(row(&second, run).await.inbox.len(), 0);
@@ -717,5 +717,5 @@ async fn a_signal_is_written_before_it_is_answered() {
     let (second, _tasks) =
         mortal(store, &clock, |engine| engine.workflow(desk(|work| work)).action("work", act)).await;
     second.advance(Duration::from_millis(LEASE_MS + 10_000)).await;
-    assert_eq!(second.run(run).result().await.unwrap(), json!(7));
+    assert_eq!(soon(second.run(run).result()).await.unwrap(), json!(7));
 }

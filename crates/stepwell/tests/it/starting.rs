@@ -792,3 +792,28 @@ async fn a_run_that_was_begun_by_a_process_that_died_at_once_is_taken_on() {
     assert_eq!((status(&b.run(run)).await, work.times().len()), (Status::Waiting, 1));
     assert_eq!(b.start(Start::new("job").key("one")).await.unwrap().id(), run);
 }
+
+/// Twelve runs, and room for so many of them at a time.
+async fn crowded(build: impl FnOnce(Builder) -> Builder) {
+    let work = Work::default();
+    let definition = Spec::new("quick").step("todo").end("done");
+    let definition = definition.transition(Transition::new("work", "todo", "done").action("work")).build().unwrap();
+    let engine = TestEngine::start(|builder| build(work.build(definition)(builder))).await.unwrap();
+    for _ in 0..12 {
+        engine.start(Start::new("quick")).await.unwrap();
+    }
+    engine.settle().await;
+    assert_eq!(work.times().len(), 12);
+    let done = runs_of(&engine, "quick").await.into_iter().filter(|run| run.status == Status::Completed);
+    assert_eq!(done.count(), 12);
+}
+
+#[tokio::test]
+async fn runs_that_found_no_room_are_taken_as_soon_as_there_is_some() {
+    crowded(|builder| builder.with(|options| options.max_runs = 5)).await;
+}
+
+#[tokio::test]
+async fn runs_of_a_workflow_with_a_limit_of_its_own_are_taken_as_soon_as_there_is_room() {
+    crowded(|builder| builder.with(|options| drop(options.max_runs_of.insert("quick".into(), 2)))).await;
+}

@@ -9,7 +9,7 @@ use stepwell::core::retry::Retry;
 use stepwell::core::spec::{Action, ChildRule, Completion, Place, Quorum, Transition, Wait};
 use stepwell::core::{Definition, Event, Instance, Name, RunId, Snapshot, Spec};
 use stepwell::engine::Builder;
-use stepwell::store::{RunQuery, Status};
+use stepwell::store::{CellKey, CellOp, CellWrite, Expect, RunQuery, Space, Status, Ttl, ValueType};
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Start};
 
@@ -164,23 +164,35 @@ async fn a_definition_that_needs_children_or_the_data_store_is_refused_before_it
     assert!(soon(engine.run_stateless(Start::new("nothing"))).await.is_err());
 }
 
-/// What only the action knows: it starts a child although no place waits for one.
+/// What only the action knows: nobody would run, hear or keep it.
 #[tokio::test]
-async fn an_action_that_starts_runs_in_a_pass_fails() {
+async fn an_action_that_reaches_outside_in_a_pass_fails() {
     let spec = |name: &str| {
-        let begin = Transition::new("begin", "todo", "done").action(name);
+        let begin = Transition::new("begin", "todo", "done").action("reach");
         Spec::new(name).step("todo").end("done").transition(begin).build().unwrap()
     };
-    let child = |cx: Cx| async move { cx.start_child(Start::new("letter")) };
-    let run = |cx: Cx| async move { cx.start(Start::new("letter")).map(drop) };
+    let reach = |cx: Cx| async move {
+        match cx.workflow().as_str() {
+            "child" => cx.start_child(Start::new("letter")),
+            "run" => cx.start(Start::new("letter")).map(drop),
+            "signal" => cx.signal(RunId::nil(), "READ", &Value::Null),
+            _ => cx.write(CellWrite {
+                key: CellKey { space: Space::Kv, owner: "stock".to_owned(), key: "x".to_owned() },
+                op: CellOp::Set { value: json!(1), value_type: ValueType::Json, ttl: Ttl::Forever },
+                expect: Expect::Anything,
+                initial: None,
+                by: None,
+            }),
+        }
+    };
+    let names = ["child", "run", "signal", "kv"];
     let build = |builder: Builder| {
-        let builder = office(builder).workflow(spec("child")).workflow(spec("run"));
-        builder.action("child", child).action("run", run)
+        names.iter().fold(office(builder), |b, name| b.workflow(spec(name))).action("reach", reach)
     };
     let engine = TestEngine::start(build).await.unwrap();
-    for name in ["child", "run"] {
+    for name in names {
         let pass = soon(engine.run_stateless(Start::new(name))).await.unwrap();
-        assert_eq!(pass.status, Status::Failed, "{name}: what it starts would never run");
+        assert_eq!(pass.status, Status::Failed, "{name}");
     }
 }
 

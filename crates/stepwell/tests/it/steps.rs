@@ -12,7 +12,7 @@ use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, Engine, ManualClock, Operator, Signal, Signalled, Start};
 
 use crate::kit::{
-    audit, context, error_code, ground, history, other_tenant, places, runs_of, status, version, words,
+    audit, context, error_code, ground, history, other_tenant, places, runs_of, soon, status, version, words,
 };
 use crate::world::{Gate, Given, Script, cell, cell_key, increment, job, pair, put, row, saved, states};
 
@@ -398,7 +398,7 @@ async fn a_checkpoint_fixes_places_state_version_and_the_documents_visible_then(
     });
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("report")).await.unwrap();
-    assert_eq!(run.result().await.unwrap(), Value::Null);
+    assert_eq!(soon(run.result()).await.unwrap(), Value::Null);
     let states = states(&engine, run.id()).await;
     assert_eq!(states.iter().map(|state| state.version()).collect::<Vec<_>>(), [0, 1, 2, 3]);
     for (state, place) in states.iter().zip(["a", "b", "c"]) {

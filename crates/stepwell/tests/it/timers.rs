@@ -440,6 +440,24 @@ async fn a_wait_that_only_time_resolves_holds_the_run() {
     assert_eq!(status(&run).await, Status::Completed);
 }
 
+#[tokio::test]
+async fn a_run_that_nobody_can_serve_makes_no_timer_late() {
+    let (store, clock) = ground();
+    let a = TestEngine::start_on(store.clone(), clock.clone(), alarms(&Rung::default())).await.unwrap();
+    let stranger = a.start(at(1, after_s(10))).await.unwrap().id();
+    a.settle().await;
+    drop(a);
+    // This process does not have the action that rings.
+    let b = TestEngine::start_on(store, clock, |builder| builder.workflow(reminder())).await.unwrap();
+    b.advance(seconds(20)).await;
+    let run = b.start(Start::new("reminder")).await.unwrap();
+    let second = b.start(Start::new("reminder").after(seconds(5))).await.unwrap();
+    b.advance(seconds(100)).await;
+    assert_eq!((status(&run).await, status(&second).await), (Status::Completed, Status::Completed));
+    assert_eq!(crate::kit::history(&b, run.id()).await[1].0.at, after_s(80));
+    assert_eq!((status(&b.run(stranger)).await, version(&b.run(stranger)).await), (Status::Waiting, 0));
+}
+
 /// Ten thousand runs sleep; the process has no task for any of them, and wakes up only for the one that is due.
 #[tokio::test]
 async fn ten_thousand_sleeping_runs_cost_no_tasks_and_are_not_looked_at() {

@@ -17,6 +17,9 @@ use super::{Applied, Oracle, Shadow};
 /// A death is counted also if something else was committed before the next try.
 const EVERY_DEATH_COUNTS: bool = false;
 
+/// A process whose lease has run out begins nothing more.
+const ONLY_OWNERS_BEGIN: bool = false;
+
 /// A try as the action knows it.
 pub(crate) struct Tried {
     pub(crate) run: RunId,
@@ -112,6 +115,10 @@ impl Oracle {
         let name = &shadow.name;
         let known = shadow.flow.by_transition(transition).filter(|known| known.action == action);
         let known = known.ok_or_else(|| format!("{name}: `{transition}` has no action `{action}`"))?;
+        if ONLY_OWNERS_BEGIN && fence.is_none() {
+            let owner = shadow.owner.map(number_of);
+            return Err(format!("{name}: p{process} tries `{transition}`, and the run belongs to {owner:?}"));
+        }
         if self.tries.keys.get(key).is_some_and(|of| *of != (*run, *activation)) {
             return Err(format!("{name}: the key {key} was that of another activation"));
         }
@@ -149,7 +156,7 @@ impl Oracle {
             if earlier.ended.is_none() && earlier.tried.process == *process && earlier.fence == fence {
                 return Err(format!("{name}: `{transition}` runs twice at once in p{process}"));
             }
-            if earlier.committed {
+            if earlier.committed && fence.is_some() {
                 return Err(format!("{name}: `{transition}` was tried after its result was committed"));
             }
             let known_dead = EVERY_DEATH_COUNTS && earlier.ended == Some(Ending::Died) && earlier.fence.is_some();
