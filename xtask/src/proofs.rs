@@ -10,7 +10,13 @@ use crate::{needs, process};
 
 mod bad_definition;
 mod commit;
+mod figures;
 mod kill;
+mod kill_engine;
+mod recover;
+mod signal;
+mod sleepers;
+mod ten_step;
 
 /// How much of a proof to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,6 +39,31 @@ const PROOFS: &[Proof] = &[
         name: "commit",
         about: "a commit through the store is nearly as fast as the bare SQLite loop beside it",
         run: commit::prove,
+    },
+    Proof {
+        name: "ten-step",
+        about: "a durable step of a workflow costs little more than a commit of the bare SQLite loop beside it",
+        run: ten_step::prove,
+    },
+    Proof {
+        name: "signal",
+        about: "a run that waits is woken by a signal in less than a millisecond, and thousands in a second",
+        run: signal::prove,
+    },
+    Proof {
+        name: "sleepers",
+        about: "a hundred thousand runs that sleep take little memory and wake in time",
+        run: sleepers::prove,
+    },
+    Proof {
+        name: "recover",
+        about: "what a killed process worked on is gone on with a fifth of a second after the next one starts",
+        run: recover::prove,
+    },
+    Proof {
+        name: "kill-engine",
+        about: "an engine that is killed again and again finishes every workflow and commits every step once",
+        run: kill_engine::prove,
     },
     Proof {
         name: "kill-sqlite",
@@ -152,7 +183,7 @@ mod tests {
     #[test]
     fn an_unknown_proof_is_answered_with_those_there_are() {
         let error = prove("none", Size::Short).unwrap_err();
-        assert!(error.contains("commit, kill-sqlite, bad-definition"), "{error}");
+        assert!(names().all(|name| error.contains(name)), "{error}");
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub(crate) struct Effects {
 
 impl Effects {
     pub(crate) fn open(path: &Path, plant: Option<Plant>) -> Result<Effects, String> {
-        let file = OpenOptions::new().append(true).create(true).open(path).map_err(|error| error.to_string())?;
+        let file =
+            OpenOptions::new().append(true).create(true).open(path).map_err(|error| error.to_string())?;
         Ok(Effects { file, plant })
     }
 

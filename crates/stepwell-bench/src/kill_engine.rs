@@ -107,8 +107,7 @@ impl Said {
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let StoreKind::Sqlite = options.store;
-    let (workflows, kills) =
-        if options.short { (60, 10) } else { (options.workflows.max(1), options.kills) };
+    let (workflows, kills) = if options.short { (60, 10) } else { (options.workflows.max(1), options.kills) };
     let passing = tempfile::tempdir().map_err(|error| error.to_string())?;
     let folder = options.folder.clone().unwrap_or_else(|| passing.path().to_owned());
     let setting = Setting { folder, workflows, plant: options.plant };
@@ -155,7 +154,8 @@ impl Setting {
         arguments.extend(["--first".to_owned(), first.to_string()]);
         arguments.extend(["--workflows".to_owned(), self.workflows.to_string()]);
         let plant = self.plant.and_then(|plant| clap::ValueEnum::to_possible_value(&plant));
-        arguments.extend(plant.into_iter().flat_map(|plant| ["--plant".to_owned(), plant.get_name().to_owned()]));
+        arguments
+            .extend(plant.into_iter().flat_map(|plant| ["--plant".to_owned(), plant.get_name().to_owned()]));
         arguments
     }
 }
@@ -175,7 +175,11 @@ impl Moments {
     fn next(&mut self) -> Duration {
         let early = !self.was_early && self.random.next().is_multiple_of(3);
         self.was_early = early;
-        let us = if early { self.random.next() % NAP_US } else { NAP_US * 3 / 2 + self.random.next() % (3 * NAP_US) };
+        let us = if early {
+            self.random.next() % NAP_US
+        } else {
+            NAP_US * 3 / 2 + self.random.next() % (3 * NAP_US)
+        };
         Duration::from_micros(us)
     }
 }
@@ -232,7 +236,9 @@ fn report(setting: &Setting, said: &Said, killed: u64, took: Duration, kills: u6
         && found.steps == setting.workflows * STEPS as u64;
     match (wrong == 0 && whole, killed == kills) {
         (true, true) => Ok(()),
-        (true, false) => Err(format!("the work was done after {killed} of {kills} kills: give more --workflows")),
+        (true, false) => {
+            Err(format!("the work was done after {killed} of {kills} kills: give more --workflows"))
+        }
         (false, _) => Err("workflows, steps or effects are missing or doubled".to_owned()),
     }
 }
@@ -298,6 +304,7 @@ async fn open(part: &Part, database: &Path) -> Result<Engine, String> {
             cx.update_state(|state: &mut State| state.rewrite())
         }
     };
-    let builder = Engine::builder(engines::open(database)?).workflow(definition()?).action("rewrite", rewrite);
+    let builder =
+        Engine::builder(engines::open(database)?).workflow(definition()?).action("rewrite", rewrite);
     builder.start().await.map_err(|error| error.to_string())
 }

@@ -7,8 +7,10 @@ use rusqlite::Connection;
 /// Resident memory of this process.
 pub(crate) fn resident_mb() -> Result<f64, String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS in /proc/self/status")?;
-    let kb: f64 = line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).ok_or("VmRSS is no number")?;
+    let line =
+        status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS in /proc/self/status")?;
+    let kb: f64 =
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).ok_or("VmRSS is no number")?;
     Ok((kb / 1_024.0 * 10.0).round() / 10.0)
 }
 
@@ -32,7 +34,8 @@ pub(crate) fn pages_in_use(path: &Path) -> Result<u64, String> {
     let read = || -> rusqlite::Result<u64> {
         let connection = Connection::open(path)?;
         connection.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))?;
-        let pragma = |name: &str| connection.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0));
+        let pragma =
+            |name: &str| connection.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0));
         let used = pragma("page_count")? - pragma("freelist_count")?;
         Ok((used * pragma("page_size")?) as u64)
     };

@@ -85,7 +85,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     for number in 0..rounds {
         let round = one_round(runs, Duration::from_millis(500 + random.next() % 1_500))?;
         if !options.json {
-            eprintln!("{}: first resumed after {:.0} ms, all after {:.0} ms", number + 1, round.first_resumed, round.all_resumed);
+            eprintln!(
+                "{}: first resumed after {:.0} ms, all after {:.0} ms",
+                number + 1,
+                round.first_resumed,
+                round.all_resumed
+            );
         }
         done.push(round);
     }
@@ -128,7 +133,8 @@ fn one_round(runs: u64, after: Duration) -> Result<Round, String> {
 }
 
 fn arguments(database: &Path, runs: u64, resume: bool) -> Vec<String> {
-    let mut arguments = vec!["recover-part".to_owned(), "--database".to_owned(), database.display().to_string()];
+    let mut arguments =
+        vec!["recover-part".to_owned(), "--database".to_owned(), database.display().to_string()];
     arguments.extend(["--runs".to_owned(), runs.to_string()]);
     arguments.extend(resume.then(|| "--resume".to_owned()));
     arguments
@@ -205,11 +211,14 @@ async fn work(part: &Part) -> Result<(), String> {
         }
     };
     let builder = Engine::builder(engines::open(&part.database)?).workflow(definition()?);
-    let builder = builder.action("rewrite", rewrite).with(|options| options.max_runs = part.runs as usize + SPARE);
+    let builder =
+        builder.action("rewrite", rewrite).with(|options| options.max_runs = part.runs as usize + SPARE);
     let engine = builder.start().await.map_err(|error| error.to_string())?;
     let starts = (0..part.runs).map(|number| {
         let engine = engine.clone();
-        tokio::spawn(async move { engine.start(Start::new("ten-step").input(&State::new(0, number))).await.map(drop) })
+        tokio::spawn(async move {
+            engine.start(Start::new("ten-step").input(&State::new(0, number))).await.map(drop)
+        })
     });
     let starts: Vec<_> = starts.collect();
     for start in starts {

@@ -74,8 +74,11 @@ type Lags = Arc<Mutex<Vec<i64>>>;
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let StoreKind::Sqlite = options.store;
-    let (runs, seconds, start_seconds) =
-        if options.short { (2_000, 2, 10) } else { (options.runs.max(1), options.seconds.max(1), options.start_seconds) };
+    let (runs, seconds, start_seconds) = if options.short {
+        (2_000, 2, 10)
+    } else {
+        (options.runs.max(1), options.seconds.max(1), options.start_seconds)
+    };
     let runtime = crate::runtime()?;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let path = folder.path().join("sleepers.sqlite");
@@ -100,7 +103,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     line["start_s"] = round(start_s).into();
     line["db_bytes_per_workflow"] = (pages_in_use(&path)? / runs).into();
     if !options.json {
-        eprintln!("{} MB, {} of a core, late by {} ms (p99)", line["rss_mb"], line["cpu"], line["lag_p99_ms"]);
+        eprintln!(
+            "{} MB, {} of a core, late by {} ms (p99)",
+            line["rss_mb"], line["cpu"], line["lag_p99_ms"]
+        );
     }
     println!("{line}");
     Ok(())
@@ -153,7 +159,9 @@ fn start_all(runtime: &Runtime, engine: &Engine, plan: Plan) -> Result<(), Strin
         runtime.block_on(starter).map_err(|error| error.to_string())??;
     }
     if engine.now() >= plan.first {
-        return Err("starting them took so long that the first were due before: give more --start-seconds".to_owned());
+        return Err(
+            "starting them took so long that the first were due before: give more --start-seconds".to_owned()
+        );
     }
     Ok(())
 }

@@ -55,7 +55,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     for &in_flight in &options.in_flight {
         let line = measure(&runtime, in_flight, slices, slice)?;
         if !options.json {
-            eprintln!("{in_flight} in flight: {} steps/s, {} of the bare loop", line["steps_per_s"], line["ratio"]);
+            eprintln!(
+                "{in_flight} in flight: {} steps/s, {} of the bare loop",
+                line["steps_per_s"], line["ratio"]
+            );
         }
         println!("{line}");
     }

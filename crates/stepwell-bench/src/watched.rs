@@ -6,9 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use stepwell_core::RunId;
 use stepwell_store::{
-    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due, Hints,
-    HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary,
-    SchemaVersion, Status, Store, StoreError, Sweep, Swept, TenantScope, WaitQuery, WaitRow,
+    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
+    Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
+    RunSummary, SchemaVersion, Status, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 
 /// Who is told: which run has moved, and how it is doing now.
@@ -41,6 +41,9 @@ impl Store for Watched {
     }
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
         self.inner.due(dead).await
+    }
+    async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
+        self.inner.tenants(after, limit).await
     }
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
         self.inner.beat(beat).await

@@ -117,6 +117,23 @@ pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) ->
     Ok(taken)
 }
 
+pub(crate) fn tenants(
+    connection: &Connection,
+    after: Option<TenantId>,
+    limit: u32,
+) -> Read<Vec<TenantId>> {
+    let mut statement = connection.prepare_cached(sql::tenant_next)?;
+    let mut last = after.map(|after| after.uuid().into_bytes().to_vec()).unwrap_or_default();
+    let mut found = Vec::new();
+    while found.len() < limit as usize {
+        let next: Option<[u8; 16]> = statement.query_row([&last], |row| row.get(0))?;
+        let Some(next) = next else { break };
+        found.push(TenantId::new(Uuid::from_bytes(next)));
+        last = next.to_vec();
+    }
+    Ok(found)
+}
+
 pub(crate) fn due(connection: &Connection, dead: &[ProcessId]) -> Read<Vec<Due>> {
     let tenant = |row: &Row<'_>| Ok(TenantId::new(Uuid::from_bytes(row.get(0)?)));
     let mut found = std::collections::BTreeMap::new();

@@ -18,7 +18,7 @@ sql! {
     claim_due claim_orphans claim_take
     definition_get definition_put definitions_all definitions_of_workflow
     document_get document_hide document_insert documents_at documents_now
-    due due_orphans
+    due due_orphans tenant_next
     history
     inbox_delete inbox_get inbox_insert inbox_list
     key_get key_put
@@ -71,6 +71,7 @@ mod tests {
     const SHARED: &[&str] = &[
         "due",
         "due_orphans",
+        "tenant_next",
         "process_beat",
         "process_dead",
         "process_expire",

@@ -10,7 +10,7 @@ use stepwell_core::{Limits, RunId};
 use stepwell_store::{
     Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
     HintSender, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded,
-    RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantScope, WaitQuery, WaitRow,
+    RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
 
@@ -186,6 +186,10 @@ impl Store for SqliteStore {
 
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
         self.read(move |connection| query::due(connection, &dead)).await
+    }
+
+    async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
+        self.read(move |connection| query::tenants(connection, after, limit)).await
     }
 
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {

@@ -12,7 +12,7 @@ use crate::commit::{Commit, CommitError, CommitRef, Committed};
 use crate::document::{Document, DocumentQuery};
 use crate::hints::Hints;
 use crate::run::{Loaded, ProcessId, RunSummary};
-use crate::scope::TenantScope;
+use crate::scope::{TenantId, TenantScope};
 use crate::store::{
     Beat, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded, RunQuery,
     SchemaVersion, Store, StoreError, Sweep, Swept, WaitQuery, WaitRow,
@@ -123,6 +123,9 @@ impl<S: Store> Store for Faulty<S> {
     }
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
         self.around(self.inner.due(dead)).await
+    }
+    async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
+        self.around(self.inner.tenants(after, limit)).await
     }
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
         self.around(self.inner.beat(beat)).await

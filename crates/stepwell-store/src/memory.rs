@@ -335,6 +335,15 @@ impl Store for MemoryStore {
         Ok(due.map(|(tenant, at)| Due { tenant, at }).collect())
     }
 
+    async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
+        let state = self.state();
+        let has = |tables: &Tables| {
+            !(tables.runs.is_empty() && tables.cells.is_empty() && tables.keys.is_empty())
+        };
+        let known = state.tenants.iter().filter(|(tenant, tables)| after.is_none_or(|after| **tenant > after) && has(tables));
+        Ok(known.map(|(tenant, _)| *tenant).take(limit as usize).collect())
+    }
+
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
         let mut state = self.state();
         let State { tenants, processes } = &mut *state;

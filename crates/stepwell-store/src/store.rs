@@ -15,8 +15,8 @@ use crate::scope::{TenantId, TenantScope};
 
 /// A database that keeps runs and what outlives them. All writes go through [`Store::commit`].
 ///
-/// Every call but three takes a [`TenantScope`]; the three show no tenant's data: who has work due, the process
-/// heartbeat, and migration.
+/// Every call but four takes a [`TenantScope`]; the four show no tenant's data: who has work due, who is there, the
+/// process heartbeat, and migration.
 #[async_trait]
 pub trait Store: Send + Sync {
     /// Applies a commit whole or not at all; returns when it is on disk.
@@ -34,6 +34,9 @@ pub trait Store: Send + Sync {
 
     /// Which tenants have work, and since or from when. Runs owned by one of the dead have been due since ever.
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
+
+    /// Tenants that have anything at all, in the order of their ids, from after one on.
+    async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
 
     /// I live; these do not.
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError>;
@@ -408,6 +411,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
         (**self).due(dead).await
+    }
+    async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
+        (**self).tenants(after, limit).await
     }
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
         (**self).beat(beat).await

@@ -9,7 +9,7 @@ use crate::commit::{Commit, CommitError, CommitRef, Committed};
 use crate::document::{Document, DocumentQuery};
 use crate::hints::Hints;
 use crate::run::{Loaded, ProcessId, RunSummary};
-use crate::scope::TenantScope;
+use crate::scope::{TenantId, TenantScope};
 use crate::store::{
     Beat, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded, RunQuery,
     SchemaVersion, Store, StoreError, Sweep, Swept, WaitQuery, WaitRow,
@@ -75,6 +75,9 @@ impl<S: Store> Store for Traced<S> {
     }
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
         noted(shared("due"), self.0.due(dead)).await
+    }
+    async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
+        noted(shared("tenants"), self.0.tenants(after, limit)).await
     }
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
         noted(shared("beat"), self.0.beat(beat)).await

@@ -12,14 +12,14 @@ use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{ActionCall, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
     Cell, CellFilter, CellKey, CellQuery, CellWrite, Document, DocumentOp, DocumentQuery, DocumentWrite, Page,
-    Status, Store, StoreError, TenantScope,
+    Record, RecordQuery, Space, Status, Store, StoreError, TenantScope,
 };
 use tokio::sync::Notify;
 
 use crate::action::ActionError;
 use crate::host::Host;
 use crate::registry::Workflow;
-use crate::start::Start;
+use crate::start::{START, Start, run_of};
 
 /// What an action is given. Clones are the same context.
 #[derive(Clone)]
@@ -34,6 +34,7 @@ struct Shared {
     store: Arc<dyn Store>,
     scope: TenantScope,
     host: Host,
+    is_stateless: bool,
     /// Taken out when the action is over: what is staged after that is nowhere.
     staged: Mutex<Option<Staged>>,
     over: Over,
@@ -68,6 +69,7 @@ impl Cx {
         attempt: u32,
         (store, scope): (Arc<dyn Store>, TenantScope),
         host: Host,
+        is_stateless: bool,
     ) -> Self {
         let staged = Mutex::new(Some(Staged::default()));
         Cx(Arc::new(Shared {
@@ -79,6 +81,7 @@ impl Cx {
             store,
             scope,
             host,
+            is_stateless,
             staged,
             over: Over::default(),
         }))
@@ -190,6 +193,9 @@ impl Cx {
 
     /// Stages an operation on a cell.
     pub fn write(&self, mut write: CellWrite) -> Result<(), ActionError> {
+        if write.key.space == Space::Kv {
+            self.needs_a_store("write to the data store")?;
+        }
         write.by = write.by.or(Some(self.run()));
         self.stage(|staged| staged.cells.push(write))
     }
@@ -211,14 +217,52 @@ impl Cx {
 
     /// Stages a child: it is started with the transition, and its end resolves the wait that the transition leads to.
     pub fn start_child(&self, child: Start) -> Result<(), ActionError> {
+        self.needs_a_store("start a child")?;
+        if child.key.is_some() {
+            return Err(ActionError::new("invalidStart", "a child has its parent instead of a key").finally());
+        }
         self.stage(|staged| staged.children.push(child))
     }
 
     /// Stages a run of its own, started with the transition; it has no parent. Gives its id.
     pub fn start(&self, start: Start) -> Result<RunId, ActionError> {
+        self.needs_a_store("start a run")?;
+        if start.key.is_some() {
+            let why = "a start with a key may find that its run is there: use `start_once`";
+            return Err(ActionError::new("invalidStart", why).finally());
+        }
         let run = start.id.unwrap_or_else(|| RunId::new(self.0.host.ids.next()));
         self.stage(|staged| staged.starts.push((run, start)))?;
         Ok(run)
+    }
+
+    /// The same for a start with a key: gives the id of the run that was started under it, if there is one. If somebody
+    /// else uses the key before this action's result is committed, the action is run once more.
+    pub async fn start_once(&self, start: Start) -> Result<RunId, ActionError> {
+        self.needs_a_store("start a run")?;
+        let Some(key) = start.key.clone() else { return self.start(start) };
+        let same = |(_, other): &&(RunId, Start)| other.key.as_ref() == Some(&key);
+        let staged = self.lock().as_ref().and_then(|staged| staged.starts.iter().find(same).map(|(run, _)| *run));
+        if let Some(run) = staged {
+            return Ok(run);
+        }
+        let query = RecordQuery::Key { operation: START.to_owned(), key, now: self.now() };
+        let known = self.0.store.records(self.0.scope, query).await?.items.into_iter().next();
+        if let Some(Record::Key(record)) = known {
+            return Ok(run_of(record.answer.as_ref())?);
+        }
+        let run = start.id.unwrap_or_else(|| RunId::new(self.0.host.ids.next()));
+        self.stage(|staged| staged.starts.push((run, start)))?;
+        Ok(run)
+    }
+
+    /// A pass that writes nothing down reaches nobody.
+    fn needs_a_store(&self, what: &str) -> Result<(), ActionError> {
+        if !self.0.is_stateless {
+            return Ok(());
+        }
+        let why = format!("a run that is not written down cannot {what}");
+        Err(ActionError::new("stateless", why).finally())
     }
 
     /// Stages a signal to another run of the same tenant; one that has ended does not hear it.
@@ -228,6 +272,7 @@ impl Cx {
         signal: impl Into<Name>,
         payload: &T,
     ) -> Result<(), ActionError> {
+        self.needs_a_store("signal another run")?;
         let (signal, payload) = (signal.into(), json(payload)?);
         self.stage(|staged| staged.signals.push((run, signal, payload)))
     }

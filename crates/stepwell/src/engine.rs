@@ -24,6 +24,7 @@ use crate::signal::{Signal, Signalled};
 use crate::slots::{End, Slot, Slots};
 use crate::standing::Standing;
 use crate::start::{Start, Started};
+use crate::wakes::Wakes;
 
 /// How an engine works. Every field has a default.
 #[derive(Debug, Clone)]
@@ -415,8 +416,12 @@ pub(crate) struct Inner {
     dead: Mutex<Vec<ProcessId>>,
     stopping: AtomicBool,
     abandoned: AtomicBool,
-    /// The earliest time this process knows a run to be due.
-    pub(crate) due: AtomicI64,
+    /// When runs are due that this process knows of.
+    pub(crate) wakes: Wakes,
+    /// Until when this process counts as living.
+    lease_until: AtomicI64,
+    /// Nothing outside is reached from here: the runs are somebody's single passes.
+    pub(crate) is_stateless: bool,
     /// There may be work.
     pub(crate) wake: Notify,
     ended: Notify,
@@ -443,7 +448,9 @@ impl Inner {
             dead: Mutex::default(),
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
-            due: AtomicI64::new(i64::MAX),
+            wakes: Wakes::default(),
+            lease_until: AtomicI64::new(i64::MAX),
+            is_stateless: false,
             wake: Notify::new(),
             ended: Notify::new(),
             over: Notify::new(),
@@ -458,7 +465,8 @@ impl Inner {
     /// The same definitions, actions and guards on another store, on which nothing works by itself.
     pub(crate) fn in_memory(&self, store: Arc<dyn Store>) -> Arc<Inner> {
         let options = Options { max_runs: 1, max_runs_of: BTreeMap::new(), ..self.options.clone() };
-        Arc::new(Inner::new(store, self.host.clone(), options, self.registry.clone()))
+        let inner = Inner::new(store, self.host.clone(), options, self.registry.clone());
+        Arc::new(Inner { is_stateless: true, ..inner })
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
@@ -634,10 +642,18 @@ impl Inner {
 
     /// A run of this process's is due then: the runner looks no later.
     pub(crate) fn look_at(&self, at: Option<Timestamp>) {
-        let Some(at) = at else { return };
-        if self.due.fetch_min(at.micros(), Ordering::AcqRel) > at.micros() {
+        if at.is_some_and(|at| self.wakes.add(at)) {
             self.wake.notify_one();
         }
+    }
+
+    /// Until when this process counts as living.
+    pub(crate) fn lease_until(&self) -> Timestamp {
+        Timestamp::from_micros(self.lease_until.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn prolong(&self, until: Timestamp) {
+        self.lease_until.store(until.micros(), Ordering::Release);
     }
 
     pub(crate) fn is_stored(&self, scope: TenantScope, hash: DefinitionHash) -> bool {

@@ -1,7 +1,7 @@
 //! A process works on a run that it owns: it commits what can be decided, runs the actions that are due, and lets go
 //! of the run when there is nothing more to do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -50,8 +50,6 @@ pub(crate) struct Hold {
     flights: FuturesUnordered<BoxFuture<Option<Landed>>>,
     flying: BTreeMap<ActivationId, Flight>,
     told: Arc<Notify>,
-    /// Keys of runs that an action wants to start and that are there already.
-    pub(crate) known_keys: BTreeSet<String>,
     /// How long the store is given before it is asked again; it grows while the store cannot.
     pause_ms: u64,
     /// When what is next was looked for.
@@ -101,7 +99,6 @@ impl Hold {
             flights: FuturesUnordered::new(),
             flying: BTreeMap::new(),
             told,
-            known_keys: BTreeSet::new(),
             pause_ms: 0,
             looked,
             _pass: pass,
@@ -127,6 +124,11 @@ impl Hold {
             };
             let flow = match todo {
                 Next::Act(_) if self.inner.is_stopping() => self.wind_down().await,
+                // Others may call a process dead whose lease has run out: it begins nothing.
+                Next::Act(_) if now >= self.inner.lease_until() => {
+                    self.pause().await;
+                    Flow::Look
+                }
                 Next::Act(act) => self.launch(*act),
                 Next::Move(next) => self.commit(*next).await,
                 Next::TellChildren => self.tell_children().await,
@@ -365,7 +367,7 @@ fn fly(
 ) -> impl Future<Output = Landed> + Send + use<> {
     let (host, store) = (inner.host.clone(), inner.store.clone());
     let (workflow, snapshot, root) = (standing.workflow.clone(), standing.snapshot.clone(), standing.root);
-    let cx = Cx::new(call.clone(), workflow, snapshot, root, attempt, (store, scope), host.clone());
+    let cx = Cx::new(call.clone(), workflow, snapshot, root, attempt, (store, scope), host.clone(), inner.is_stateless);
     let action = inner.registry.actions.get(&call.action).cloned();
     async move {
         let began = host.now();

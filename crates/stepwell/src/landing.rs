@@ -23,7 +23,6 @@ impl Hold {
     pub(crate) async fn landed(&mut self, landed: Landed) -> Flow {
         self.arrived(landed.call.activation);
         let edition = self.standing.definition().hash();
-        self.known_keys.clear();
         let mut failure = landed.result.as_ref().err().cloned();
         for _ in 0..MAX_TRIES {
             if self.standing.definition().hash() != edition {
@@ -44,10 +43,8 @@ impl Hold {
             let by = By::Owner;
             match self.inner.turn(self.scope, &self.standing, next, &self.flying(), by).await {
                 Ok(turned) => return self.turned(turned),
-                // A run that was started under this key is there: it is not started again.
-                Err(Turnless::Refused(Refused::Done { operation, key, .. })) if operation == START => {
-                    self.known_keys.insert(key);
-                }
+                // Somebody has used a key meanwhile: this try is discarded, and the next one finds the run.
+                Err(Turnless::Refused(Refused::Done { operation, .. })) if operation == START => return Flow::Look,
                 Err(Turnless::Refused(refused)) if failure.is_none() => failure = Some(refusal(&refused)),
                 Err(Turnless::Undecidable(error)) if failure.is_none() => {
                     failure = Some(Failure::new("invalidResult", error.to_string()).finally());
@@ -163,11 +160,7 @@ impl Hold {
             fresh.map_err(|error| cannot_start(&error))?.goes_along(&mut along);
         }
         for (id, start) in &staged.starts {
-            let key = start.key_write(*id).map_err(|error| cannot_start(&error))?;
-            if key.as_ref().is_some_and(|key| self.known_keys.contains(&key.key)) {
-                continue;
-            }
-            along.keys.extend(key);
+            along.keys.extend(start.key_for(*id));
             let fresh = self.inner.fresh(start, *id, None, None).await;
             fresh.map_err(|error| cannot_start(&error))?.goes_along(&mut along);
         }

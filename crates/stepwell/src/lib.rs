@@ -28,6 +28,7 @@ pub mod start;
 pub mod stateless;
 pub mod testing;
 mod turn;
+mod wakes;
 
 pub use action::{Action, ActionError};
 pub use cx::Cx;

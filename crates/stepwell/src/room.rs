@@ -51,13 +51,6 @@ impl Room {
         Some(Pass { permits, starved: self.starved.clone(), freed: self.freed.clone() })
     }
 
-    /// How many runs more there is room for; for a workflow, or for all those without a limit of their own.
-    pub(crate) fn free(&self, workflow: Option<&Name>) -> usize {
-        let all = self.all.available_permits();
-        let own = workflow.and_then(|name| self.by_workflow.get(name)).map(|own| own.available_permits());
-        own.map_or(all, |own| own.min(all))
-    }
-
     /// The workflow has a limit of its own.
     pub(crate) fn limits(&self, workflow: &Name) -> bool {
         self.by_workflow.contains_key(workflow)

@@ -1,7 +1,6 @@
 //! What an engine does beside its calls: it beats, takes the runs that are due, listens for hints and tidies up.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stepwell_core::{Definition, DefinitionHash, Failure, Name, Timestamp};
@@ -21,6 +20,8 @@ use crate::standing::Standing;
 const TAKEN_AT_ONCE: usize = 256;
 /// Rows that one sweep removes.
 const SWEPT_AT_ONCE: u32 = 100;
+/// Tenants that are asked for in one go.
+const TENANTS_AT_ONCE: u32 = 100;
 /// Checkpoints of a schedule that are kept.
 const KEPT_FIRINGS: u64 = 500;
 
@@ -42,13 +43,28 @@ pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// Says that this process lives. An answer that comes after the lease has run out is no use: others may have called it
+/// dead meanwhile. It is another process from then on, and what it worked on belongs to whoever takes it.
 async fn beat(inner: &Inner) -> Result<(), EngineError> {
     let (now, lease_ms) = (inner.host.now(), inner.options.lease_ms);
+    if now >= inner.lease_until() {
+        tracing::warn!("this process was silent for longer than its lease; it gives up what it worked on");
+        inner.reborn();
+        inner.prolong(Timestamp::MAX);
+    }
     let names = inner.renamed();
     let mut dead = Vec::new();
     for process in &names {
         dead = inner.store.beat(Beat { process: *process, now, lease_ms }).await?;
     }
+    let until = now.plus_ms(lease_ms);
+    if inner.host.now() >= inner.lease_until().min(until) {
+        tracing::warn!("a heartbeat took longer than the lease; this process gives up what it worked on");
+        inner.reborn();
+        inner.prolong(Timestamp::MIN);
+        return Ok(());
+    }
+    inner.prolong(until);
     dead.retain(|other| !names.contains(other));
     inner.set_dead(dead);
     if !inner.dead().is_empty() {
@@ -57,26 +73,19 @@ async fn beat(inner: &Inner) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Says that this process lives, three times in a lease. A process that could not say so for as long as its lease is
-/// another one from then on: what it worked on belongs to whoever takes it.
+/// Says that this process lives, three times in a lease.
 async fn heartbeat(inner: Arc<Inner>) {
-    let lease_ms = inner.options.lease_ms;
-    let mut last = inner.host.now();
+    let pause_ms = (inner.options.lease_ms / 3).max(1);
     loop {
-        let next = inner.host.now().plus_ms((lease_ms / 3).max(1));
+        let lost = inner.lease_until() == Timestamp::MIN;
+        let next = inner.host.now().plus_ms(if lost { 1 } else { pause_ms });
         if inner.is_over_by(next).await {
             return;
         }
-        let now = inner.host.now();
-        if now.ms_since(last) >= lease_ms {
-            tracing::warn!("this process was silent for longer than its lease; it gives up what it worked on");
-            inner.reborn();
-        }
         // A hint is not a promise: whoever works on a run for long looks at it now and then.
         inner.tell_all_holders();
-        match beat(&inner).await {
-            Ok(()) => last = now,
-            Err(error) => tracing::warn!(%error, "the heartbeat could not be written"),
+        if let Err(error) = beat(&inner).await {
+            tracing::warn!(%error, "the heartbeat could not be written");
         }
     }
 }
@@ -108,36 +117,29 @@ async fn listen(inner: Arc<Inner>) {
 
 /// Takes runs that are due, as many as there is room for.
 async fn take(inner: Arc<Inner>) {
-    let mut polled = inner.host.now();
+    let mut next = inner.host.now();
+    let freed = inner.room.freed();
     while !inner.is_stopping() {
         let now = inner.host.now();
-        let poll = polled.plus_ms(inner.options.poll_ms);
-        let due = Timestamp::from_micros(inner.due.load(Ordering::Acquire)).min(poll);
+        let due = inner.wakes.next().min(next);
         if due > now {
             tokio::select! {
                 biased;
                 () = inner.wake.notified() => {}
+                // Somebody found no room, and now there is some.
+                () = freed.notified() => next = now,
                 () = inner.host.clock.sleep_until(due) => {}
             }
             continue;
         }
-        polled = now;
         inner.beat_pulse();
+        inner.wakes.forget(now);
         // Nothing is taken under a name that nobody has heard of.
-        if inner.is_in_doubt() && beat(&inner).await.is_err() {
-            inner.due.fetch_min(now.plus_ms(inner.options.poll_ms).micros(), Ordering::AcqRel);
-            inner.is_over_by(now.plus_ms(inner.options.poll_ms)).await;
-            continue;
-        }
-        inner.due.store(i64::MAX, Ordering::Release);
-        let next = round(&inner, now).await;
-        inner.due.fetch_min(next.micros(), Ordering::AcqRel);
-        if inner.room.free(None) == 0 {
-            inner.room.starve();
-            if inner.room.free(None) == 0 {
-                inner.room.freed().notified().await;
-            }
-        }
+        next = if inner.is_in_doubt() && beat(&inner).await.is_err() {
+            now.plus_ms(inner.options.poll_ms)
+        } else {
+            round(&inner, now).await
+        };
     }
 }
 
@@ -202,9 +204,16 @@ async fn claim_for(
     dead: &[ProcessId],
     now: Timestamp,
 ) -> Result<usize, EngineError> {
-    let room = inner.room.free(workflow).min(TAKEN_AT_ONCE);
-    let mut passes: Vec<Pass> = (0..room).map_while(|_| inner.room.enter_as(workflow)).collect();
-    if passes.is_empty() || definitions.is_empty() {
+    if definitions.is_empty() {
+        return Ok(0);
+    }
+    let mut passes: Vec<Pass> = (0..TAKEN_AT_ONCE).map_while(|_| inner.room.enter_as(workflow)).collect();
+    if passes.is_empty() {
+        inner.room.starve();
+        // Room that was freed before the word went out is found here.
+        passes.extend(inner.room.enter_as(workflow));
+    }
+    if passes.is_empty() {
         return Ok(0);
     }
     let claim = Claim {
@@ -220,6 +229,10 @@ async fn claim_for(
     }
     let loaded = claimed?;
     let taken = loaded.len();
+    if taken == passes.len() {
+        // There may be more than there was room for.
+        inner.room.starve();
+    }
     for loaded in loaded {
         let Some(pass) = passes.pop() else { break };
         match Standing::new(&inner.registry, loaded.clone()) {
@@ -297,12 +310,21 @@ async fn upkeep(inner: Arc<Inner>) {
         if inner.is_over_by(next).await || inner.is_stopping() {
             return;
         }
-        let tenants: Vec<_> = inner.lock_tenants().iter().copied().collect();
-        for tenant in tenants {
-            if let Err(error) = tidy(&inner, TenantScope::vouched(tenant)).await {
-                tracing::warn!(%error, "tidying up came to nothing");
-            }
+        if let Err(error) = tidy_all(&inner).await {
+            tracing::warn!(%error, "tidying up came to nothing");
         }
+    }
+}
+
+async fn tidy_all(inner: &Inner) -> Result<(), EngineError> {
+    let mut after = None;
+    loop {
+        let tenants = inner.store.tenants(after, TENANTS_AT_ONCE).await?;
+        let Some(last) = tenants.last().copied() else { return Ok(()) };
+        for tenant in tenants {
+            tidy(inner, TenantScope::vouched(tenant)).await?;
+        }
+        after = Some(last);
     }
 }
 

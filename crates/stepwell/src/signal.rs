@@ -73,13 +73,13 @@ impl Signal {
         self
     }
 
-    fn payload(&self) -> Result<Value, EngineError> {
+    pub(crate) fn payload(&self) -> Result<Value, EngineError> {
         self.brings.clone().map_err(|why| {
             EngineError::Invalid(format!("the payload of `{}` cannot be written as JSON: {why}", self.name))
         })
     }
 
-    fn key(&self, run: RunId, payload: &Value, came_to: Signalled) -> Option<KeyWrite> {
+    pub(crate) fn key(&self, run: RunId, payload: &Value, came_to: Signalled) -> Option<KeyWrite> {
         let request = json!([self.name, payload]).to_string();
         self.id.as_ref().map(|id| KeyWrite {
             operation: format!("signal:{run}"),
@@ -130,15 +130,14 @@ impl Inner {
             let why = "a start that may turn out to be a signal needs a key: it says which run is meant";
             return Err(EngineError::Invalid(why.to_owned()));
         };
-        let payload = signal.payload()?;
         for _ in 0..MAX_TRIES {
             let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.host.now() };
             let known = self.store.records(scope, query).await?.items.into_iter().next();
             let Some(Record::Key(record)) = known else {
-                match self.start(scope, start, Some((&signal.name, &payload))).await {
+                match self.start(scope, start, Some(signal)).await {
                     Ok(started) if started.is_new => return Ok(started),
                     // Somebody else has begun it meanwhile: then it is signalled.
-                    Ok(_) | Err(EngineError::KeyReused { .. }) => continue,
+                    Ok(_) => continue,
                     Err(error) => return Err(error),
                 }
             };
@@ -208,6 +207,11 @@ impl Inner {
         Ok(Signalled::Taken)
     }
 
+    /// How long a signal is kept.
+    pub(crate) fn kept_ms(&self, signal: &Signal) -> u64 {
+        signal.kept_ms.unwrap_or(self.options.signal_kept_ms)
+    }
+
     async fn keep(
         &self,
         scope: TenantScope,
@@ -217,8 +221,8 @@ impl Inner {
     ) -> Result<Signalled, Turnless> {
         let now = self.host.now();
         let says = Says::Signal { name: signal.name.clone(), payload: payload.clone() };
-        let kept_ms = signal.kept_ms.unwrap_or(self.options.signal_kept_ms);
-        let mut along = Along { send: vec![says.kept(run, now.plus_ms(kept_ms))], ..Along::default() };
+        let until = now.plus_ms(self.kept_ms(signal));
+        let mut along = Along { send: vec![says.kept(run, until)], ..Along::default() };
         along.keys.extend(signal.key(run, payload, Signalled::Kept));
         self.apply(scope, self.commit_of(scope, along, now)).await?;
         self.tell_holder(run);

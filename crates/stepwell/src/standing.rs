@@ -98,7 +98,7 @@ impl Standing {
 
     /// Its time has not come.
     pub(crate) fn is_pending(&self, now: Timestamp) -> bool {
-        self.snapshot.version() == 0 && self.snapshot.created_at() > now
+        self.snapshot.created_at() > now
     }
 }
 

@@ -17,6 +17,7 @@ use crate::error::EngineError;
 use crate::ledger::{ChildNote, Ledger};
 use crate::look::Next;
 use crate::post::Says;
+use crate::signal::{Signal, Signalled};
 use crate::registry::Workflow;
 use crate::standing::{Along, Flying, Standing};
 use crate::turn::{Turned, Turnless, open_waits_of, tell_parent};
@@ -122,8 +123,8 @@ impl Start {
     }
 
     /// The record of its key: the same key with another request is an error.
-    fn key_for(&self, run: RunId, first: Option<(&Name, &Value)>) -> Option<KeyWrite> {
-        let asked = json!([self.workflow, self.input.as_ref().ok(), first]).to_string();
+    pub(crate) fn key_for(&self, run: RunId) -> Option<KeyWrite> {
+        let asked = json!([self.workflow, self.input.as_ref().ok()]).to_string();
         self.key.as_ref().map(|key| KeyWrite {
             operation: START.to_owned(),
             key: key.clone(),
@@ -131,14 +132,6 @@ impl Start {
             answer: run.to_string().into(),
             lives: Lives::WithRun(run),
         })
-    }
-
-    /// The same for a run that an action starts.
-    pub(crate) fn key_write(&self, run: RunId) -> Result<Option<KeyWrite>, EngineError> {
-        match &self.key {
-            Some(key) if key.is_empty() => Err(EngineError::Invalid("a key is not empty".to_owned())),
-            _ => Ok(self.key_for(run, None)),
-        }
     }
 }
 
@@ -250,7 +243,7 @@ impl Inner {
         self: &Arc<Self>,
         scope: TenantScope,
         wanted: &Start,
-        first: Option<(&Name, &Value)>,
+        first: Option<&Signal>,
     ) -> Result<Started, EngineError> {
         let workflow = self.workflow(&wanted.workflow)?;
         let run = wanted.id.unwrap_or_else(|| RunId::new(self.host.ids.next()));
@@ -258,12 +251,14 @@ impl Inner {
         let owner = pass.as_ref().map(|_| self.process());
         let Fresh { new, mut standing, next } = self.fresh(wanted, run, None, owner).await?;
         let mut along = Along { definitions: vec![workflow.clone()], ..Along::default() };
-        if let Some((name, payload)) = first {
-            self.check_signal(&standing, name, payload).await?;
-            let says = Says::Signal { name: name.clone(), payload: payload.clone() };
-            along.send.push(says.kept(run, self.host.now().plus_ms(self.options.signal_kept_ms)));
+        if let Some(signal) = first {
+            let payload = signal.payload()?;
+            self.check_signal(&standing, &signal.name, &payload).await?;
+            let says = Says::Signal { name: signal.name.clone(), payload: payload.clone() };
+            along.send.push(says.kept(run, self.host.now().plus_ms(self.kept_ms(signal))));
+            along.keys.extend(signal.key(run, &payload, Signalled::Kept));
         }
-        along.keys.extend(wanted.key_for(run, first));
+        along.keys.extend(wanted.key_for(run));
         let owned = new.owner.is_some();
         along.create.push(new);
         let handle = Run::new(self.clone(), scope, run, true);

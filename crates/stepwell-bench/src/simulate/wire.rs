@@ -9,7 +9,7 @@ use stepwell_core::RunId;
 use stepwell_store::{
     Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
     HistoryQuery, HistoryRow, Hints, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
-    RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantScope, WaitQuery, WaitRow,
+    RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
 
@@ -168,6 +168,11 @@ impl Store for Wire {
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
         let memory = self.world.memory.clone();
         self.call(async move { memory.due(dead).await }).await
+    }
+
+    async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.tenants(after, limit).await }).await
     }
 
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {

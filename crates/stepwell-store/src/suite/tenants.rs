@@ -69,6 +69,16 @@ cases! { tenants as __suite_tenants;
     }
 
     /// D11: no write of one tenant reaches a row of the other.
+    async fn tenants_that_have_anything_are_listed_page_by_page(store: &Shared) {
+        assert_eq!(store.tenants(None, 10).await, Ok(Vec::new()), "nobody is there yet");
+        furnished(store, &Make::default()).await;
+        let (one, two) = (ONE.tenant(), TWO.tenant());
+        assert_eq!(store.tenants(None, 10).await, Ok(vec![one, two]));
+        assert_eq!(store.tenants(None, 1).await, Ok(vec![one]));
+        assert_eq!(store.tenants(Some(one), 10).await, Ok(vec![two]));
+        assert_eq!(store.tenants(Some(two), 10).await, Ok(Vec::new()));
+    }
+
     async fn a_tenants_writes_stay_its_own(store: &Shared) {
         let make = Make::new();
         let heads = furnished(store, &make).await;

@@ -226,6 +226,7 @@ impl Store for Watched {
         history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
         documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
         records(scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
+        tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
         migrate() -> Result<SchemaVersion, StoreError>;
     }
 }

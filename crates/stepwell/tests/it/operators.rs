@@ -790,3 +790,53 @@ async fn the_timers_of_a_fork_fire_at_their_time() {
     office.engine.advance(Duration::from_secs(1)).await;
     assert_eq!(status(&forked).await, Status::Completed);
 }
+
+/// Messages that nobody takes now are no reason to look at a run again and again.
+#[tokio::test]
+async fn a_run_that_stands_still_with_signals_in_its_inbox_costs_nothing() {
+    let office = Office::open(Mood::Fails).await;
+    let (failed, suspended) = (office.reviewed().await, office.start("claim").await);
+    office.command(&suspended, Command::Suspend).await;
+    let start = Start::new("claim").input(&json!({"sum": 1})).after(Duration::from_secs(86_400));
+    let pending = office.engine.start(start).await.unwrap();
+    let waiting = office.start("claim").await;
+    for run in [&failed, &suspended, &pending] {
+        assert_eq!(run.signal(Signal::new("WITHDRAW")).await.unwrap(), Signalled::Kept);
+    }
+    assert_eq!(waiting.signal(Signal::new("PAY")).await.unwrap(), Signalled::Kept);
+    office.engine.settle().await;
+    office.watched.commits();
+    office.watched.loads();
+    office.engine.advance(Duration::from_secs(3_600)).await;
+    assert_eq!((office.watched.commits(), office.watched.loads()), (vec![], 0));
+}
+
+#[tokio::test]
+async fn a_run_with_many_documents_can_be_forked() {
+    let definition = Spec::new("file").wait("open", "GO").step("filled").end("closed").signal("GO").signal("CLOSE");
+    let definition = definition
+        .transition(Transition::new("fill", "open", "filled").action("fill"))
+        .on_signal("close", "filled", "CLOSE", "closed")
+        .build()
+        .unwrap();
+    let fill = |cx: Cx| async move {
+        (0..450).try_for_each(|number| cx.put_document(format!("{number:03}"), "note", &number, &[]))
+    };
+    let engine = TestEngine::start(|b| b.workflow(definition).action("fill", fill)).await.unwrap();
+    let run = engine.start(Start::new("file")).await.unwrap();
+    run.signal(Signal::new("GO")).await.unwrap();
+    engine.settle().await;
+    let forked = engine.fork(run.id(), 2, &Operator::default()).await.unwrap();
+    let query = DocumentQuery {
+        run: forked.id(),
+        at: None,
+        key: None,
+        kind: None,
+        tag: None,
+        limit: 1_000,
+        cursor: None,
+    };
+    let found = engine.store().documents(engine.scope(), query).await.unwrap().items;
+    assert_eq!(found.len(), 450);
+    assert!(found.iter().zip(0..).all(|(document, number)| document.key == format!("{number:03}")), "in their order");
+}

@@ -14,11 +14,14 @@ use super::super::trace::Trace;
 use super::moves::due;
 use super::{Applied, Oracle, Shadow};
 
-/// A death is counted also if something else was committed before the next try.
+/// A death is counted once, also if something else was committed before the next try.
 const EVERY_DEATH_COUNTS: bool = false;
 
 /// A process whose lease has run out begins nothing more.
 const ONLY_OWNERS_BEGIN: bool = false;
+
+/// A process works on a run once at a time.
+const NEVER_HELD_TWICE: bool = false;
 
 /// A try as the action knows it.
 pub(crate) struct Tried {
@@ -153,7 +156,7 @@ impl Oracle {
             if earlier.tried.transition != *transition {
                 continue;
             }
-            if earlier.ended.is_none() && earlier.tried.process == *process && earlier.fence == fence {
+            if NEVER_HELD_TWICE && earlier.ended.is_none() && earlier.tried.process == *process && earlier.fence == fence {
                 return Err(format!("{name}: `{transition}` runs twice at once in p{process}"));
             }
             if earlier.committed && fence.is_some() {
@@ -267,7 +270,7 @@ impl Oracle {
         let allowed = match (code, shadow.flow.name) {
             ("scripted", "mended") => true,
             ("scripted", "child") => shadow.snapshot.context()["fails"] == true,
-            ("crashed", _) => deaths >= u64::from(self.settings.max_crashes),
+            ("crashed", _) => !EVERY_DEATH_COUNTS || deaths >= u64::from(self.settings.max_crashes),
             _ => false,
         };
         tally.crash_limits += u64::from(code == "crashed");

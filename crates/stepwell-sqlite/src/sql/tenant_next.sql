@@ -1,0 +1,7 @@
+-- The next tenant that has runs, cells or keys. Spans tenants, and shows only the tenant.
+select min(tenant)
+  from (select min(tenant) as tenant from runs where tenant > ?1
+        union all
+        select min(tenant) from cells where tenant > ?1
+        union all
+        select min(tenant) from idempotency where tenant > ?1)

@@ -1,0 +1,751 @@
+//! Anyone decides, only the owner acts; who dies is replaced, who cannot serve a run leaves it alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepwell::core::retry::Retry;
+use stepwell::core::spec::{Guard, Join, Place, Quorum, Transition};
+use stepwell::core::{Definition, RunId, Spec};
+use stepwell::engine::Builder;
+use stepwell::store::{MemoryStore, Status, Store};
+use stepwell::testing::{BEGINS, TestEngine};
+use stepwell::{ActionError, Command, Cx, EngineError, ManualClock, Operator, Signal, Signalled, Start};
+use stepwell_sqlite::SqliteStore;
+
+use crate::kit::{
+    Fate, LEASE_MS, Watched, context, error_code, ground, mortal, places, settle, soon, status, version, words,
+};
+use crate::world::{Gate, Script, cell, desk, freezable, increment, job, pair, row, saved};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// When a process that has died has been noticed for certain.
+const NOTICED: Duration = Duration::from_millis(LEASE_MS + LEASE_MS / 3);
+
+fn worker(definition: Definition, script: &Script) -> impl FnOnce(Builder) -> Builder + use<> {
+    let action = script.action();
+    move |engine| engine.workflow(definition).action("work", action)
+}
+
+fn gated(definition: Definition, gate: &Gate) -> impl FnOnce(Builder) -> Builder + use<> {
+    let action = gate.action();
+    move |engine| engine.workflow(definition).action("work", action)
+}
+
+/// Three steps, each of which adds 1 to a cell and notes where it was.
+fn three() -> Definition {
+    let step = |id: &str, from: &str, to: &str| {
+        Transition::new(id, from, to).action_with(saved("work", &format!("after_{from}")))
+    };
+    Spec::new("three")
+        .step("a")
+        .step("b")
+        .step("c")
+        .end("d")
+        .transition(step("ab", "a", "b"))
+        .transition(step("bc", "b", "c"))
+        .transition(step("cd", "c", "d"))
+        .build()
+        .unwrap()
+}
+
+/// The action of those steps.
+async fn note(cx: Cx) -> Result<Value, ActionError> {
+    cx.write(increment("count"))?;
+    Ok(json!(cx.transition()))
+}
+
+async fn is_whole(engine: &TestEngine, run: RunId) {
+    let run = engine.run(run);
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(cell(engine, "count").await, Some(json!(3)), "each step is written once");
+    assert_eq!(context(&run).await, json!({"after_a": "ab", "after_b": "bc", "after_c": "cd"}));
+    assert_eq!(words(engine, run.id()).await, ["__start", "__auto:ab", "__auto:bc", "__auto:cd"]);
+}
+
+// After a crash.
+
+#[tokio::test]
+async fn after_a_crash_under_an_action_another_process_goes_on_from_the_last_checkpoint() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    gate.open(1);
+    let (first, tasks) = mortal(store.clone(), &clock, gated(three(), &gate)).await;
+    let run = first.start(Start::new("three")).await.unwrap().id();
+    first.settle().await;
+    assert_eq!((gate.inside(), version(&first.run(run)).await), (1, 1));
+    let key = format!("{run}-2");
+    tasks.kill().await;
+    assert_eq!(gate.dropped(), 1);
+    let script = Script::good();
+    let (second, _tasks) = mortal(store, &clock, worker(three(), &script)).await;
+    second.advance(Duration::from_millis(LEASE_MS - 1)).await;
+    assert_eq!(script.calls(), [], "the first may still live");
+    second.advance(Duration::from_millis(LEASE_MS / 3 + 1)).await;
+    let calls = script.calls();
+    let tried: Vec<_> = calls.iter().map(|call| (call.transition.as_str(), call.attempt)).collect();
+    assert_eq!(tried, [("bc", 2), ("cd", 1)], "what is committed is not done again");
+    assert_eq!(calls[0].key, key, "every try has the same key");
+    assert_eq!(status(&second.run(run)).await, Status::Completed);
+}
+
+/// A process dies at one of its commits: it never arrives, or it arrives and nobody hears of it.
+async fn dies_at(commit: usize, fate: Fate) {
+    let (memory, clock) = ground();
+    let store = Watched::new(memory.clone());
+    let (first, tasks) =
+        mortal(store.clone(), &clock, |engine| engine.workflow(three()).action("work", note)).await;
+    let mut left = commit;
+    store.rule(move |_| {
+        left = left.wrapping_sub(1);
+        match left {
+            usize::MAX => fate,
+            // From there on nothing is heard of it any more.
+            left if left > commit => Fate::Hangs,
+            _ => Fate::Arrives,
+        }
+    });
+    let run = first.start(Start::new("three")).await.unwrap().id();
+    first.settle().await;
+    tasks.kill().await;
+    let (second, _tasks) = mortal(memory, &clock, |engine| engine.workflow(three()).action("work", note)).await;
+    second.advance(NOTICED).await;
+    is_whole(&second, run).await;
+}
+
+#[tokio::test]
+async fn after_a_crash_at_any_commit_every_step_is_done_and_written_once() {
+    for commit in 1..=3 {
+        dies_at(commit, Fate::Hangs).await;
+        dies_at(commit, Fate::AnswerLost).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_looked_up_and_nothing_is_written_twice() {
+    for lost in 0..=3_usize {
+        let (memory, clock) = ground();
+        let store = Watched::new(memory);
+        let (engine, _tasks) =
+            mortal(store.clone(), &clock, |engine| engine.workflow(three()).action("work", note)).await;
+        let mut left = lost;
+        store.rule(move |_| {
+            left = left.wrapping_sub(1);
+            if left == usize::MAX { Fate::AnswerLost } else { Fate::Arrives }
+        });
+        let run = engine.start(Start::new("three")).await.unwrap().id();
+        engine.advance(SECOND).await;
+        is_whole(&engine, run).await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_dies_in_the_pause_before_a_retry_is_not_waited_for() {
+    let (store, clock) = ground();
+    let definition = || job(|work| work.retry(Retry { attempts: 1, delay_ms: 2_000, ..Retry::default() }));
+    let (first, tasks) = mortal(store.clone(), &clock, worker(definition(), &Script::bad())).await;
+    let run = first.start(Start::new("job")).await.unwrap().id();
+    first.settle().await;
+    tasks.kill().await;
+    let script = Script::good();
+    let (second, _tasks) = mortal(store, &clock, worker(definition(), &script)).await;
+    second.advance(2 * SECOND).await;
+    assert_eq!(status(&second.run(run)).await, Status::Completed);
+    let call = script.calls()[0].clone();
+    assert_eq!((call.at, call.attempt), (BEGINS.plus_ms(2_000), 2));
+}
+
+#[tokio::test]
+async fn a_timer_fires_for_whoever_is_there_when_it_is_due() {
+    let (store, clock) = ground();
+    let definition = || {
+        let ring = Transition::new("ring", "asleep", "awake").after_ms(60_000).action("work");
+        Spec::new("alarm").step("asleep").end("awake").transition(ring).build().unwrap()
+    };
+    let (first, tasks) = mortal(store.clone(), &clock, worker(definition(), &Script::bad())).await;
+    let run = first.start(Start::new("alarm")).await.unwrap().id();
+    first.settle().await;
+    tasks.kill().await;
+    let script = Script::good();
+    let (second, _tasks) = mortal(store, &clock, worker(definition(), &script)).await;
+    second.advance(60 * SECOND).await;
+    assert_eq!((status(&second.run(run)).await, script.calls()[0].at), (Status::Completed, BEGINS.plus_ms(60_000)));
+}
+
+/// Is true before long; a store with threads of its own cannot be waited for otherwise.
+async fn eventually(what: impl AsyncFn() -> bool) {
+    for _ in 0..2_000 {
+        if what().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("it did not come true");
+}
+
+#[tokio::test]
+async fn on_sqlite_a_run_goes_on_when_its_file_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let clock = ManualClock::new(BEGINS);
+    let gate = Gate::new();
+    gate.open(1);
+    let act = {
+        let gate = gate.clone();
+        move |cx: Cx| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                note(cx).await
+            }
+        }
+    };
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).unwrap());
+    let (first, tasks) = mortal(store, &clock, |engine| engine.workflow(three()).action("work", act)).await;
+    let run = first.start(Start::new("three")).await.unwrap().id();
+    eventually(async || gate.inside() == 1 && gate.began() == 2).await;
+    tasks.kill().await;
+    drop(first);
+    eventually(async || SqliteStore::open(&path).is_ok()).await;
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).unwrap());
+    let (second, _tasks) = mortal(store, &clock, |engine| engine.workflow(three()).action("work", note)).await;
+    eventually(async || status(&second.run(run)).await == Status::Completed).await;
+    is_whole(&second, run).await;
+    assert_eq!(second.now(), BEGINS, "whoever had the file is known to be dead: no lease is waited for");
+}
+
+// Anyone decides, only the owner acts.
+
+#[tokio::test]
+async fn a_signal_that_moves_another_branch_does_not_lose_the_result_of_an_action() {
+    let gate = Gate::new();
+    let engine = TestEngine::start(gated(pair().build().unwrap(), &gate)).await.unwrap();
+    let run = engine.start(Start::new("pair")).await.unwrap();
+    engine.settle().await;
+    let owner = run.view().await.unwrap().owner;
+    assert!(owner.is_some());
+    assert_eq!(run.signal(Signal::new("NEXT")).await.unwrap(), Signalled::Taken);
+    engine.settle().await;
+    assert_eq!((version(&run).await, gate.dropped(), gate.inside()), (1, 0, 1));
+    assert_eq!(run.view().await.unwrap().owner, owner, "whoever decides does not take the run away");
+    gate.open(1);
+    engine.settle().await;
+    assert_eq!((status(&run).await, gate.began()), (Status::Completed, 1));
+    assert_eq!(words(&engine, run.id()).await, ["__start", "NEXT", "__auto:work", "__auto:finish"]);
+}
+
+#[tokio::test]
+async fn another_process_may_decide_while_the_owner_acts() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let definition = Spec::new("pair")
+        .fork("split", ["left", "right"])
+        .step("left")
+        .step("right")
+        .step("later")
+        .join("both", Quorum::All, ["left", "later"])
+        .end("done")
+        .signal("NEXT")
+        .transition(Transition::new("l", "left", "both").action("work"))
+        .on_signal("next", "right", "NEXT", "later")
+        .transition(Transition::new("r", "later", "both").action("other"))
+        .auto("finish", "both", "done")
+        .build()
+        .unwrap();
+    let (mine, theirs) = (Script::good(), Script::good());
+    let first = gated(definition.clone(), &gate);
+    let (mine_too, theirs_too) = (mine.action(), theirs.action());
+    let (first, _first) = mortal(store.clone(), &clock, |engine| first(engine).action("other", mine_too)).await;
+    let second = gated(definition, &gate);
+    let (second, _second) = mortal(store, &clock, |engine| second(engine).action("other", theirs_too)).await;
+    let run = first.start(Start::new("pair")).await.unwrap();
+    first.settle().await;
+    assert_eq!(second.signal(run.id(), Signal::new("NEXT")).await.unwrap(), Signalled::Taken);
+    settle(&[&first, &second]).await;
+    assert_eq!((mine.calls().len(), theirs.calls().len()), (1, 0), "the owner acts on what others have decided");
+    gate.open(1);
+    settle(&[&first, &second]).await;
+    assert_eq!((status(&run).await, gate.began()), (Status::Completed, 1));
+}
+
+#[tokio::test]
+async fn of_many_processes_one_runs_each_action() {
+    let (store, clock) = ground();
+    let act = |cx: Cx| async move {
+        tokio::task::yield_now().await;
+        cx.write(increment("count"))
+    };
+    let mut engines = Vec::new();
+    for _ in 0..3 {
+        let build = |engine: Builder| engine.workflow(job(|work| work)).action("work", act);
+        engines.push(mortal(store.clone(), &clock, build).await);
+    }
+    let mut runs = Vec::new();
+    for number in 0..60 {
+        runs.push(engines[number % 3].0.start(Start::new("job").after(SECOND)).await.unwrap());
+    }
+    engines[0].0.advance(SECOND).await;
+    let all: Vec<_> = engines.iter().map(|(engine, _)| engine).collect();
+    settle(&all).await;
+    for run in &runs {
+        assert_eq!((status(run).await, version(run).await), (Status::Completed, 1));
+    }
+    assert_eq!(cell(all[0], "count").await, Some(json!(60)));
+}
+
+#[tokio::test]
+async fn the_action_of_a_cancelled_run_is_dropped_and_its_result_is_nowhere() {
+    let gate = Gate::new();
+    let act = gate.and(|cx| {
+        cx.write(increment("count"))?;
+        Ok(Value::Null)
+    });
+    let engine = TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.settle().await;
+    engine.cancel(run.id()).await.unwrap();
+    engine.settle().await;
+    assert_eq!((gate.inside(), gate.dropped()), (0, 1));
+    gate.open(5);
+    engine.settle().await;
+    assert_eq!((status(&run).await, cell(&engine, "count").await), (Status::Cancelled, None));
+    assert_eq!(words(&engine, run.id()).await, ["__start", "__operator:cancel"]);
+}
+
+#[tokio::test]
+async fn a_cancellation_through_another_process_ends_the_owners_action() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let (first, _first) = mortal(store.clone(), &clock, gated(job(|work| work), &gate)).await;
+    let (second, _second) = mortal(store, &clock, gated(job(|work| work), &gate)).await;
+    let run = first.start(Start::new("job")).await.unwrap();
+    first.settle().await;
+    second.cancel(run.id()).await.unwrap();
+    settle(&[&first, &second]).await;
+    assert_eq!((gate.began(), gate.dropped(), status(&run).await), (1, 1, Status::Cancelled));
+}
+
+#[tokio::test]
+async fn an_action_whose_run_has_ended_by_another_branch_is_dropped() {
+    let gate = Gate::new();
+    let definition = pair().end("over").signal("OVER").on_signal("over", "right", "OVER", "over").build().unwrap();
+    let engine = TestEngine::start(gated(definition, &gate)).await.unwrap();
+    let run = engine.start(Start::new("pair")).await.unwrap();
+    engine.settle().await;
+    run.signal(Signal::new("OVER")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, gate.dropped()), (Status::Completed, 1));
+    assert_eq!(words(&engine, run.id()).await, ["__start", "OVER"]);
+}
+
+#[tokio::test]
+async fn an_action_whose_branch_has_ended_is_dropped_and_the_run_goes_on() {
+    let gate = Gate::new();
+    let act = gate.and(|cx| {
+        cx.write(increment("count"))?;
+        Ok(Value::Null)
+    });
+    let first_of = |of: [&str; 2]| {
+        Place::Join(Join { of: of.map(Into::into).into(), quorum: Quorum::Any, cancel_rest: true })
+    };
+    let definition = Spec::new("race")
+        .fork("split", ["left", "right"])
+        .step("left")
+        .step("right")
+        .place("first", first_of(["left", "right"]))
+        .wait("then", "DONE")
+        .end("done")
+        .signal("NEXT")
+        .signal("DONE")
+        .transition(Transition::new("l", "left", "first").action("work"))
+        .on_signal("r", "right", "NEXT", "first")
+        .auto("on", "first", "then")
+        .auto("finish", "then", "done")
+        .build()
+        .unwrap();
+    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
+    let run = engine.start(Start::new("race")).await.unwrap();
+    engine.settle().await;
+    run.signal(Signal::new("NEXT")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((gate.inside(), gate.dropped()), (0, 1));
+    let view = run.view().await.unwrap();
+    assert_eq!((view.status, view.owner, places(&run).await), (Status::Waiting, None, vec!["then".into()]));
+    run.signal(Signal::new("DONE")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, cell(&engine, "count").await), (Status::Completed, None));
+}
+
+#[tokio::test]
+async fn an_action_whose_activation_was_moved_away_is_dropped() {
+    let gate = Gate::new();
+    let definition = crate::world::job_spec(|work| work).wait("aside", "GO").signal("GO");
+    let definition = definition.auto("back", "aside", "todo").on_signal("aside", "todo", "GO", "aside");
+    let engine = TestEngine::start(gated(definition.build().unwrap(), &gate)).await.unwrap();
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.settle().await;
+    let aside = Command::Move { activation: None, to: "aside".into() };
+    engine.operate(run.id(), aside, &Operator::named("ada")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((gate.began(), gate.dropped(), status(&run).await), (1, 1, Status::Waiting));
+    run.signal(Signal::new("GO")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(gate.inside(), 1, "it is another activation of the same place: a new action");
+    gate.open(1);
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_run_that_is_suspended_while_its_action_runs_keeps_the_result() {
+    let gate = Gate::new();
+    let engine = TestEngine::start(gated(three(), &gate)).await.unwrap();
+    let run = engine.start(Start::new("three")).await.unwrap();
+    engine.settle().await;
+    engine.operate(run.id(), Command::Suspend, &Operator::named("ada")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((gate.inside(), status(&run).await), (1, Status::Suspended));
+    gate.open(3);
+    engine.settle().await;
+    assert_eq!((status(&run).await, version(&run).await, gate.began()), (Status::Suspended, 1, 1));
+    engine.operate(run.id(), Command::Resume, &Operator::named("ada")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, gate.began()), (Status::Completed, 3));
+}
+
+/// Two processes and a run whose action waits at a gate of each; the first has been frozen, and the second has taken over.
+async fn taken_over() -> (TestEngine, TestEngine, crate::world::Ice, RunId, Gate, Gate) {
+    let (store, clock) = ground();
+    let (old, new) = (Gate::new(), Gate::new());
+    let says = |gate: &Gate, who: &'static str| {
+        let act = gate.and(move |cx| {
+            cx.write(increment("count"))?;
+            Ok(json!(who))
+        });
+        let work = Transition::new("work", "todo", "done").action_with(saved("work", "by"));
+        let definition = Spec::new("job").step("todo").end("done").transition(work).build().unwrap();
+        move |engine: Builder| engine.workflow(definition).action("work", act)
+    };
+    let (first, ice) = freezable(store.clone(), &clock, says(&old, "old")).await;
+    let run = first.start(Start::new("job")).await.unwrap().id();
+    first.settle().await;
+    let (second, _ice) = freezable(store, &clock, says(&new, "new")).await;
+    ice.freeze();
+    second.advance(NOTICED).await;
+    assert_eq!((old.inside(), new.inside()), (1, 1), "the old owner does not know yet that it is one");
+    (first, second, ice, run, old, new)
+}
+
+#[tokio::test]
+async fn the_result_of_an_owner_that_was_frozen_for_too_long_is_discarded() {
+    let (first, second, ice, run, old, new) = taken_over().await;
+    new.open(1);
+    second.settle().await;
+    assert_eq!(status(&second.run(run)).await, Status::Completed);
+    old.open(1);
+    ice.thaw();
+    settle(&[&first, &second]).await;
+    assert_eq!(context(&second.run(run)).await, json!({"by": "new"}));
+    assert_eq!(cell(&second, "count").await, Some(json!(1)));
+    assert_eq!((words(&second, run).await.len(), old.inside()), (2, 0), "the old worker has stopped");
+}
+
+#[tokio::test]
+async fn a_frozen_owner_that_comes_back_first_is_fenced_all_the_same() {
+    let (first, second, ice, run, old, new) = taken_over().await;
+    old.open(1);
+    ice.thaw();
+    settle(&[&first, &second]).await;
+    assert_eq!((old.inside(), new.inside(), new.dropped()), (0, 1, 0));
+    assert_eq!((version(&second.run(run)).await, cell(&second, "count").await), (0, None));
+    new.open(1);
+    settle(&[&first, &second]).await;
+    assert_eq!(context(&second.run(run)).await, json!({"by": "new"}));
+    assert_eq!(cell(&second, "count").await, Some(json!(1)));
+    old.open(1);
+    let again = first.start(Start::new("job")).await.unwrap();
+    settle(&[&first, &second]).await;
+    assert_eq!(status(&again).await, Status::Completed, "it goes on as another process");
+}
+
+#[tokio::test]
+async fn an_owner_that_was_frozen_for_less_than_its_lease_loses_nothing() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let (first, ice) = freezable(store.clone(), &clock, gated(job(|work| work), &gate)).await;
+    let run = first.start(Start::new("job")).await.unwrap();
+    first.settle().await;
+    let (second, _ice) = freezable(store, &clock, gated(job(|work| work), &gate)).await;
+    ice.freeze();
+    second.advance(Duration::from_millis(LEASE_MS - 1)).await;
+    ice.thaw();
+    gate.open(1);
+    settle(&[&first, &second]).await;
+    second.advance(NOTICED).await;
+    assert_eq!((status(&run).await, gate.began(), gate.dropped()), (Status::Completed, 1, 0));
+}
+
+// Only runs that the process can serve.
+
+fn unrelated() -> Definition {
+    let tick = Transition::new("tick", "a", "b").after_ms(10_000);
+    Spec::new("unrelated").step("a").end("b").transition(tick).build().unwrap()
+}
+
+/// A run whose process is gone, in a store.
+async fn orphan(definition: Definition) -> (Arc<MemoryStore>, ManualClock, RunId) {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let build = gated(definition.clone(), &gate);
+    let build = |engine: Builder| build(engine).guard("open", |_| async { true });
+    let (engine, tasks) = mortal(store.clone(), &clock, build).await;
+    let run = engine.start(Start::new(definition.name().clone())).await.unwrap().id();
+    engine.settle().await;
+    tasks.kill().await;
+    (store, clock, run)
+}
+
+#[tokio::test]
+async fn a_run_that_nobody_can_serve_stays_as_it_is_and_is_not_tried_hot() {
+    let guarded = |work: Transition| work.guard(Guard::named("open"));
+    for (definition, has_action) in [(job(|work| work), false), (job(guarded), true)] {
+        let (memory, clock, run) = orphan(definition).await;
+        let store = Watched::new(memory);
+        let (engine, _tasks) = mortal(store.clone(), &clock, |engine| {
+            let engine = engine.workflow(unrelated()).with(|options| options.poll_ms = 1_000);
+            if has_action { engine.action("work", |_: Cx| async { Ok::<_, ActionError>(()) }) } else { engine }
+        })
+        .await;
+        let before = row(&engine, run).await;
+        store.commits();
+        store.loads();
+        soon(engine.settle()).await;
+        soon(engine.advance(60 * SECOND)).await;
+        assert_eq!((store.loads(), store.commits().len()), (0, 0));
+        assert_eq!(row(&engine, run).await, before);
+        assert!(!engine.run(run).view().await.unwrap().has_error());
+    }
+}
+
+#[tokio::test]
+async fn a_second_engine_that_has_the_action_takes_what_the_first_leaves_alone() {
+    let (store, clock, run) = orphan(job(|work| work)).await;
+    let (without, _without) = mortal(store.clone(), &clock, |engine| engine.workflow(unrelated())).await;
+    without.advance(NOTICED).await;
+    assert_eq!(version(&without.run(run)).await, 0);
+    let script = Script::good();
+    let (with, _with) = mortal(store, &clock, worker(job(|work| work), &script)).await;
+    settle(&[&without, &with]).await;
+    assert_eq!((status(&with.run(run)).await, script.calls().len()), (Status::Completed, 1));
+}
+
+#[tokio::test]
+async fn a_definition_known_only_from_the_store_is_served_by_whoever_has_its_actions() {
+    let (store, clock, run) = orphan(job(|work| work)).await;
+    let script = Script::good();
+    let action = script.action();
+    let (engine, _tasks) = mortal(store, &clock, |engine| engine.action("work", action)).await;
+    engine.advance(NOTICED).await;
+    assert_eq!((status(&engine.run(run)).await, script.calls().len()), (Status::Completed, 1));
+    let unknown = engine.start(Start::new("job")).await;
+    assert!(matches!(unknown, Err(EngineError::UnknownWorkflow { .. })), "it is known for the runs there are");
+}
+
+#[tokio::test]
+async fn a_definition_that_comes_into_the_store_later_is_served_too() {
+    let (store, clock) = ground();
+    let script = Script::good();
+    let action = script.action();
+    let (engine, _tasks) = mortal(store.clone(), &clock, |engine| {
+        engine.action("work", action).with(|options| options.poll_ms = 1_000)
+    })
+    .await;
+    engine.settle().await;
+    let (calls, _calls) = mortal(store, &clock, |engine| {
+        engine.workflow(job(|work| work)).with(|options| options.max_runs = 0)
+    })
+    .await;
+    let run = calls.start(Start::new("job")).await.unwrap();
+    engine.advance(2 * SECOND).await;
+    assert_eq!((status(&run).await, script.calls().len()), (Status::Completed, 1));
+}
+
+#[tokio::test]
+async fn an_engine_does_not_start_with_a_workflow_that_it_cannot_serve() {
+    let definition = job(|work| work.guard(Guard::named("open")));
+    let refused = TestEngine::start(|engine| engine.workflow(definition)).await;
+    let Err(EngineError::Invalid(why)) = refused.map(|_| ()) else { panic!("it started") };
+    assert!(["`job`", "`work`", "`open`"].iter().all(|name| why.contains(name)), "{why}");
+}
+
+#[tokio::test]
+async fn a_signal_through_a_process_without_the_action_leaves_the_work_to_one_that_has_it() {
+    let (store, clock) = ground();
+    let script = Script::good();
+    let (with, _with) = mortal(store.clone(), &clock, worker(desk(|work| work), &script)).await;
+    let run = with.start(Start::new("desk")).await.unwrap();
+    with.settle().await;
+    let (without, _without) = mortal(store, &clock, |engine| engine.workflow(unrelated())).await;
+    without.signal(run.id(), Signal::new("GO").with(&7)).await.unwrap();
+    settle(&[&without, &with]).await;
+    assert_eq!((status(&run).await, script.calls().len()), (Status::Completed, 1));
+    assert_eq!(script.calls()[0].payload, json!(7));
+}
+
+#[tokio::test]
+async fn a_command_through_a_process_without_the_action_leaves_the_work_to_one_that_has_it() {
+    let (store, clock) = ground();
+    let script = Script::failing(1);
+    let (with, _with) = mortal(store.clone(), &clock, worker(job(|work| work), &script)).await;
+    let run = with.start(Start::new("job")).await.unwrap();
+    with.settle().await;
+    assert_eq!(status(&run).await, Status::Failed);
+    let (without, _without) = mortal(store, &clock, |engine| engine.workflow(unrelated())).await;
+    without.operate(run.id(), Command::Retry, &Operator::named("ada")).await.unwrap();
+    settle(&[&without, &with]).await;
+    assert_eq!((status(&run).await, script.calls().len()), (Status::Completed, 2));
+}
+
+#[tokio::test]
+async fn a_run_that_nobody_can_serve_does_not_make_others_late() {
+    let (store, clock, _run) = orphan(job(|work| work)).await;
+    let (engine, _tasks) = mortal(store, &clock, |engine| engine.workflow(unrelated())).await;
+    engine.advance(NOTICED).await;
+    let timer = engine.start(Start::new("unrelated")).await.unwrap();
+    engine.settle().await;
+    // Something else makes the engine look for work before the timer is due.
+    engine.start(Start::new("unrelated").after(SECOND)).await.unwrap();
+    engine.advance(10 * SECOND).await;
+    assert_eq!(status(&timer).await, Status::Completed);
+}
+
+// Deaths are counted.
+
+/// Processes come and die under the action, one after the other.
+async fn die_under(store: &Arc<MemoryStore>, clock: &ManualClock, times: usize, build: impl Fn() -> Definition) {
+    for _ in 0..times {
+        let gate = Gate::new();
+        let (engine, tasks) = mortal(store.clone(), clock, gated(build(), &gate)).await;
+        engine.advance(NOTICED).await;
+        assert_eq!(gate.inside(), 1, "it is tried");
+        tasks.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn a_transition_under_which_five_processes_died_stops_the_run() {
+    let (store, clock, run) = orphan(job(|work| work)).await;
+    die_under(&store, &clock, 4, || job(|work| work)).await;
+    let script = Script::good();
+    let (engine, _tasks) = mortal(store, &clock, worker(job(|work| work), &script)).await;
+    engine.advance(NOTICED).await;
+    let run = engine.run(run);
+    assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("crashed")));
+    assert_eq!((script.calls().len(), version(&run).await), (0, 0), "it takes no further process down");
+    let error = run.view().await.unwrap().ledger.stopped.unwrap().error;
+    assert!(error.message.contains("5 times") && error.message.contains("`work`"), "{error}");
+    engine.operate(run.id(), Command::Retry, &Operator::named("ada")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, script.calls().len()), (Status::Completed, 1));
+}
+
+#[tokio::test]
+async fn fewer_deaths_than_allowed_do_not_stop_a_run() {
+    let (store, clock, run) = orphan(job(|work| work)).await;
+    die_under(&store, &clock, 3, || job(|work| work)).await;
+    let script = Script::good();
+    let (engine, _tasks) = mortal(store, &clock, worker(job(|work| work), &script)).await;
+    engine.advance(NOTICED).await;
+    assert_eq!((status(&engine.run(run)).await, script.calls()[0].attempt), (Status::Completed, 5));
+}
+
+#[tokio::test]
+async fn how_many_deaths_are_allowed_can_be_said() {
+    let (store, clock, run) = orphan(job(|work| work)).await;
+    let script = Script::good();
+    let build = worker(job(|work| work), &script);
+    let (engine, _tasks) =
+        mortal(store, &clock, |engine| build(engine).with(|options| options.max_crashes = 1)).await;
+    engine.advance(NOTICED).await;
+    let run = engine.run(run);
+    assert_eq!((error_code(&run).await.as_deref(), script.calls().len()), (Some("crashed"), 0));
+}
+
+#[tokio::test]
+async fn after_a_retry_by_hand_deaths_are_counted_anew() {
+    let (store, clock, run) = orphan(job(|work| work)).await;
+    let allowed = |engine: Builder| engine.with(|options| options.max_crashes = 2);
+    die_under(&store, &clock, 1, || job(|work| work)).await;
+    let gate = Gate::new();
+    let build = gated(job(|work| work), &gate);
+    let (engine, tasks) = mortal(store.clone(), &clock, |engine| allowed(build(engine))).await;
+    engine.advance(NOTICED).await;
+    assert_eq!(error_code(&engine.run(run)).await.as_deref(), Some("crashed"));
+    engine.operate(run, Command::Retry, &Operator::named("ada")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(gate.inside(), 1);
+    tasks.kill().await;
+    let script = Script::good();
+    let build = worker(job(|work| work), &script);
+    let (engine, _tasks) = mortal(store, &clock, |engine| allowed(build(engine))).await;
+    engine.advance(NOTICED).await;
+    assert_eq!((status(&engine.run(run)).await, script.calls().len()), (Status::Completed, 1));
+}
+
+#[tokio::test]
+async fn deaths_are_counted_also_when_another_branch_goes_on_between_them() {
+    let (store, clock) = ground();
+    let definition = || {
+        let other = Transition::new("other", "right", "right").on_signal("OTHER");
+        pair().signal("OTHER").transition(other).build().unwrap()
+    };
+    let mut run = None;
+    for death in 0..5 {
+        let gate = Gate::new();
+        let (engine, tasks) = mortal(store.clone(), &clock, gated(definition(), &gate)).await;
+        let id = match run {
+            None => engine.start(Start::new("pair")).await.unwrap().id(),
+            Some(run) => run,
+        };
+        run = Some(id);
+        engine.advance(NOTICED).await;
+        assert_eq!(gate.inside(), 1, "after {death} deaths it is tried");
+        engine.signal(id, Signal::new("OTHER")).await.unwrap();
+        engine.settle().await;
+        tasks.kill().await;
+    }
+    let script = Script::good();
+    let (engine, _tasks) = mortal(store, &clock, worker(definition(), &script)).await;
+    engine.advance(NOTICED).await;
+    let run = engine.run(run.unwrap());
+    assert_eq!((error_code(&run).await.as_deref(), script.calls().len()), (Some("crashed"), 0));
+    assert_eq!(version(&run).await, 5);
+}
+
+#[tokio::test]
+async fn deaths_under_one_transition_are_not_held_against_the_next() {
+    let (store, clock, run) = orphan(three()).await;
+    die_under(&store, &clock, 3, three).await;
+    let gate = Gate::new();
+    gate.open(1);
+    let (engine, tasks) = mortal(store.clone(), &clock, gated(three(), &gate)).await;
+    engine.advance(NOTICED).await;
+    assert_eq!((version(&engine.run(run)).await, gate.inside()), (1, 1));
+    tasks.kill().await;
+    die_under(&store, &clock, 3, three).await;
+    let script = Script::good();
+    let (engine, _tasks) = mortal(store, &clock, worker(three(), &script)).await;
+    engine.advance(NOTICED).await;
+    assert_eq!((status(&engine.run(run)).await, script.calls().len()), (Status::Completed, 2));
+}
+
+#[tokio::test]
+async fn deaths_do_not_use_up_retries() {
+    let retry = || job(|work| work.retry(Retry { attempts: 1, ..Retry::default() }));
+    let (store, clock, run) = orphan(retry()).await;
+    die_under(&store, &clock, 2, retry).await;
+    let script = Script::failing(1);
+    let (engine, _tasks) = mortal(store, &clock, worker(retry(), &script)).await;
+    engine.advance(NOTICED).await;
+    assert_eq!((status(&engine.run(run)).await, script.pauses()), (Status::Completed, vec![1_000]));
+}

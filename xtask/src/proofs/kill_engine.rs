@@ -1,0 +1,95 @@
+//! Proves that a killed engine loses no workflow, commits no step twice, and tells the outside world the same key at
+//! every try.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::figures::{exactly, measured, one, verdict};
+use super::{Size, answered, judged};
+
+/// What a victim does wrong on purpose, and the field in which that must show.
+const PLANTED: &[(&str, &str)] =
+    &[("fresh-keys", "wrong_keys"), ("lost-effects", "missing_effects"), ("no-keys", "duplicates")];
+
+/// What must not be there.
+const WRONG: &[&str] =
+    &["gaps", "duplicates", "missing_effects", "wrong_keys", "uncounted_tries", "crashed", "failed"];
+
+pub(super) fn prove(size: Size) -> Result<(), String> {
+    let mut command = kill()?;
+    let (workflows, kills) = match size {
+        Size::Full => (1_000, 200),
+        Size::Short => (60, 10),
+    };
+    command.args(["--workflows", &workflows.to_string(), "--kills", &kills.to_string()]);
+    judge(&super::measured(&mut command, size)?, workflows, kills)?;
+    // The same with victims that do something wrong: a check that does not see that sees nothing.
+    for (plant, field) in PLANTED {
+        let (status, line) = answered(kill()?.args(["--short", "--plant", plant]), "", size)?;
+        judge_planted(plant, field, status.success(), &line)?;
+    }
+    Ok(())
+}
+
+fn kill() -> Result<Command, String> {
+    let mut command = Command::new(super::bench()?);
+    command.args(["kill-engine", "--store", "sqlite", "--json"]);
+    Ok(command)
+}
+
+fn judge_planted(plant: &str, field: &str, passed: bool, line: &Value) -> Result<(), String> {
+    let found = line[field].as_u64().unwrap_or_default();
+    let seen =
+        judged(!passed && found > 0, &format!("planted bug {plant}: {field} {found}, must be more than 0"));
+    if seen { Ok(()) } else { Err(format!("the planted bug was not found: {line}")) }
+}
+
+fn judge(lines: &[Value], workflows: u64, kills: u64) -> Result<(), String> {
+    let line = one(lines)?;
+    // A kill that hits no action under way tries nothing.
+    measured(line, &["effects", "repeated_effects"])?;
+    let mut all_met = exactly(line, "kills", kills)?;
+    all_met &= exactly(line, "finished", workflows)?;
+    all_met &= exactly(line, "steps_committed", workflows * 10)?;
+    for field in WRONG {
+        all_met &= exactly(line, field, 0)?;
+    }
+    verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn figures() -> Value {
+        json!({"kills": 10, "workflows": 60, "finished": 60, "steps_committed": 600, "gaps": 0, "duplicates": 0,
+            "missing_effects": 0, "wrong_keys": 0, "uncounted_tries": 0, "crashed": 0, "failed": 0,
+            "effects": 660, "repeated_effects": 60})
+    }
+
+    #[test]
+    fn everything_once_is_proof() {
+        judge(&[figures()], 60, 10).unwrap();
+    }
+
+    #[test]
+    fn each_way_to_break_the_promise_is_seen() {
+        let counted = [("kills", 9), ("finished", 59), ("steps_committed", 601), ("repeated_effects", 0)];
+        for (field, value) in WRONG.iter().map(|field| (*field, 1)).chain(counted) {
+            let mut broken = figures();
+            broken[field] = json!(value);
+            assert!(judge(&[broken], 60, 10).is_err(), "{field}");
+        }
+    }
+
+    #[test]
+    fn a_planted_bug_that_is_not_found_fails_the_proof() {
+        judge_planted("fresh-keys", "wrong_keys", false, &json!({"wrong_keys": 3})).unwrap();
+        assert!(judge_planted("fresh-keys", "wrong_keys", true, &json!({"wrong_keys": 3})).is_err());
+        assert!(judge_planted("fresh-keys", "wrong_keys", false, &json!({"wrong_keys": 0})).is_err());
+        assert!(judge_planted("fresh-keys", "wrong_keys", false, &json!({})).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! Proves that what a killed process worked on is gone on with at once, and none of it is lost.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::Size;
+use super::figures::{at_most, exactly, measured, one, verdict};
+
+/// Runs in flight when the process is killed.
+const RUNS: u64 = 3_000;
+/// Milliseconds from the next process's start to the first action it goes on with, at the median of the rounds.
+const MOST_MS: f64 = 200.0;
+
+const FIGURES: &[&str] =
+    &["first_resumed_ms", "engine_first_resumed_ms", "first_commit_ms", "all_resumed_ms", "rss_mb"];
+
+pub(super) fn prove(size: Size) -> Result<(), String> {
+    let mut command = Command::new(super::bench()?);
+    command.args(["recover", "--store", "sqlite", "--json", "--runs", &RUNS.to_string()]);
+    command.args((size == Size::Short).then_some("--short"));
+    judge(&super::measured(&mut command, size)?, size)
+}
+
+fn judge(lines: &[Value], size: Size) -> Result<(), String> {
+    let line = one(lines)?;
+    measured(line, FIGURES)?;
+    let runs = if size == Size::Full { RUNS } else { line["runs"].as_u64().unwrap_or(RUNS) };
+    let mut all_met = exactly(line, "in_flight", runs)?;
+    all_met &= exactly(line, "runs_lost", 0)?;
+    all_met &= exactly(line, "duplicates", 0)?;
+    if size == Size::Full {
+        all_met &= at_most(line, "first_resumed_ms", MOST_MS)?;
+    }
+    verdict(all_met)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn figures(runs: u64, first_resumed_ms: f64) -> Value {
+        json!({"runs": runs, "in_flight": runs, "first_resumed_ms": first_resumed_ms,
+            "engine_first_resumed_ms": 20.0, "first_commit_ms": 70.0, "all_resumed_ms": 400.0, "rss_mb": 30.0,
+            "runs_lost": 0, "duplicates": 0})
+    }
+
+    #[test]
+    fn a_quick_return_of_all_runs_is_proof() {
+        judge(&[figures(3_000, 200.0)], Size::Full).unwrap();
+        judge(&[figures(300, 500.0)], Size::Short).unwrap();
+    }
+
+    #[test]
+    fn a_slow_or_small_one_is_not() {
+        assert!(judge(&[figures(3_000, 201.0)], Size::Full).is_err());
+        assert!(judge(&[figures(300, 100.0)], Size::Full).is_err());
+    }
+
+    #[test]
+    fn what_is_lost_or_doubled_is_seen_at_any_size() {
+        for field in ["runs_lost", "duplicates"] {
+            let mut broken = figures(300, 100.0);
+            broken[field] = json!(1);
+            assert!(judge(&[broken], Size::Short).is_err(), "{field}");
+        }
+    }
+}

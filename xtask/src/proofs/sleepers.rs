@@ -1,0 +1,82 @@
+//! Proves that runs that sleep cost rows only, and wake in time.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::Size;
+use super::figures::{at_most, exactly, measured, one, verdict};
+
+/// Runs that sleep.
+const RUNS: u64 = 100_000;
+/// Resident memory of the process, from when they all sleep until they all have woken.
+const MOST_MB: f64 = 100.0;
+/// Milliseconds from due to committed, for 99 of 100.
+const MOST_LAG_MS: f64 = 100.0;
+/// Of one core, while they wake.
+const MOST_CPU: f64 = 0.25;
+
+const FIGURES: &[&str] = &["rss_mb", "rss_peak_mb", "cpu", "lag_p50_ms", "lag_p99_ms"];
+
+pub(super) fn prove(size: Size) -> Result<(), String> {
+    for with_action in [false, true] {
+        let mut command = Command::new(super::bench()?);
+        command.args(["sleepers", "--store", "sqlite", "--json", "--runs", &RUNS.to_string()]);
+        command.args(with_action.then_some("--with-action"));
+        command.args((size == Size::Short).then_some("--short"));
+        judge(&super::measured(&mut command, size)?, size)?;
+    }
+    Ok(())
+}
+
+fn judge(lines: &[Value], size: Size) -> Result<(), String> {
+    let line = one(lines)?;
+    measured(line, FIGURES)?;
+    let runs = if size == Size::Full { RUNS } else { line["runs"].as_u64().unwrap_or(RUNS) };
+    let mut all_met = exactly(line, "woken", runs)?;
+    all_met &= exactly(line, "early", 0)?;
+    if size == Size::Full {
+        all_met &= at_most(line, "rss_peak_mb", MOST_MB)?;
+        all_met &= at_most(line, "lag_p99_ms", MOST_LAG_MS)?;
+        all_met &= at_most(line, "cpu", MOST_CPU)?;
+    }
+    verdict(all_met)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn figures(runs: u64) -> Value {
+        json!({"runs": runs, "woken": runs, "early": 0, "rss_mb": 80.0, "rss_peak_mb": 100.0, "cpu": 0.25,
+            "lag_p50_ms": 9.0, "lag_p99_ms": 100.0})
+    }
+
+    #[test]
+    fn bars_that_are_just_met_are_met() {
+        judge(&[figures(100_000)], Size::Full).unwrap();
+        judge(&[figures(2_000)], Size::Short).unwrap();
+        assert!(judge(&[figures(2_000)], Size::Full).is_err());
+    }
+
+    #[test]
+    fn each_bar_is_judged_at_full_size_only() {
+        for (field, value) in [("rss_peak_mb", 100.1), ("cpu", 0.26), ("lag_p99_ms", 101.0)] {
+            let mut slow = figures(100_000);
+            slow[field] = json!(value);
+            assert!(judge(&[slow.clone()], Size::Full).is_err(), "{field}");
+            judge(&[slow], Size::Short).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_sleeper_that_does_not_wake_or_wakes_early_is_seen_at_any_size() {
+        for (field, value) in [("woken", 1_999), ("early", 1)] {
+            let mut broken = figures(2_000);
+            broken[field] = json!(value);
+            assert!(judge(&[broken], Size::Short).is_err(), "{field}");
+        }
+    }
+}
