@@ -82,7 +82,15 @@ impl FromStr for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        let mut text = String::with_capacity(32);
+        match jiff::Timestamp::from_microsecond(self.0) {
+            // Written straight into the text: every snapshot has several of them.
+            Ok(at) => jiff::fmt::temporal::DateTimePrinter::new()
+                .print_timestamp(&at, &mut text)
+                .map_err(serde::ser::Error::custom)?,
+            Err(_) => text = self.to_string(),
+        }
+        serializer.serialize_str(&text)
     }
 }
 

@@ -2,8 +2,11 @@
 //! of the run when there is nothing more to do.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 
 use futures_util::future::{AbortHandle, Abortable, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -129,7 +132,7 @@ impl Hold {
                     self.pause().await;
                     Flow::Look
                 }
-                Next::Act(act) => self.launch(*act),
+                Next::Act(act) => self.launch(*act).await,
                 Next::Move(next) => self.commit(*next).await,
                 Next::TellChildren => self.tell_children().await,
                 Next::Rest(rest) => self.rest(rest).await,
@@ -151,14 +154,17 @@ impl Hold {
     }
 
     /// Starts an action. That it is tried is on record already: this process owns the run.
-    fn launch(&mut self, act: Act) -> Flow {
+    async fn launch(&mut self, act: Act) -> Flow {
         let Act { call, message, attempt } = act;
         let activation = call.activation;
+        let mut flight = Box::pin(fly(&self.inner, self.scope, &self.standing, call, message, attempt));
+        // Many actions have nothing to wait for: those are over before anything is set up for waiting.
+        if let Poll::Ready(landed) = polled(&mut flight).await {
+            return self.landed(landed).await;
+        }
         let (abort, registration) = AbortHandle::new_pair();
         self.flying.insert(activation, Flight { message, abort });
-        let flight = fly(&self.inner, self.scope, &self.standing, call, message, attempt);
-        let flight = Abortable::new(flight, registration).map(Result::ok);
-        self.flights.push(Box::pin(flight));
+        self.flights.push(Box::pin(Abortable::new(flight, registration).map(Result::ok)));
         Flow::Look
     }
 
@@ -384,7 +390,7 @@ fn fly(
         let work = AssertUnwindSafe(work).catch_unwind();
         let done = match call.timeout_ms {
             0 => Some(work.await),
-            ms => within(work, host.clock.sleep_until(began.plus_ms(ms))).await,
+            ms => within(work, || host.clock.sleep_until(began.plus_ms(ms))).await,
         };
         let staged = cx.close();
         drop(guard);
@@ -410,12 +416,22 @@ impl Drop for CloseOnDrop {
     }
 }
 
-async fn within<T>(work: impl Future<Output = T>, limit: BoxFuture<()>) -> Option<T> {
+/// What the work gives, unless the limit comes first; the limit is not set up for work that does not wait.
+async fn within<T>(work: impl Future<Output = T>, limit: impl FnOnce() -> BoxFuture<()>) -> Option<T> {
+    let mut work = pin!(work);
+    if let Poll::Ready(done) = polled(&mut work).await {
+        return Some(done);
+    }
     tokio::select! {
         biased;
         done = work => Some(done),
-        () = limit => None,
+        () = limit() => None,
     }
+}
+
+/// Asks a future once whether it is done.
+async fn polled<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
 fn elapsed(began: Timestamp, now: Timestamp) -> u64 {

@@ -58,6 +58,9 @@ impl Look<'_> {
         if let Some(next) = self.commands().await {
             return next;
         }
+        if let Some(next) = self.expired() {
+            return next;
+        }
         if let Some(rest) = self.standing_still() {
             return Next::Rest(rest);
         }
@@ -99,24 +102,41 @@ impl Look<'_> {
         }
     }
 
+    /// Signals that nobody has taken in time.
+    fn expired(&self) -> Option<Next> {
+        let over = |letter: &&Letter| {
+            letter.expires_at.is_some_and(|expires| expires <= self.now) && !self.is_in_use(letter.seq)
+        };
+        if self.standing.snapshot.is_terminal() {
+            return None;
+        }
+        self.standing.inbox.iter().find(over).map(|letter| self.dropped(letter, Some("signal.expired")))
+    }
+
+    /// When the next kept signal expires.
+    fn expiry(&self) -> Option<Timestamp> {
+        let expires = self.standing.inbox.iter().filter_map(|letter| letter.expires_at);
+        expires.filter(|at| *at > self.now).min()
+    }
+
     /// How a run is doing that nothing moves by itself.
     fn standing_still(&self) -> Option<Rest> {
         let Standing { snapshot, ledger, suspended, .. } = self.standing;
-        let deadline = ledger.deadline;
+        let wake = earliest([ledger.deadline, self.expiry()]);
         if snapshot.is_terminal() {
             let cancelled = matches!(snapshot.finished(), Some(stepwell_core::snapshot::Finished::Cancelled));
             let status = if cancelled { Status::Cancelled } else { Status::Completed };
             return Some(Rest { status, wake: None });
         }
         if *suspended {
-            return Some(Rest { status: Status::Suspended, wake: deadline });
+            return Some(Rest { status: Status::Suspended, wake });
         }
         if ledger.stopped.is_some() {
-            return Some(Rest { status: Status::Failed, wake: deadline });
+            return Some(Rest { status: Status::Failed, wake });
         }
         if self.standing.is_pending(self.now) {
             let starts = Some(snapshot.created_at());
-            return Some(Rest { status: Status::Pending, wake: earliest([starts, deadline]) });
+            return Some(Rest { status: Status::Pending, wake: earliest([starts, wake]) });
         }
         None
     }
@@ -228,9 +248,6 @@ impl Look<'_> {
             if self.is_in_use(letter.seq) {
                 continue;
             }
-            if letter.expires_at.is_some_and(|expires| expires <= self.now) {
-                return Some(self.dropped(letter, Some("signal.expired")));
-            }
             let event = Event::Signalled { signal: name.clone(), payload: payload.clone() };
             if let Some(next) = self.offer(&event, Some(letter)).await {
                 return Some(next);
@@ -325,13 +342,12 @@ impl Look<'_> {
     }
 
     fn rest(&self) -> Rest {
-        let Standing { snapshot, ledger, inbox, .. } = self.standing;
+        let Standing { snapshot, ledger, .. } = self.standing;
         let going = !self.flying.is_empty() || ledger.tries.iter().any(|tries| tries.next.is_some());
         let status = if going { Status::Running } else { Status::Waiting };
         let tries = ledger.tries.iter().filter(|tries| !self.flying.contains_key(&tries.activation));
         let retry = tries.filter_map(|tries| tries.next).min();
-        let expiry = inbox.iter().filter_map(|letter| letter.expires_at).filter(|at| *at > self.now).min();
-        let wake = earliest([snapshot.next_due(self.now), retry, expiry, ledger.deadline]);
+        let wake = earliest([snapshot.next_due(self.now), retry, self.expiry(), ledger.deadline]);
         Rest { status, wake }
     }
 

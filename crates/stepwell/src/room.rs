@@ -19,7 +19,10 @@ pub(crate) struct Room {
 
 /// The right to work on one run.
 pub(crate) struct Pass {
-    permits: Vec<OwnedSemaphorePermit>,
+    all: Option<OwnedSemaphorePermit>,
+    workflow: Option<OwnedSemaphorePermit>,
+    /// Somebody works on a run with it; giving back one that was never used is no news.
+    is_used: bool,
     starved: Arc<AtomicBool>,
     freed: Arc<Notify>,
 }
@@ -37,18 +40,18 @@ impl Room {
 
     /// Room for a run of this workflow, if there is some.
     pub(crate) fn enter(&self, workflow: &Name) -> Option<Pass> {
-        self.enter_as(Some(workflow))
+        self.enter_as(Some(workflow)).map(Pass::used)
     }
 
-    /// The same; `None` = a workflow without a limit of its own.
+    /// The same, not in use yet; `None` = a workflow without a limit of its own.
     pub(crate) fn enter_as(&self, workflow: Option<&Name>) -> Option<Pass> {
         let all = self.all.clone().try_acquire_owned().ok()?;
         let own = match workflow.and_then(|workflow| self.by_workflow.get(workflow)) {
             Some(own) => Some(own.clone().try_acquire_owned().ok()?),
             None => None,
         };
-        let permits = std::iter::once(all).chain(own).collect();
-        Some(Pass { permits, starved: self.starved.clone(), freed: self.freed.clone() })
+        let (starved, freed) = (self.starved.clone(), self.freed.clone());
+        Some(Pass { all: Some(all), workflow: own, is_used: false, starved, freed })
     }
 
     /// The workflow has a limit of its own.
@@ -66,11 +69,20 @@ impl Room {
     }
 }
 
+impl Pass {
+    /// Somebody works on a run with it.
+    pub(crate) fn used(mut self) -> Self {
+        self.is_used = true;
+        self
+    }
+}
+
 impl Drop for Pass {
     fn drop(&mut self) {
         // First the room, then the word that there is some.
-        self.permits.clear();
-        if self.starved.swap(false, Ordering::AcqRel) {
+        self.all = None;
+        self.workflow = None;
+        if self.is_used && self.starved.swap(false, Ordering::AcqRel) {
             self.freed.notify_one();
         }
     }

@@ -236,7 +236,7 @@ async fn claim_for(
     for loaded in loaded {
         let Some(pass) = passes.pop() else { break };
         match Standing::new(&inner.registry, loaded.clone()) {
-            Ok(standing) => hold(inner.clone(), scope, standing, None, pass),
+            Ok(standing) => hold(inner.clone(), scope, standing, None, pass.used()),
             Err(error) => unreadable(inner, scope, loaded, &error).await,
         }
     }

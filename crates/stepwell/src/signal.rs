@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::{Decision, Event, Name, Refusal, Rejected, RunId, dispatch};
-use stepwell_store::{KeyWrite, Lives, Record, RecordQuery, Refused, TenantScope};
+use stepwell_store::{KeyWrite, Lives, Record, RecordQuery, Recorded, Refused, TenantScope};
 
 use crate::engine::{Inner, Run};
 use crate::error::EngineError;
@@ -82,13 +82,18 @@ impl Signal {
     pub(crate) fn key(&self, run: RunId, payload: &Value, came_to: Signalled) -> Option<KeyWrite> {
         let request = json!([self.name, payload]).to_string();
         self.id.as_ref().map(|id| KeyWrite {
-            operation: format!("signal:{run}"),
+            operation: operation(run),
             key: id.clone(),
             request: Sha256::digest(request.as_bytes()).into(),
             answer: serde_json::to_vec(&came_to).map(Bytes::from).expect("a word is plain data"),
             lives: Lives::WithRun(run),
         })
     }
+}
+
+/// The operation under which the ids of a run's signals are kept.
+fn operation(run: RunId) -> String {
+    format!("signal:{run}")
 }
 
 impl Inner {
@@ -101,9 +106,11 @@ impl Inner {
         let payload = signal.payload()?;
         for _ in 0..MAX_TRIES {
             let standing = self.load(scope, run).await?;
-            let came_to = match self.received(&standing, signal, &payload).await? {
-                Some(next) => self.take(scope, &standing, next, signal, &payload).await,
-                None => self.keep(scope, run, signal, &payload).await,
+            let came_to = match self.received(&standing, signal, &payload).await {
+                Ok(Some(next)) => self.take(scope, &standing, next, signal, &payload).await,
+                Ok(None) => self.keep(scope, run, signal, &payload).await,
+                // The same signal may have come before, and have led to where it is refused now.
+                Err(refused) => return self.answered(scope, run, signal).await?.ok_or(refused),
             };
             match came_to {
                 Ok(came_to) => return Ok(came_to),
@@ -117,6 +124,21 @@ impl Inner {
             }
         }
         Err(EngineError::Contended { run, tries: MAX_TRIES })
+    }
+
+    /// What a signal of the same id came to.
+    async fn answered(
+        &self,
+        scope: TenantScope,
+        run: RunId,
+        signal: &Signal,
+    ) -> Result<Option<Signalled>, EngineError> {
+        let Some(id) = &signal.id else { return Ok(None) };
+        let query = RecordQuery::Key { operation: operation(run), key: id.clone(), now: self.host.now() };
+        let known = self.store.records(scope, query).await?.items.into_iter().next();
+        let Some(Record::Key(Recorded { answer: Some(answer), .. })) = known else { return Ok(None) };
+        let answer = serde_json::from_slice(&answer);
+        answer.map(Some).map_err(|error| EngineError::Unreadable { run, why: error.to_string() })
     }
 
     /// Signals the run that has this key, or begins it with the signal.
@@ -162,8 +184,17 @@ impl Inner {
         let stands = standing.suspended || standing.ledger.stopped.is_some() || standing.is_pending(now);
         // What has come before it is dealt with before it.
         let unseen = standing.head.owner.is_none() && standing.head.wake.is_some_and(|wake| wake <= now);
+        let later = |why: &str| match signal.strict {
+            true => Err(EngineError::NotNow {
+                run: standing.run(),
+                status: standing.head.status,
+                why: why.to_owned(),
+            }),
+            false => Ok(None),
+        };
         match decided {
-            Ok(_) if stands || unseen && !signal.strict => Ok(None),
+            Ok(_) if stands => later("it does not go on now, and the signal is not to be kept"),
+            Ok(_) if unseen && !signal.strict => Ok(None),
             Ok(Decision::Change(change)) => {
                 let stopped = change.stopped.clone();
                 let mut next = Move::change(change, standing);
@@ -172,11 +203,13 @@ impl Inner {
                 Ok(Some(next))
             }
             // Somebody works on the run: whether the activation is free only the owner knows.
-            Ok(Decision::Act(_)) if standing.head.owner.is_some() => Ok(None),
+            Ok(Decision::Act(_)) if standing.head.owner.is_some() => {
+                later("somebody works on it, and the signal is not to be kept")
+            }
             Ok(Decision::Act(call)) => {
                 let mut ledger = standing.ledger.clone();
                 if ledger.of(call.activation).is_some_and(|tries| tries.next.is_some()) {
-                    return Ok(None);
+                    return later("what would take the signal is being tried again, and it is not to be kept");
                 }
                 ledger.tries.retain(|tries| tries.activation != call.activation);
                 let first = Tries { next: Some(now), by_hand: true, ..Tries::new(&Retrial::of(&call), None) };

@@ -13,7 +13,7 @@ use super::oracle::{Ending, Tried};
 use super::world::World;
 
 /// Signals whose action fails are tried again while others wait behind them.
-const ADDS_FAIL: bool = false;
+const ADDS_FAIL: bool = true;
 
 const ALL: [&str; 8] = ["work", "count", "add", "tell", "flaky", "fragile", "doomed", "spawn"];
 

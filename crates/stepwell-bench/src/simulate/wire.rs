@@ -18,8 +18,11 @@ use super::plant;
 use super::tasks::Owner;
 use super::world::World;
 
+/// Answers that take longer than this are worth a line.
+const SLOW_US: u64 = 50_000;
+
 /// The answer to a claim may be lost, so that a process owns runs it does not know of.
-const CLAIMS_GET_LOST: bool = false;
+const CLAIMS_GET_LOST: bool = true;
 
 /// The store as a process sees it.
 pub(crate) struct Wire {
@@ -118,6 +121,9 @@ async fn commit_way(
         return pending().await;
     }
     world.sleep(trip.back_us).await;
+    if trip.back_us > SLOW_US {
+        world.trace(format_args!("p{process} is answered what was issued {issued}"));
+    }
     if trip.fate == Fate::Unanswered {
         world.lost_answer(process);
         return Err(unknown());

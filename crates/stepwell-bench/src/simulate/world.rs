@@ -19,10 +19,10 @@ use super::time::{Sleep, Time, Wall};
 use super::trace::Trace;
 
 /// The store alone says which owners are dead.
-const FORGOTTEN_OWNERS_ARE_LEFT: bool = false;
+const FORGOTTEN_OWNERS_ARE_LEFT: bool = true;
 
 /// What follows a lost answer may go wrong too.
-const MISFORTUNES_COME_TWICE: bool = false;
+const MISFORTUNES_COME_TWICE: bool = true;
 
 /// What all parts of one simulation share.
 pub(crate) struct World {

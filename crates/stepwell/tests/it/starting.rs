@@ -805,7 +805,7 @@ async fn crowded(build: impl FnOnce(Builder) -> Builder) {
     for _ in 0..12 {
         engine.start(Start::new("quick")).await.unwrap();
     }
-    engine.settle().await;
+    soon(engine.settle()).await;
     assert_eq!(work.times().len(), 12);
     let done = runs_of(&engine, "quick").await.into_iter().filter(|run| run.status == Status::Completed);
     assert_eq!(done.count(), 12);
@@ -821,6 +821,37 @@ async fn runs_that_found_no_room_are_taken_as_soon_as_there_is_some() {
 #[ignore = "runs that found no room wait for the next poll"]
 async fn runs_of_a_workflow_with_a_limit_of_its_own_are_taken_as_soon_as_there_is_room() {
     crowded(|builder| builder.with(|options| options.max_runs_of = [("quick".into(), 2)].into())).await;
+}
+
+#[tokio::test]
+async fn a_workflow_that_is_full_does_not_keep_the_process_busy_or_others_waiting() {
+    let door = Arc::new(Semaphore::new(0));
+    let opens = door.clone();
+    let stays = move |_: Cx| {
+        let door = opens.clone();
+        async move { door.acquire().await.map(|permit| permit.forget()) }
+    };
+    let slow = Spec::new("slow").step("todo").end("done");
+    let slow = slow.transition(Transition::new("work", "todo", "done").action("stay")).build().unwrap();
+    let quick = Spec::new("quick").step("todo").end("done").auto("work", "todo", "done").build().unwrap();
+    let build = |builder: Builder| {
+        let builder = builder.workflow(slow).workflow(quick).action("stay", stays);
+        builder.with(|options| options.max_runs_of = [("slow".into(), 1)].into())
+    };
+    let engine = TestEngine::start(build).await.unwrap();
+    for _ in 0..3 {
+        engine.start(Start::new("slow")).await.unwrap();
+    }
+    soon(engine.settle()).await;
+    let quick = engine.start(Start::new("quick")).await.unwrap();
+    soon(engine.settle()).await;
+    assert_eq!(status(&quick).await, Status::Completed);
+    for done in 1..=3 {
+        door.add_permits(1);
+        soon(engine.settle()).await;
+        let found = runs_of(&engine, "slow").await.into_iter().filter(|run| run.status == Status::Completed);
+        assert_eq!(found.count(), done);
+    }
 }
 
 #[tokio::test]

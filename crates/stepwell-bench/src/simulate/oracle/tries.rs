@@ -15,13 +15,13 @@ use super::moves::due;
 use super::{Applied, Oracle, Shadow};
 
 /// A death is counted once, also if something else was committed before the next try.
-const EVERY_DEATH_COUNTS: bool = false;
+const EVERY_DEATH_COUNTS: bool = true;
 
 /// A process whose lease has run out begins nothing more.
-const ONLY_OWNERS_BEGIN: bool = false;
+const ONLY_OWNERS_BEGIN: bool = true;
 
 /// A process works on a run once at a time.
-const NEVER_HELD_TWICE: bool = false;
+const NEVER_HELD_TWICE: bool = true;
 
 /// A try as the action knows it.
 pub(crate) struct Tried {
