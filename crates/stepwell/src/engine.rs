@@ -382,6 +382,7 @@ impl RunView {
 /// A run that this process works on.
 struct Held {
     by: ProcessId,
+    fence: u64,
     told: Arc<Notify>,
 }
 
@@ -551,8 +552,8 @@ impl Inner {
         *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead;
     }
 
-    pub(crate) fn held(&self, run: RunId, by: ProcessId, told: Arc<Notify>) {
-        self.lock_held().insert(run, Held { by, told });
+    pub(crate) fn held(&self, run: RunId, by: ProcessId, fence: u64, told: Arc<Notify>) {
+        self.lock_held().insert(run, Held { by, fence, told });
     }
 
     pub(crate) fn let_go(&self, run: RunId, told: &Arc<Notify>) {
@@ -564,6 +565,11 @@ impl Inner {
             drop(held);
             self.ended.notify_waiters();
         }
+    }
+
+    /// This process works on the run under this fence. One of a lower fence is over, whether it has heard so or not.
+    pub(crate) fn is_held_under(&self, run: RunId, fence: u64) -> bool {
+        self.lock_held().get(&run).is_some_and(|held| held.fence >= fence)
     }
 
     pub(crate) fn is_held(&self, run: RunId) -> bool {

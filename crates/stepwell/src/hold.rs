@@ -92,7 +92,7 @@ impl Hold {
         let told = Arc::new(Notify::new());
         let me = standing.head.owner.unwrap_or_else(|| inner.process());
         let looked = inner.host.now();
-        inner.held(standing.run(), me, told.clone());
+        inner.held(standing.run(), me, standing.head.fence, told.clone());
         Hold {
             me,
             fence: standing.head.fence,

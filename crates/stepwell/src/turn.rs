@@ -264,7 +264,9 @@ impl Inner {
 
     /// Loads a run and goes on with it if this process may and can: the commit has made it the owner.
     pub(crate) fn go_on(self: &Arc<Self>, scope: TenantScope, turned: Turned, pass: Option<Pass>) {
-        let mine = turned.standing.head.owner.is_some_and(|owner| self.goes_by(owner)) && !self.is_held(turned.standing.run());
+        let head = &turned.standing.head;
+        let mine = head.owner.is_some_and(|owner| self.goes_by(owner));
+        let mine = mine && !self.is_held_under(head.run, head.fence);
         if let (true, Some(pass)) = (mine, pass) {
             crate::hold::hold(self.clone(), scope, turned.standing, Some(turned.next), pass);
         } else {

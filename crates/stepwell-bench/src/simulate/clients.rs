@@ -112,7 +112,7 @@ impl Client {
                 self.world.sleep(*us).await;
                 self.operate(run, Command::Resume).await;
             }
-            Wish::Mend => self.mend(run).await,
+            Wish::End => self.see_to_its_end(run).await,
         }
     }
 
@@ -192,21 +192,21 @@ impl Client {
         }
     }
 
-    /// Retries by hand whenever the run has failed, until it has come to its end.
-    async fn mend(&self, run: RunId) {
+    /// Retries by hand what has failed and resumes what an older request has suspended late, until the run has ended.
+    async fn see_to_its_end(&self, run: RunId) {
         loop {
             self.world.sleep(200_000).await;
-            let (failed, over) = {
+            let (status, is_scripted) = {
                 let scene = self.world.scene();
                 let shadow = scene.oracle.runs.get(&run);
-                let failed = shadow.and_then(|shadow| shadow.stopped()) == Some("scripted");
-                (failed, shadow.is_some_and(|shadow| shadow.has_ended() && !failed))
+                let is_scripted = shadow.and_then(|shadow| shadow.stopped()) == Some("scripted");
+                (shadow.map(|shadow| shadow.status), is_scripted)
             };
-            if over {
-                return;
-            }
-            if failed {
-                self.operate(run, Command::Retry).await;
+            match status {
+                Some(Status::Failed) if is_scripted => self.operate(run, Command::Retry).await,
+                Some(Status::Suspended) => self.operate(run, Command::Resume).await,
+                Some(Status::Failed | Status::Completed | Status::Cancelled) => return,
+                _ => {}
             }
         }
     }

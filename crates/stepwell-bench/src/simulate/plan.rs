@@ -38,8 +38,8 @@ pub(crate) enum Wish {
     Cancel,
     /// It suspends the run for a while.
     Suspend { us: u64 },
-    /// It retries by hand what has failed, until the run ends.
-    Mend,
+    /// It retries by hand what has failed and resumes what is suspended, until the run ends.
+    End,
 }
 
 const KINDS: [&str; 9] = ["chain", "flaky", "mended", "gate", "both", "race", "inbox", "parent", "nap"];
@@ -79,7 +79,7 @@ fn plan(dice: &mut Dice, number: u64, workflow: &'static str) -> Plan {
         "flaky" => plan.input["fails"] = dice.pick(&["always", "never", "sometimes", "sometimes"]).into(),
         "gate" => signals(dice, &mut plan, "GO", 3),
         "both" => signals(dice, &mut plan, "NOTE", 2),
-        "mended" => plan.wishes.push(Wish::Mend),
+        "mended" => plan.wishes.push(Wish::End),
         "parent" => children(dice, &mut plan),
         "inbox" => adds(dice, &mut plan),
         _ => {}
@@ -87,6 +87,7 @@ fn plan(dice: &mut Dice, number: u64, workflow: &'static str) -> Plan {
     if matches!(workflow, "chain" | "both" | "race") && dice.chance(200) {
         plan.wishes.push(Wish::Pause { us: dice.below(500_000) });
         plan.wishes.push(Wish::Suspend { us: dice.between(100_000, 2_000_000) });
+        plan.wishes.push(Wish::End);
     }
     if matches!(workflow, "chain" | "gate" | "both" | "nap") && dice.chance(150) {
         plan.wishes.push(Wish::Pause { us: dice.below(2_000_000) });
