@@ -15,6 +15,7 @@ mod kill;
 mod kill_engine;
 mod recover;
 mod signal;
+mod simulate;
 mod sleepers;
 mod ten_step;
 
@@ -69,6 +70,11 @@ const PROOFS: &[Proof] = &[
         name: "kill-sqlite",
         about: "nothing acknowledged is lost, torn or doubled when the process is killed at any moment, on SQLite",
         run: kill::prove_sqlite,
+    },
+    Proof {
+        name: "simulate",
+        about: "several engines that crash, freeze and lose answers keep every promise, seed after seed",
+        run: simulate::prove,
     },
     Proof {
         name: "bad-definition",

@@ -18,8 +18,8 @@ use crate::histories;
 use crate::script::Random;
 use crate::ten_step::{STEPS, State, definition};
 
-/// Workflows in flight at a time.
-const IN_FLIGHT: u64 = 16;
+/// Workflows in flight at a time: so few that all the kills fit into their run.
+const IN_FLIGHT: u64 = 8;
 /// An action takes between nothing and twice this long.
 const NAP_US: u64 = 10_000;
 
@@ -160,8 +160,8 @@ impl Setting {
     }
 }
 
-/// When to kill: often soon after the work began, but not twice in a row, or a run would stop because its processes
-/// die too often under the same step.
+/// When to kill: now and then soon after the work began, else late enough for the actions begun then to have ended. Two
+/// early ones in a row do not happen, or a run would stop because its processes die too often under the same step.
 struct Moments {
     random: Random,
     was_early: bool,
@@ -175,10 +175,9 @@ impl Moments {
     fn next(&mut self) -> Duration {
         let early = !self.was_early && self.random.next().is_multiple_of(3);
         self.was_early = early;
-        let us = if early {
-            self.random.next() % NAP_US
-        } else {
-            NAP_US * 3 / 2 + self.random.next() % (3 * NAP_US)
+        let us = match early {
+            true => self.random.next() % (2 * NAP_US),
+            false => 3 * NAP_US + self.random.next() % (3 * NAP_US),
         };
         Duration::from_micros(us)
     }

@@ -14,6 +14,7 @@ mod recover;
 mod sample;
 mod script;
 mod signal;
+mod simulate;
 mod sleepers;
 mod ten_step;
 mod watched;
@@ -50,6 +51,8 @@ enum Command {
     /// The process that `kill-engine` kills.
     #[command(hide = true)]
     KillEnginePart(kill_engine::Part),
+    /// Several engines are simulated on one store, seed by seed, with crashes, frozen processes and lost answers.
+    Simulate(simulate::Options),
     /// A process that commits is killed again and again; every acknowledged commit must be there.
     Kill(kill::Kill),
     /// The process that `kill` kills.
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Sleepers(options) => sleepers::run(&options),
         Command::KillEngine(options) => kill_engine::run(&options),
         Command::KillEnginePart(part) => kill_engine::part(&part),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Kill(options) => kill::run(&options),
         Command::Victim(victim) => kill::victim(&victim),
     };

@@ -226,6 +226,9 @@ pub enum Cause {
 pub struct Outcome {
     /// What it changed in the context.
     pub context: Patch,
+    /// The context as the action left it, in place of what it changed: only for a run that is still where it was when
+    /// the action read it.
+    pub whole: Option<Arc<Value>>,
     /// What it changed in the session slots.
     pub session: Patch,
     /// Locals for the activation in the next place.
@@ -648,7 +651,8 @@ impl<'a> Decider<'a> {
         outcome.check(limits).map_err(DecideError::from)?;
         let mut turn = self.turn();
         let save_as = transition.action.as_ref().and_then(|action| action.save_as.as_deref());
-        turn.change_context(&outcome.context, save_as.map(|field| (field, &outcome.output)))?;
+        let whole = outcome.whole.as_ref();
+        turn.change_context(&outcome.context, whole, save_as.map(|field| (field, &outcome.output)))?;
         turn.change_session(&outcome.session)?;
         let mut origin = Origin::of(turn.leave(activation.id).expect(FOUND));
         origin.step_loop(transition.loop_step);
@@ -730,7 +734,7 @@ impl<'a> Decider<'a> {
 
     fn patched(&self, patch: &Patch) -> Result<Decision, Rejected> {
         let mut turn = self.turn();
-        turn.change_context(patch, None)?;
+        turn.change_context(patch, None, None)?;
         Ok(change(turn.conclude("__operator:patch".to_owned(), &NOTHING, false)))
     }
 

@@ -336,8 +336,10 @@ impl Snapshot {
 
     /// The places the run is in, each once, sorted.
     pub fn current_places(&self) -> Vec<Name> {
-        let places: BTreeSet<_> = self.activations.iter().map(|activation| &activation.place).collect();
-        places.into_iter().cloned().collect()
+        let mut places: Vec<_> = self.activations.iter().map(|activation| activation.place.clone()).collect();
+        places.sort_unstable();
+        places.dedup();
+        places
     }
 
     /// What is going on in a place.
@@ -360,7 +362,9 @@ impl Snapshot {
 
     /// The snapshot as JSON bytes, if it is not larger than allowed.
     pub fn encode(&self, limits: &Limits) -> Result<Vec<u8>, LimitExceeded> {
-        let bytes = serde_json::to_vec(self).expect("a snapshot is plain data with text keys");
+        // Most snapshots fit: growing the buffer would copy it again and again.
+        let mut bytes = Vec::with_capacity(2_048);
+        serde_json::to_writer(&mut bytes, self).expect("a snapshot is plain data with text keys");
         limits.snapshot_bytes("the snapshot", bytes.len())?;
         Ok(bytes)
     }

@@ -543,15 +543,20 @@ impl<'a> Turn<'a> {
     pub(crate) fn change_context(
         &mut self,
         patch: &Patch,
+        whole: Option<&Arc<Value>>,
         saved: Option<(&str, &Value)>,
     ) -> Result<(), DecideError> {
-        if patch.is_empty() && saved.is_none() {
+        if patch.is_empty() && whole.is_none() && saved.is_none() {
             return Ok(());
         }
-        let context = Arc::make_mut(&mut self.next.context);
-        patch.apply(context);
+        if let Some(whole) = whole {
+            self.next.context = whole.clone();
+        }
+        if !patch.is_empty() {
+            patch.apply(Arc::make_mut(&mut self.next.context));
+        }
         if let Some((field, value)) = saved {
-            put_field(context, field, value.clone());
+            put_field(Arc::make_mut(&mut self.next.context), field, value.clone());
         }
         check_context(self.compiled, &self.next.context)
     }

@@ -117,11 +117,7 @@ pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) ->
     Ok(taken)
 }
 
-pub(crate) fn tenants(
-    connection: &Connection,
-    after: Option<TenantId>,
-    limit: u32,
-) -> Read<Vec<TenantId>> {
+pub(crate) fn tenants(connection: &Connection, after: Option<TenantId>, limit: u32) -> Read<Vec<TenantId>> {
     let mut statement = connection.prepare_cached(sql::tenant_next)?;
     let mut last = after.map(|after| after.uuid().into_bytes().to_vec()).unwrap_or_default();
     let mut found = Vec::new();

@@ -10,7 +10,8 @@ use stepwell_core::{Limits, RunId};
 use stepwell_store::{
     Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
     HintSender, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded,
-    RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
+    RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery,
+    WaitRow,
 };
 use tokio::sync::oneshot;
 

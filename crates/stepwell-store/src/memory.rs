@@ -337,10 +337,12 @@ impl Store for MemoryStore {
 
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         let state = self.state();
-        let has = |tables: &Tables| {
-            !(tables.runs.is_empty() && tables.cells.is_empty() && tables.keys.is_empty())
-        };
-        let known = state.tenants.iter().filter(|(tenant, tables)| after.is_none_or(|after| **tenant > after) && has(tables));
+        let has =
+            |tables: &Tables| !(tables.runs.is_empty() && tables.cells.is_empty() && tables.keys.is_empty());
+        let known = state
+            .tenants
+            .iter()
+            .filter(|(tenant, tables)| after.is_none_or(|after| **tenant > after) && has(tables));
         Ok(known.map(|(tenant, _)| *tenant).take(limit as usize).collect())
     }
 

@@ -43,7 +43,7 @@ struct Shared {
 /// What an action has staged.
 #[derive(Default)]
 pub(crate) struct Staged {
-    pub(crate) context: Option<Value>,
+    pub(crate) context: Option<Arc<Value>>,
     pub(crate) session: Option<Map<String, Value>>,
     pub(crate) locals: Map<String, Value>,
     pub(crate) cells: Vec<CellWrite>,
@@ -140,7 +140,7 @@ impl Cx {
     /// The run's data, with what this action has staged on top.
     pub fn state<S: DeserializeOwned>(&self) -> Result<S, ActionError> {
         let staged = self.lock();
-        let context = staged.as_ref().and_then(|staged| staged.context.as_ref());
+        let context = staged.as_ref().and_then(|staged| staged.context.as_deref());
         let context = context.unwrap_or_else(|| self.0.snapshot.context());
         S::deserialize(context).map_err(|error| {
             ActionError::new("invalidState", format!("the run's data is not what the action reads: {error}"))
@@ -151,7 +151,7 @@ impl Cx {
     /// Stages the run's data as a whole: what differs from the data as it was is written, field by field.
     pub fn set_state<S: Serialize>(&self, state: &S) -> Result<(), ActionError> {
         let context = json(state)?;
-        self.stage(|staged| staged.context = Some(context))
+        self.stage(|staged| staged.context = Some(Arc::new(context)))
     }
 
     /// Reads the run's data, changes it and stages it.
@@ -350,10 +350,10 @@ impl Cx {
         self.lock().take()
     }
 
-    /// What an action has changed in the context and the session slots.
-    pub(crate) fn patches(&self, staged: &Staged) -> (Patch, Patch) {
+    /// What an action has changed in the context and the session slots of a run that may have moved meanwhile.
+    pub(crate) fn patches(&self, staged: &Staged, has_moved: bool) -> (Patch, Patch) {
         let snapshot = &self.0.snapshot;
-        let context = staged.context.as_ref();
+        let context = staged.context.as_ref().filter(|_| has_moved);
         let context = context.map(|after| Patch::between(snapshot.context(), after)).unwrap_or_default();
         let session = staged.session.as_ref().map(|after| {
             let before = Value::Object(snapshot.session().clone());

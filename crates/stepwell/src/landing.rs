@@ -62,9 +62,11 @@ impl Hold {
     /// What a result comes to: `None` = it is no longer wanted; an error is why it cannot be taken as it is.
     async fn succeeded(&mut self, landed: &Landed) -> Result<Option<Move>, Failure> {
         let Ok((output, staged)) = &landed.result else { return Ok(None) };
-        let (context, session) = landed.cx.patches(staged);
+        let has_moved = landed.cx.snapshot().version() != self.standing.snapshot.version();
+        let (context, session) = landed.cx.patches(staged, has_moved);
         let outcome = Outcome {
             context,
+            whole: staged.context.clone().filter(|_| !has_moved),
             session,
             locals: staged.locals.clone(),
             output: output.clone(),

@@ -258,8 +258,9 @@ impl Inner {
         entry: &stepwell_core::Entry,
     ) -> Result<NextState, DecideError> {
         let state = snapshot.encode(&self.options.limits).map_err(DecideError::from)?;
-        let entry = serde_json::to_vec(entry).expect("a history entry is plain data");
-        Ok(NextState { state: state.into(), entry: entry.into(), places: snapshot.current_places() })
+        let mut written = Vec::with_capacity(512);
+        serde_json::to_writer(&mut written, entry).expect("a history entry is plain data");
+        Ok(NextState { state: state.into(), entry: written.into(), places: snapshot.current_places() })
     }
 
     /// Loads a run and goes on with it if this process may and can: the commit has made it the owner.

@@ -107,7 +107,7 @@ async fn commit_way(
         Fate::Missed => Err(missed().into()),
         Fate::MissedUnanswered => {
             world.sleep(trip.back_us).await;
-            world.lost_answer(process);
+            world.lost_answer(process, issued);
             return Err(unknown());
         }
         Fate::DeathBefore => {
@@ -125,7 +125,7 @@ async fn commit_way(
         world.trace(format_args!("p{process} is answered what was issued {issued}"));
     }
     if trip.fate == Fate::Unanswered {
-        world.lost_answer(process);
+        world.lost_answer(process, issued);
         return Err(unknown());
     }
     answer

@@ -168,10 +168,11 @@ impl World {
     }
 
     /// The answer to a commit was lost.
-    pub(crate) fn lost_answer(&self, process: usize) {
+    pub(crate) fn lost_answer(&self, process: usize, issued: i64) {
         let now = self.now();
         let mut scene = self.scene();
         scene.tally.lost_answers += 1;
+        scene.trace.line(now, format_args!("p{process} hears nothing of what was issued {issued}"));
         if let Some(process) = scene.processes.get_mut(process) {
             process.spared_until = now + 1_000_000;
         }
@@ -185,8 +186,9 @@ impl World {
         scope: TenantScope,
         commit: Commit,
     ) -> Result<Committed, CommitError> {
-        let commit = plant::twist(self.plant, &self.memory, scope, commit);
+        // The oracle sees what the process sent, whatever the store makes of it.
         let seen = commit.clone();
+        let commit = plant::twist(self.plant, &self.memory, scope, commit);
         let answer = at_once(self.memory.commit(scope, commit));
         let now = self.now();
         let mut scene = self.scene();

@@ -312,6 +312,18 @@ fn timers_that_cannot_be_set_are_each_an_obstacle() {
     assert!(odd.contains("`odd`") && missing.contains("`missing`"), "{found:?}");
 }
 
+#[test]
+fn a_context_that_does_not_fit_is_not_also_told_as_timers_that_cannot_be_set() {
+    let run = Driver::start_with(limited(1, &[]), json!({"until": "soon"}));
+    let schema = json!({"type": "object", "properties": {"until": {"type": "string", "minLength": 20}}});
+    let spec = limited(2, &[("late", Trigger::Until("context.until".into()))]).context_schema(schema);
+    let found = obstacles(&run, spec.clone(), &Mapping::default());
+    assert!(matches!(&found[..], [Obstacle::ContextUnfit { .. }]), "{found:?}");
+    let (run, _) =
+        taken(&run, spec, &Mapping { context: Some(json!({"until": at(9)})), ..Mapping::default() });
+    assert_eq!(timers(&run, "ask"), [("late".to_owned(), 9)], "and they are set from the new one");
+}
+
 // ---- forks and joins ----
 
 fn forked(version: u32, join: Join) -> Spec {

@@ -160,6 +160,21 @@ cases! { bounded as __suite_bounded;
         assert_eq!(load(store, one).await.head, head);
     }
 
+    /// B18: documents are rows too: however many a version showed, they go a bounded number at a time.
+    async fn documents_go_in_bounded_batches(store: &Shared) {
+        let make = Make::new();
+        let notes = |text: &str| ["a", "b", "c", "d", "e"].map(|key| put(run(1), key, text)).to_vec();
+        let first = NewRun { first: state(0, false), ..new_run(run(1)) };
+        let head = started(store, Commit { documents: notes("old"), ..make.create(first) }).await;
+        writes(store, &make, &head, notes("new")).await;
+        assert_eq!(bound(store, 1, 1, 3).await, Swept { count: 3, more: true }, "a checkpoint and two documents");
+        sound(store).await;
+        assert_eq!(bound(store, 1, 1, 2).await, Swept { count: 2, more: true });
+        assert_eq!(bound(store, 1, 1, 2).await, Swept { count: 1, more: false });
+        assert_eq!(bound(store, 1, 1, 2).await, Swept { count: 0, more: false });
+        assert_eq!((shown(store, run(1), Some(0)).await, shown(store, run(1), None).await.len()), (vec![], 5));
+    }
+
     /// B18: only that run's history is cut, and only its history: its inbox, waits and row stay as they are.
     async fn nothing_but_the_history_goes(store: &Shared) {
         let make = Make::new();

@@ -40,6 +40,7 @@ pub fn scripts() -> impl Strategy<Value = Script> {
 fn line() -> impl Strategy<Value = Line> {
     let call = prop_oneof![
         12 => commit(),
+        4 => show(),
         1 => (0_usize..4).prop_map(Call::Again),
         1 => (0_usize..4).prop_map(Call::Outcome),
         8 => ask().prop_map(Call::Ask),
@@ -55,7 +56,7 @@ fn commit() -> impl Strategy<Value = Call> {
     let cells = prop_oneof![vec(cell_write(), 0..1), vec(cell_write(), 1..4)];
     let fills = prop_oneof![vec(fill(), 0..1), vec(fill(), 1..3)];
     let create = prop_oneof![8 => vec(begin(), 0..1), 2 => vec(begin(), 1..2), 1 => vec(begin(), 2..4)];
-    let documents = prop_oneof![2 => vec(document(), 0..1), 1 => vec(document(), 1..5)];
+    let documents = prop_oneof![vec(document(), 0..1), vec(document(), 1..5)];
     let data = (cells, fills, documents);
     let parts = (weighted(0.6, step()), create, vec(send(), 0..3), data, keys, definitions, audits);
     parts.prop_map(|(step, create, send, (cells, mut fills, mut documents), keys, definitions, audit)| {
@@ -72,6 +73,24 @@ fn commit() -> impl Strategy<Value = Call> {
             step,
             Commit { create, send, cells, fills, documents, keys, definitions, audit, ..empty },
         )))
+    })
+}
+
+/// A step that writes documents and that little can refuse, so that runs come to have many of them.
+fn show() -> impl Strategy<Value = Call> {
+    let running = step().prop_map(|step| Move {
+        stray: false,
+        back: None,
+        fence: None,
+        take: 0,
+        guess: Vec::new(),
+        status: Status::Running,
+        ..step
+    });
+    (running, next(), vec(document(), 1..4)).prop_map(|(step, next, documents)| {
+        let step = Move { next: Some(next), ..step };
+        let commit = Commit { documents, ..Commit::new(CommitId(Uuid::nil()), at(0)) };
+        Call::Commit(Box::new((Some(step), commit)))
     })
 }
 
@@ -254,7 +273,7 @@ fn fill() -> impl Strategy<Value = Fill> {
 
 fn document() -> impl Strategy<Value = DocumentWrite> {
     let run = prop_oneof![30 => Just(OWN), 1 => a_run()];
-    let key = prop_oneof![20 => select(vec!["a", "b", "c"]), 1 => Just("")];
+    let key = prop_oneof![30 => select(vec!["a", "b"]), 1 => Just("")];
     let tags = subsequence(vec!["x", "y"], 0..=2);
     let text = prop_oneof![3 => select(vec!["one", "two"]).prop_map(Some), 1 => Just(None)];
     (run, key, text, tags).prop_map(|(run, key, text, tags)| match text {

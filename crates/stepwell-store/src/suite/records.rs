@@ -70,13 +70,13 @@ cases! { records as __suite_records;
         }
         assert_eq!(all_definitions(store, ME, Some("none".into()), 3).await, []);
         let page = async |workflow: Option<&str>, cursor| {
-            let query = RecordQuery::Definitions { workflow: workflow.map(Into::into), limit: 8, cursor };
+            let query = RecordQuery::Definitions { workflow: workflow.map(Into::into), limit: 9, cursor };
             store.records(ME, query).await.unwrap()
         };
         let middle = page(None, None).await.next;
-        assert!(middle.is_some());
         assert_eq!(page(Some("a"), middle.clone()).await.items, [], "it comes before the cursor");
-        assert_eq!(page(Some("b"), middle).await.items, of(Some("b")), "it comes after it");
+        assert_eq!(page(Some("b"), middle.clone()).await.items, of(Some("b"))[1..], "the cursor is in it");
+        assert_eq!(page(Some("b:1"), middle).await.items, of(Some("b:1")), "it comes after it");
     }
 
     /// D12: audit rows are written with their commit, and read back as they were.
@@ -152,5 +152,10 @@ cases! { records as __suite_records;
         assert_eq!(waits(store, Some(9)).await, []);
         let page = store.waits(ME, WaitQuery { limit: 9, ..WaitQuery::default() }).await.unwrap();
         assert_eq!((page.items.len(), page.next), (9, None));
+        let middle = Some(format!("{}:9", run(2)));
+        for (number, left) in [(1, 0), (2, 2), (3, 3)] {
+            let query = WaitQuery { run: Some(run(number)), limit: 9, cursor: middle.clone() };
+            assert_eq!(store.waits(ME, query).await.unwrap().items.len(), left, "of run {number}");
+        }
     }
 }

@@ -68,7 +68,7 @@ cases! { tenants as __suite_tenants;
         assert_eq!((second.listed.len(), other.len()), (2, 0));
     }
 
-    /// D11: no write of one tenant reaches a row of the other.
+    /// Who is there is known without looking into anyone's data.
     async fn tenants_that_have_anything_are_listed_page_by_page(store: &Shared) {
         assert_eq!(store.tenants(None, 10).await, Ok(Vec::new()), "nobody is there yet");
         furnished(store, &Make::default()).await;
@@ -79,6 +79,7 @@ cases! { tenants as __suite_tenants;
         assert_eq!(store.tenants(Some(two), 10).await, Ok(Vec::new()));
     }
 
+    /// D11: no write of one tenant reaches a row of the other.
     async fn a_tenants_writes_stay_its_own(store: &Shared) {
         let make = Make::new();
         let heads = furnished(store, &make).await;

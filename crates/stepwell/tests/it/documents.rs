@@ -11,8 +11,8 @@ use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, RunId, Spec};
 use stepwell::engine::Builder;
 use stepwell::store::{
-    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Document, DocumentQuery, Expect, Initial, Space, Status,
-    Store, Ttl, ValueType,
+    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Document, DocumentQuery, Expect, Initial, Space,
+    Status, Store, Ttl, ValueType,
 };
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Command, Cx, Engine, Operator, Run, Signal, Start};
@@ -39,7 +39,8 @@ async fn edit(cx: Cx) -> Result<usize, ActionError> {
         let text = |field: &str| step[field].as_str().map(str::to_owned);
         if let Some(key) = text("put") {
             let kind = text("kind").unwrap_or_else(|| "note".to_owned());
-            let tags: Vec<_> = step["tags"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let tags: Vec<_> =
+                step["tags"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             cx.put_document(key, kind, &step["body"], &tags)?;
         }
         if let Some(key) = text("remove") {
@@ -79,7 +80,8 @@ async fn listed(engine: &Engine, query: DocumentQuery) -> Vec<Document> {
 /// Key and body of the documents that were visible at a version.
 async fn at(engine: &Engine, run: RunId, version: u64) -> Vec<(String, Value)> {
     let found = listed(engine, DocumentQuery { at: Some(version), ..all(run) }).await;
-    let mut found: Vec<_> = found.into_iter().map(|document| (document.key.clone(), body(&document))).collect();
+    let mut found: Vec<_> =
+        found.into_iter().map(|document| (document.key.clone(), body(&document))).collect();
     found.sort_by(|a, b| a.0.cmp(&b.0));
     found
 }
@@ -95,7 +97,12 @@ fn shown(documents: &[(&str, i64)]) -> Vec<(String, Value)> {
 #[tokio::test]
 async fn a_document_is_visible_from_the_version_that_wrote_it_on() {
     let (engine, run) = opened().await;
-    edited(&engine, &run, json!([{"put": "letter", "kind": "letter", "body": {"to": "Ada"}, "tags": ["out"]}])).await;
+    edited(
+        &engine,
+        &run,
+        json!([{"put": "letter", "kind": "letter", "body": {"to": "Ada"}, "tags": ["out"]}]),
+    )
+    .await;
     assert_eq!(at(&engine, run.id(), 0).await, []);
     let documents = listed(&engine, all(run.id())).await;
     let [document] = &documents[..] else { panic!("{documents:?}") };
@@ -154,9 +161,14 @@ async fn documents_are_found_by_key_kind_and_tag() {
 #[tokio::test]
 async fn of_several_writes_under_one_key_in_one_action_the_last_counts() {
     let (engine, run) = opened().await;
-    edited(&engine, &run, json!([{"put": "a", "body": 1}, {"put": "a", "body": 2}, {"put": "b", "body": 1}])).await;
-    edited(&engine, &run, json!([{"remove": "a"}, {"put": "a", "body": 3}, {"put": "b", "body": 2}, {"remove": "b"}]))
+    edited(&engine, &run, json!([{"put": "a", "body": 1}, {"put": "a", "body": 2}, {"put": "b", "body": 1}]))
         .await;
+    edited(
+        &engine,
+        &run,
+        json!([{"remove": "a"}, {"put": "a", "body": 3}, {"put": "b", "body": 2}, {"remove": "b"}]),
+    )
+    .await;
     assert_eq!(at(&engine, run.id(), 1).await, shown(&[("a", 2), ("b", 1)]));
     assert_eq!(at(&engine, run.id(), 2).await, shown(&[("a", 3)]));
 }
@@ -165,8 +177,12 @@ async fn of_several_writes_under_one_key_in_one_action_the_last_counts() {
 async fn documents_are_rolled_back_with_a_failed_transition() {
     let (engine, run) = opened().await;
     edited(&engine, &run, json!([{"put": "a", "body": 1}, {"put": "b", "body": 1}])).await;
-    edited(&engine, &run, json!([{"put": "a", "body": 2}, {"remove": "b"}, {"put": "c", "body": 2}, {"fail": true}]))
-        .await;
+    edited(
+        &engine,
+        &run,
+        json!([{"put": "a", "body": 2}, {"remove": "b"}, {"put": "c", "body": 2}, {"fail": true}]),
+    )
+    .await;
     assert_eq!((status(&run).await, version(&run).await), (Status::Failed, 1));
     let documents = listed(&engine, all(run.id())).await;
     assert!(documents.iter().all(|document| document.visible_to.is_none()));
@@ -190,6 +206,56 @@ async fn documents_are_rolled_back_with_a_commit_that_is_refused() {
     assert_eq!(at(&engine, run.id(), 1).await, shown(&[("a", 1)]));
 }
 
+/// The case with kinds that are declared.
+fn typed(version: u32) -> Spec {
+    let letter = json!({
+        "type": "object",
+        "properties": {"to": {"type": "string"}, "pages": {"type": "integer", "minimum": 1}},
+        "required": ["to"],
+    });
+    let mut spec =
+        case().spec().clone().document("letter", letter).document("note", json!({"type": "integer"}));
+    spec.version = version;
+    spec
+}
+
+#[tokio::test]
+async fn a_document_that_does_not_fit_its_kind_is_refused_and_nothing_of_the_action_stays() {
+    let build = |builder: Builder| builder.workflow(typed(1).build().unwrap()).action("edit", edit);
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("case")).await.unwrap();
+    edited(&engine, &run, json!([{"put": "a", "kind": "letter", "body": {"to": "Ada", "pages": 2}}])).await;
+    edited(&engine, &run, json!([{"put": "b", "body": 4}])).await;
+    assert_eq!(version(&run).await, 2);
+    for (kind, body, says) in [
+        ("letter", json!({"to": 5}), "to"),
+        ("letter", json!({"pages": 1}), "to"),
+        ("letter", json!({"to": "Ada", "pages": 0}), "pages"),
+        ("note", json!("four"), "integer"),
+        ("leter", json!({"to": "Ada"}), "`leter`"),
+    ] {
+        edited(&engine, &run, json!([{"put": "b", "body": 5}, {"put": "c", "kind": kind, "body": body}]))
+            .await;
+        let error = run.view().await.unwrap().ledger.stopped.unwrap().error;
+        assert_eq!((error.code.as_str(), error.is_final), ("invalidDocument", true));
+        assert!(error.message.contains(says), "{error}");
+        assert_eq!((status(&run).await, version(&run).await), (Status::Failed, 2));
+        engine.operate(run.id(), Command::Dismiss, &Operator::default()).await.unwrap();
+    }
+    let letter = json!({"to": "Ada", "pages": 2});
+    assert_eq!(at(&engine, run.id(), 2).await, [("a".to_owned(), letter), ("b".to_owned(), json!(4))]);
+}
+
+#[tokio::test]
+async fn what_kinds_there_are_is_part_of_the_definition_and_checked_when_it_is_built() {
+    let mut other = typed(1);
+    other = other.document("note", json!({"type": "string"}));
+    assert_ne!(typed(1).build().unwrap().hash(), other.build().unwrap().hash());
+    let bad = typed(1).document("note", json!({"type": "nothing"}));
+    let problems = bad.build().unwrap_err().to_string();
+    assert!(problems.contains("note"), "{problems}");
+}
+
 #[tokio::test]
 async fn an_action_reads_documents_as_they_are_committed() {
     let definition = Spec::new("case")
@@ -206,7 +272,8 @@ async fn an_action_reads_documents_as_they_are_committed() {
         let seen = cx.documents(all(RunId::nil())).await?.items;
         Ok::<_, ActionError>(seen.into_iter().map(|document| document.key).collect::<Vec<_>>())
     };
-    let build = |builder: Builder| builder.workflow(definition).action("first", action).action("second", action);
+    let build =
+        |builder: Builder| builder.workflow(definition).action("first", action).action("second", action);
     let engine = TestEngine::start(build).await.unwrap();
     let run = engine.start(Start::new("case")).await.unwrap();
     engine.settle().await;
@@ -253,7 +320,8 @@ async fn documents_belong_to_their_runs_tenant() {
 #[tokio::test]
 async fn many_documents_of_one_action_are_one_version() {
     let (engine, run) = opened().await;
-    let steps: Vec<_> = (0..500).map(|number| json!({"put": format!("{number:03}"), "body": number})).collect();
+    let steps: Vec<_> =
+        (0..500).map(|number| json!({"put": format!("{number:03}"), "body": number})).collect();
     edited(&engine, &run, json!(steps)).await;
     assert_eq!((status(&run).await, version(&run).await), (Status::Waiting, 1));
     let (mut found, mut cursor) = (0, None);
@@ -376,11 +444,18 @@ async fn an_increment_is_applied_once_when_the_answer_to_its_commit_is_lost() {
 #[tokio::test]
 async fn a_loop_that_increments_five_times_adds_five() {
     let again = Transition::new("again", "todo", "todo").when("context.left > 0").action("take").priority(1);
-    let definition =
-        Spec::new("taking").step("todo").end("done").transition(again).auto("on", "todo", "done").build().unwrap();
+    let definition = Spec::new("taking")
+        .step("todo")
+        .end("done")
+        .transition(again)
+        .auto("on", "todo", "done")
+        .build()
+        .unwrap();
     let take = |cx: Cx| async move {
         cx.write(count(2))?;
-        cx.update_state(|state: &mut Value| state["left"] = json!(state["left"].as_i64().unwrap_or_default() - 1))
+        cx.update_state(|state: &mut Value| {
+            state["left"] = json!(state["left"].as_i64().unwrap_or_default() - 1);
+        })
     };
     let build = |builder: Builder| builder.workflow(definition).action("take", take);
     let engine = TestEngine::start(build).await.unwrap();

@@ -280,9 +280,12 @@ async fn a_failure_that_the_action_calls_final_is_not_retried() {
 #[tokio::test]
 async fn a_conflict_on_a_revision_that_the_author_named_is_final() {
     for expect in [Expect::Exactly(3), Expect::Live(1)] {
-        let act = move |cx: Cx| async move { cx.write(stepwell::store::CellWrite { expect, ..put("cell", json!(1)) }) };
+        let act = move |cx: Cx| async move {
+            cx.write(stepwell::store::CellWrite { expect, ..put("cell", json!(1)) })
+        };
         let definition = job(|work| work.retry(attempts(5)));
-        let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
+        let engine =
+            TestEngine::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
         let run = engine.start(Start::new("job")).await.unwrap();
         engine.advance(60 * SECOND).await;
         let view = run.view().await.unwrap();
@@ -305,7 +308,9 @@ async fn the_last_ten_failed_tries_stay_readable_with_time_and_error() {
     assert_eq!(status(&run).await, Status::Failed);
     let failures = failures(&run).await;
     let expected: Vec<_> = (3..=12_u64)
-        .map(|number| (BEGINS.plus_ms((number - 1) * 1_000), Failure::new("busy", format!("failure {number}"))))
+        .map(|number| {
+            (BEGINS.plus_ms((number - 1) * 1_000), Failure::new("busy", format!("failure {number}")))
+        })
         .collect();
     assert_eq!(failures.into_iter().map(|tried| (tried.at, tried.error)).collect::<Vec<_>>(), expected);
 }
@@ -375,8 +380,7 @@ async fn other_branches_go_on_while_one_waits_for_its_next_try() {
 
 #[tokio::test]
 async fn a_branch_that_has_failed_stops_the_run_and_loses_nothing_of_the_others() {
-    let gate = Gate::new();
-    let script = Script::failing(1);
+    let (gate, fails) = (Gate::new(), Gate::new());
     let definition = Spec::new("pair")
         .fork("split", ["left", "right"])
         .step("left")
@@ -389,11 +393,16 @@ async fn a_branch_that_has_failed_stops_the_run_and_loses_nothing_of_the_others(
         .build()
         .unwrap();
     let slow = gate.and(|_| Ok(json!("done")));
-    let engine = TestEngine::start(|engine| {
-        engine.workflow(definition).action("work", script.action()).action("slow", slow)
+    let work = fails.and(|cx| match cx.attempt() {
+        1 => Err(ActionError::new("busy", "not yet")),
+        _ => Ok(Value::Null),
     });
+    let engine =
+        TestEngine::start(|engine| engine.workflow(definition).action("work", work).action("slow", slow));
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("pair")).await.unwrap();
+    engine.settle().await;
+    fails.open(2);
     engine.settle().await;
     assert_eq!((status(&run).await, gate.inside()), (Status::Failed, 1));
     gate.open(1);
@@ -486,7 +495,8 @@ async fn the_signal_whose_transition_went_to_the_error_place_is_used_up() {
 
 /// A call that is prepared first; a retry prepares it again.
 fn prepared(call: impl FnOnce(Transition) -> Transition) -> Spec {
-    let work = Transition::new("call", "ready", "done").action("work").retry(attempts(2)).retry_target("unready");
+    let work =
+        Transition::new("call", "ready", "done").action("work").retry(attempts(2)).retry_target("unready");
     Spec::new("call")
         .step("unready")
         .step("ready")
@@ -563,14 +573,16 @@ async fn a_signal_is_not_lost_when_its_transitions_retry_goes_back() {
 
 #[tokio::test]
 async fn a_panic_in_an_action_is_a_failure_with_its_text() {
-    let cases: [(&str, fn() -> Given); 3] = [
+    type Falls = fn() -> Given;
+    let cases: [(&str, Falls); 3] = [
         ("a plain text", || panic!("a plain text")),
         ("text number 7", || panic!("text number {}", 7)),
         ("without a word", || std::panic::panic_any(7)),
     ];
     for (text, act) in cases {
         let act = move |_: Cx| async move { act() };
-        let engine = TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+        let engine =
+            TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
         let run = engine.start(Start::new("job")).await.unwrap();
         engine.settle().await;
         let stopped = run.view().await.unwrap().ledger.stopped.unwrap();
@@ -583,7 +595,8 @@ async fn a_panic_in_an_action_is_a_failure_with_its_text() {
 #[tokio::test]
 async fn a_panic_is_retried_like_other_failures_and_harms_no_other_run() {
     let gate = Gate::new();
-    let act = |cx: Cx| async move { if cx.attempt() == 1 { panic!("not yet") } else { Ok::<_, ActionError>(()) } };
+    let act =
+        |cx: Cx| async move { if cx.attempt() == 1 { panic!("not yet") } else { Ok::<_, ActionError>(()) } };
     let other = Spec::new("other").step("a").end("b");
     let other = other.transition(Transition::new("ab", "a", "b").action("slow")).build().unwrap();
     let engine = TestEngine::start(|engine| {
@@ -704,7 +717,8 @@ async fn a_plain_error_is_recorded_with_all_its_causes() {
     #[error("the order could not be read")]
     struct Outer(#[source] std::num::ParseIntError);
     let act = |_: Cx| async move { "seven".parse::<u32>().map_err(Outer) };
-    let engine = TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+    let engine =
+        TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     let error = run.view().await.unwrap().ledger.stopped.unwrap().error;

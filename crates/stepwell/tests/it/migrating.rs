@@ -15,8 +15,8 @@ use stepwell::{ActionError, Command, Cx, EngineError, Operator, Run, Signal, Sta
 use tokio::sync::Semaphore;
 
 use crate::kit::{
-    after_s, audit, context, error_code, ground, history, other_tenant, places, runs_of, soon, status, version,
-    waits_of,
+    after_s, audit, context, error_code, ground, history, other_tenant, places, runs_of, soon, status,
+    version, waits_of,
 };
 
 /// A permit waits for its stamp. The first edition calls the place `desk`, the second `counter`.
@@ -39,7 +39,8 @@ fn second() -> Definition {
 }
 
 fn mapping(places: &[(&str, &str)]) -> Mapping {
-    let places: BTreeMap<_, _> = places.iter().map(|(from, to)| (Name::from(*from), Name::from(*to))).collect();
+    let places: BTreeMap<_, _> =
+        places.iter().map(|(from, to)| (Name::from(*from), Name::from(*to))).collect();
     Mapping { places, context: None }
 }
 
@@ -234,7 +235,8 @@ fn checked(edition: u32) -> Definition {
 async fn a_failed_run_that_is_migrated_is_retried_with_the_new_edition() {
     let broken = |_: Cx| async { Err::<(), _>(ActionError::new("broken", "it is broken")) };
     let works = |_: Cx| async { Ok::<_, ActionError>("yes") };
-    let build = |builder: Builder| builder.workflow(checked(1)).action("check_1", broken).action("check_2", works);
+    let build =
+        |builder: Builder| builder.workflow(checked(1)).action("check_1", broken).action("check_2", works);
     let (engine, run) = started(build).await;
     assert_eq!(status(&run).await, Status::Failed);
     engine.register(checked(2)).unwrap();
@@ -263,7 +265,8 @@ async fn the_result_of_an_action_of_the_old_edition_is_not_taken_by_the_new_one(
         }
     };
     let quick = |_: Cx| async { Ok::<_, ActionError>("new") };
-    let build = |builder: Builder| builder.workflow(checked(1)).action("check_1", slow).action("check_2", quick);
+    let build =
+        |builder: Builder| builder.workflow(checked(1)).action("check_1", slow).action("check_2", quick);
     let (engine, run) = started(build).await;
     engine.register(checked(2)).unwrap();
     engine.migrate(run.id(), 2, &Mapping::default(), &Operator::default(), false).await.unwrap();
@@ -292,9 +295,8 @@ async fn asked(rule: ChildRule) -> (TestEngine, Run) {
     let neighbour = Spec::new("neighbour").wait("asked", "YES").end("agreed").signal("YES");
     let neighbour = neighbour.auto("agree", "asked", "agreed").build().unwrap();
     let ask = |cx: Cx| async move { (0..2).try_for_each(|_| cx.start_child(Start::new("neighbour"))) };
-    let build = |builder: Builder| {
-        builder.workflow(neighbours(1, rule)).workflow(neighbour).action("ask", ask)
-    };
+    let build =
+        |builder: Builder| builder.workflow(neighbours(1, rule)).workflow(neighbour).action("ask", ask);
     let (engine, run) = started(build).await;
     let child = runs_of(&engine, "neighbour").await.remove(0);
     engine.cancel(child.run).await.unwrap();
@@ -309,7 +311,10 @@ async fn children_that_can_no_longer_fulfil_the_new_editions_rule_stop_the_run()
     engine.register(neighbours(2, ChildRule::All)).unwrap();
     engine.migrate(run.id(), 2, &Mapping::default(), &Operator::default(), false).await.unwrap();
     engine.settle().await;
-    assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("childrenFailed")));
+    assert_eq!(
+        (status(&run).await, error_code(&run).await.as_deref()),
+        (Status::Failed, Some("childrenFailed"))
+    );
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepwell::core::retry::Retry;
 use stepwell::core::spec::{Quorum, Transition};
-use stepwell::core::{PlaceStatus, Spec, Timestamp};
+use stepwell::core::{PlaceStatus, Snapshot, Spec, Timestamp};
 use stepwell::store::{Document, DocumentQuery, Expect, HistoryQuery, Record, RecordQuery, Status, Store};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, Engine, ManualClock, Operator, Signal, Signalled, Start};
@@ -32,7 +32,8 @@ fn three_steps() -> Spec {
 }
 
 async fn documents(engine: &Engine, run: &stepwell::Run, at: Option<u64>) -> Vec<Document> {
-    let query = DocumentQuery { run: run.id(), at, key: None, kind: None, tag: None, limit: 100, cursor: None };
+    let query =
+        DocumentQuery { run: run.id(), at, key: None, kind: None, tag: None, limit: 100, cursor: None };
     engine.store().documents(engine.scope(), query).await.unwrap().items
 }
 
@@ -40,8 +41,9 @@ async fn documents(engine: &Engine, run: &stepwell::Run, at: Option<u64>) -> Vec
 async fn a_run_advances_by_itself_until_it_waits_and_then_until_it_ends() {
     let definition = three_steps().build().unwrap();
     let script = Script::new([Ok(json!("one")), Ok(json!("two"))]);
-    let engine =
-        TestEngine::start(|engine| engine.workflow(definition).action("note", script.action())).await.unwrap();
+    let engine = TestEngine::start(|engine| engine.workflow(definition).action("note", script.action()))
+        .await
+        .unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["d".into()]));
@@ -74,11 +76,14 @@ async fn each_transition_is_committed_by_itself_before_the_next_begins() {
     };
     let definition = three_steps().build().unwrap();
     let engine =
-        TestEngine::start_on(store, clock, |engine| engine.workflow(definition).action("note", look)).await.unwrap();
+        TestEngine::start_on(store, clock, |engine| engine.workflow(definition).action("note", look))
+            .await
+            .unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.settle().await;
     assert_eq!(*seen.lock().unwrap(), [vec![0], vec![0, 1, 2]]);
-    let mut commits: Vec<_> = history(&engine, run.id()).await.into_iter().map(|(_, commit)| commit).collect();
+    let mut commits: Vec<_> =
+        history(&engine, run.id()).await.into_iter().map(|(_, commit)| commit).collect();
     commits.sort();
     commits.dedup();
     assert_eq!(commits.len(), 4, "a checkpoint has a commit of its own");
@@ -91,7 +96,8 @@ async fn a_transition_with_an_action_is_one_version_that_comes_with_its_result()
         cx.set_state(&json!({"staged": true}))?;
         Ok(Value::Null)
     });
-    let engine = TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+    let engine =
+        TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     assert_eq!((gate.inside(), version(&run).await), (1, 0));
@@ -161,7 +167,13 @@ fn stage_all(cx: &Cx) -> Result<(), ActionError> {
 }
 
 fn other() -> stepwell::core::Definition {
-    Spec::new("other").step("open").end("closed").signal("PING").on_signal("ping", "open", "PING", "closed").build().unwrap()
+    Spec::new("other")
+        .step("open")
+        .end("closed")
+        .signal("PING")
+        .on_signal("ping", "open", "PING", "closed")
+        .build()
+        .unwrap()
 }
 
 /// What a job that stages everything has left behind.
@@ -196,7 +208,8 @@ async fn everything_a_transition_changes_is_there_together_or_not_at_all() {
             passes.await
         }
     };
-    let build = |engine: stepwell::Builder| engine.workflow(job(|work| work)).workflow(other()).action("work", act);
+    let build =
+        |engine: stepwell::Builder| engine.workflow(job(|work| work)).workflow(other()).action("work", act);
     let engine = TestEngine::start(build).await.unwrap();
     let pinged = engine.start(Start::new("other")).await.unwrap();
     let run = engine.start(Start::new("job").input(&json!({"to": pinged.id()}))).await.unwrap();
@@ -317,7 +330,8 @@ async fn what_a_run_writes_belongs_to_its_tenant() {
         stage_all(&cx)?;
         Ok::<_, ActionError>(())
     };
-    let build = |engine: stepwell::Builder| engine.workflow(job(|work| work)).workflow(other()).action("work", act);
+    let build =
+        |engine: stepwell::Builder| engine.workflow(job(|work| work)).workflow(other()).action("work", act);
     let engine = TestEngine::start(build).await.unwrap();
     let theirs = engine.for_tenant(other_tenant());
     // A run of the first tenant is what the second one's action signals: it must not hear it.
@@ -332,9 +346,8 @@ async fn what_a_run_writes_belongs_to_its_tenant() {
     assert_eq!(documents(&theirs, &run, None).await.len(), 1);
     assert_eq!(documents(&engine, &run, None).await.len(), 0);
     let query = || RecordQuery::Definitions { workflow: Some("job".into()), limit: 10, cursor: None };
-    let stored = async |engine: &Engine| {
-        engine.store().records(engine.scope(), query()).await.unwrap().items.len()
-    };
+    let stored =
+        async |engine: &Engine| engine.store().records(engine.scope(), query()).await.unwrap().items.len();
     assert_eq!((stored(&engine).await, stored(&theirs).await), (0, 1), "a definition is its run's tenant's");
 }
 
@@ -400,7 +413,7 @@ async fn a_checkpoint_fixes_places_state_version_and_the_documents_visible_then(
     let run = engine.start(Start::new("report")).await.unwrap();
     assert_eq!(soon(run.result()).await.unwrap(), Value::Null);
     let states = states(&engine, run.id()).await;
-    assert_eq!(states.iter().map(|state| state.version()).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(states.iter().map(Snapshot::version).collect::<Vec<_>>(), [0, 1, 2, 3]);
     for (state, place) in states.iter().zip(["a", "b", "c"]) {
         assert_eq!(state.status_of(place), PlaceStatus::Active);
     }
@@ -461,8 +474,9 @@ async fn every_time_that_is_written_is_the_engines() {
         cx.write(put("cell", json!(1)))?;
         cx.put_document("report", "report", &json!({}), &[])
     };
-    let engine =
-        TestEngine::start_on(store, clock, |engine| engine.workflow(definition).action("work", act)).await.unwrap();
+    let engine = TestEngine::start_on(store, clock, |engine| engine.workflow(definition).action("work", act))
+        .await
+        .unwrap();
     let run = engine.start(Start::new("pair")).await.unwrap();
     engine.advance(Duration::from_secs(90)).await;
     let later = begins.plus_ms(90_000);

@@ -99,7 +99,10 @@ async fn retries_spent_on_timeouts_lead_to_the_error_place() {
 }
 
 /// Work that outlives its action: it waits at a gate and then stages everything it can.
-fn outlives(gate: &Gate, told: &Arc<Mutex<Vec<bool>>>) -> impl Fn(Cx) -> stepwell::host::BoxFuture<crate::world::Given> + Send + Sync + use<> {
+fn outlives(
+    gate: &Gate,
+    told: &Arc<Mutex<Vec<bool>>>,
+) -> impl Fn(Cx) -> stepwell::host::BoxFuture<crate::world::Given> + Send + Sync + use<> {
     let (gate, told) = (gate.clone(), told.clone());
     move |cx: Cx| {
         let (gate, told, spawned) = (gate.clone(), told.clone(), cx.clone());
@@ -159,13 +162,15 @@ async fn what_an_action_leaves_running_cannot_stage_after_it_has_done_its_work()
             }
         }
     };
-    let engine = TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+    let engine =
+        TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
     gate.open(1);
     engine.settle().await;
-    assert_eq!((told.lock().unwrap().clone(), cell(&engine, "cell").await), (vec![false], None));
+    assert_eq!(*told.lock().unwrap(), [false]);
+    assert_eq!(cell(&engine, "cell").await, None);
 }
 
 #[tokio::test]

@@ -12,7 +12,8 @@ use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, Operator, Run, Signal, Signalled, Start};
 
 use crate::kit::{
-    LEASE_MS, Watched, after_s, error_code, ground, mortal, places, settle, soon, status, version, waits_of, words,
+    LEASE_MS, Watched, after_s, error_code, ground, mortal, places, settle, soon, status, version, waits_of,
+    words,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -87,7 +88,10 @@ async fn a_run_sleeps_until_the_instant_its_data_names() {
     engine.advance(seconds(7_199)).await;
     assert_eq!((status(&run).await, rung.lock().unwrap().len()), (Status::Waiting, 0));
     engine.advance(seconds(1)).await;
-    assert_eq!((status(&run).await, &**rung.lock().unwrap()), (Status::Completed, &[(1, after_s(7_200))][..]));
+    assert_eq!(
+        (status(&run).await, &**rung.lock().unwrap()),
+        (Status::Completed, &[(1, after_s(7_200))][..])
+    );
 }
 
 #[tokio::test]
@@ -267,8 +271,12 @@ async fn timers_of_several_branches_each_fire_at_their_time() {
     engine.advance(seconds(20)).await;
     let history = crate::kit::history(&engine, run.id()).await;
     let seen: Vec<_> = history.iter().map(|(entry, _)| (entry.action.as_str(), entry.at)).collect();
-    let expected =
-        [("__start", BEGINS), ("__timer:right", after_s(4)), ("__timer:left", after_s(9)), ("__auto:on", after_s(9))];
+    let expected = [
+        ("__start", BEGINS),
+        ("__timer:right", after_s(4)),
+        ("__timer:left", after_s(9)),
+        ("__auto:on", after_s(9)),
+    ];
     assert_eq!(seen, expected);
 }
 
@@ -385,7 +393,8 @@ async fn a_timer_takes_a_run_away_from_an_action_that_is_not_done_by_then() {
         *kept.lock().unwrap() = Some(cx);
         std::future::pending::<Result<(), ActionError>>()
     };
-    let engine = TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
+    let engine =
+        TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.advance(seconds(59)).await;
     assert_eq!(status(&run).await, Status::Running);
@@ -414,7 +423,8 @@ async fn a_timer_that_fell_due_while_the_run_stood_still_fires_after_the_retry()
         let works = works.load(std::sync::atomic::Ordering::SeqCst);
         std::future::ready(works.then_some(()).ok_or_else(|| ActionError::new("broken", "it is broken")))
     };
-    let engine = TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
+    let engine =
+        TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.advance(seconds(120)).await;
     assert_eq!(error_code(&run).await.as_deref(), Some("broken"));
@@ -422,6 +432,60 @@ async fn a_timer_that_fell_due_while_the_run_stood_still_fires_after_the_retry()
     engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn a_timers_action_that_fails_is_tried_again_after_its_pause_and_not_before() {
+    let retry = stepwell::core::retry::Retry { attempts: 2, delay_ms: 20_000, ..Default::default() };
+    let definition = Spec::new("alarm")
+        .step("asleep")
+        .end("awake")
+        .transition(Transition::new("ring", "asleep", "awake").after_ms(10_000).action("ring").retry(retry))
+        .build()
+        .unwrap();
+    let tried = Arc::new(Mutex::new(Vec::new()));
+    let noted = tried.clone();
+    let ring = move |cx: Cx| {
+        noted.lock().unwrap().push((cx.now(), cx.attempt()));
+        let last = cx.attempt() == 3;
+        std::future::ready(last.then_some(()).ok_or_else(|| ActionError::new("mute", "it makes no sound")))
+    };
+    let engine =
+        TestEngine::start(|builder| builder.workflow(definition).action("ring", ring)).await.unwrap();
+    let run = engine.start(Start::new("alarm")).await.unwrap();
+    engine.advance(seconds(300)).await;
+    assert_eq!(*tried.lock().unwrap(), [(after_s(10), 1), (after_s(30), 2), (after_s(60), 3)]);
+    assert_eq!(words(&engine, run.id()).await, ["__start", "__timer:asleep"]);
+}
+
+#[tokio::test]
+async fn a_timer_takes_a_run_away_from_an_action_that_waits_for_its_next_try() {
+    let retry = stepwell::core::retry::Retry { attempts: 9, delay_ms: 30_000, ..Default::default() };
+    let definition = Spec::new("way")
+        .step("a")
+        .end("done")
+        .wait("late", "ANYWAY")
+        .signal("ANYWAY")
+        .transition(Transition::new("work", "a", "done").action("work").retry(retry))
+        .transition(Transition::new("too_late", "a", "late").after_ms(45_000))
+        .auto("end", "late", "done")
+        .build()
+        .unwrap();
+    let tries = Arc::new(Mutex::new(0));
+    let counted = tries.clone();
+    let work = move |_: Cx| {
+        *counted.lock().unwrap() += 1;
+        std::future::ready(Err::<(), _>(ActionError::new("broken", "it is broken")))
+    };
+    let engine =
+        TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
+    let run = engine.start(Start::new("way")).await.unwrap();
+    engine.advance(seconds(44)).await;
+    assert_eq!((status(&run).await, *tries.lock().unwrap()), (Status::Running, 2));
+    engine.advance(seconds(3_600)).await;
+    assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["late".into()]));
+    assert_eq!(run.view().await.unwrap().ledger.tries, []);
+    assert_eq!(*tries.lock().unwrap(), 2);
 }
 
 #[tokio::test]
@@ -441,7 +505,6 @@ async fn a_wait_that_only_time_resolves_holds_the_run() {
 }
 
 #[tokio::test]
-#[ignore = "the timers of a tenant wait for the next poll then"]
 async fn a_run_that_nobody_can_serve_makes_no_timer_late() {
     let (store, clock) = ground();
     let a = TestEngine::start_on(store.clone(), clock.clone(), alarms(&Rung::default())).await.unwrap();
@@ -480,7 +543,11 @@ async fn ten_thousand_sleeping_runs_cost_no_tasks_and_are_not_looked_at() {
     watched.loads();
     engine.advance(seconds(7_200)).await;
     assert_eq!(**rung.lock().unwrap(), [(10_000, after_s(3_600))]);
-    assert_eq!((tasks.going(), tasks.begun()), (before.0, before.1 + 1), "one task, for the one that was due");
+    assert_eq!(
+        (tasks.going(), tasks.begun()),
+        (before.0, before.1 + 1),
+        "one task, for the one that was due"
+    );
     assert_eq!(watched.loads(), 1);
     assert_eq!(status(&due).await, Status::Completed);
 }

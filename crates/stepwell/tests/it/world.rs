@@ -12,7 +12,8 @@ use stepwell::core::{Definition, RunId, Snapshot, Spec, Timestamp};
 use stepwell::engine::Builder;
 use stepwell::host::{BoxFuture, Spawn};
 use stepwell::store::{
-    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Expect, HistoryQuery, Loaded, Space, Store, Ttl, ValueType,
+    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Expect, HistoryQuery, Loaded, Space, Store, Ttl,
+    ValueType,
 };
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Engine, Host, ManualClock};
@@ -320,7 +321,8 @@ pub(crate) fn increment(key: &str) -> CellWrite {
 pub(crate) async fn cell(engine: &Engine, key: &str) -> Option<Value> {
     let CellKey { space, owner, key } = cell_key(key);
     let filter = CellFilter::Key(key);
-    let query = CellQuery { space, owner, filter, now: engine.now(), with_dead: false, limit: 1, cursor: None };
+    let query =
+        CellQuery { space, owner, filter, now: engine.now(), with_dead: false, limit: 1, cursor: None };
     let page = engine.store().cells(engine.scope(), query).await.unwrap();
     page.items.into_iter().next().and_then(|cell| cell.value)
 }

@@ -149,6 +149,9 @@ impl Oracle {
             tally.runs += 1;
             tally.children += u64::from(new.parent.is_some());
         }
+        for audit in commit.audit.iter().filter(|audit| audit.operation == "run.retry") {
+            audit.run.into_iter().for_each(|run| self.tries.forgive(run));
+        }
         let mut touched: BTreeSet<RunId> = commit.create.iter().map(|new| new.run).collect();
         if let Some(step) = &commit.step {
             self.stepped(applied, step, trace, tally)?;

@@ -18,7 +18,7 @@ use super::{Applied, Oracle, Shadow};
 const EVERY_DEATH_COUNTS: bool = true;
 
 /// A process whose lease has run out begins nothing more.
-const ONLY_OWNERS_BEGIN: bool = true;
+const ONLY_OWNERS_BEGIN: bool = false;
 
 /// A process works on a run once at a time.
 const NEVER_HELD_TWICE: bool = true;
@@ -68,6 +68,13 @@ impl Tries {
     pub(super) fn died(&mut self, process: usize) {
         let theirs = self.all.iter_mut().filter(|known| known.tried.process == process);
         theirs.filter(|known| known.ended.is_none()).for_each(|known| known.ended = Some(Ending::Died));
+    }
+
+    /// Somebody has retried a run by hand: it begins anew, whatever has happened to it.
+    pub(super) fn forgive(&mut self, run: RunId) {
+        self.not_before.retain(|(of, _), _| *of != run);
+        let theirs = self.all.iter_mut().filter(|known| known.tried.run == run);
+        theirs.filter(|known| known.ended == Some(Ending::Died)).for_each(|known| known.ended = Some(Ending::Dropped));
     }
 
     /// The tries of an activation, oldest first.

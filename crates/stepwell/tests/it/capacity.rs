@@ -1,0 +1,454 @@
+//! How many runs a process works on at a time, what becomes of the others, and how a process stops.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use stepwell::core::retry::Retry;
+use stepwell::core::spec::Transition;
+use stepwell::core::{Definition, Spec};
+use stepwell::engine::Builder;
+use stepwell::store::{Fault, Faulty, MemoryStore, Status, Store};
+use stepwell::testing::{BEGINS, TestEngine};
+use stepwell::{ManualClock, Run, Signal, Start};
+
+use crate::kit::{LEASE_MS, ground, mortal, settle, soon, status, version};
+use crate::world::{Gate, Script, desk, job, row};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A workflow of this name with one action of the same name.
+fn named(name: &str) -> Definition {
+    let work = Transition::new("work", "todo", "done").action(name);
+    Spec::new(name).step("todo").end("done").transition(work).build().unwrap()
+}
+
+fn gated(gate: &Gate) -> impl FnOnce(Builder) -> Builder + use<> {
+    let action = gate.action();
+    move |engine| engine.workflow(job(|work| work)).action("work", action)
+}
+
+fn limited(max_runs: usize, of: &[(&str, usize)]) -> impl FnOnce(Builder) -> Builder + use<> {
+    let of: BTreeMap<_, _> = of.iter().map(|(name, max)| ((*name).into(), *max)).collect();
+    move |engine| {
+        engine.with(|options| {
+            options.max_runs = max_runs;
+            options.max_runs_of = of;
+        })
+    }
+}
+
+async fn start(engine: &TestEngine, workflow: &str, many: usize) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for _ in 0..many {
+        runs.push(engine.start(Start::new(workflow)).await.unwrap());
+    }
+    runs
+}
+
+async fn count(runs: &[Run], wanted: Status) -> usize {
+    let mut found = 0;
+    for run in runs {
+        found += usize::from(status(run).await == wanted);
+    }
+    found
+}
+
+async fn owned(runs: &[Run]) -> usize {
+    let mut found = 0;
+    for run in runs {
+        found += usize::from(run.view().await.unwrap().owner.is_some());
+    }
+    found
+}
+
+// Room.
+
+#[tokio::test]
+async fn at_most_as_many_actions_run_as_there_is_room_for_and_all_finish() {
+    let gate = Gate::new();
+    let build = gated(&gate);
+    let engine = TestEngine::start(|engine| limited(4, &[])(build(engine))).await.unwrap();
+    let runs = start(&engine, "job", 50).await;
+    engine.settle().await;
+    assert_eq!(
+        (gate.inside(), owned(&runs).await),
+        (4, 4),
+        "the others rest in the store and belong to nobody"
+    );
+    for finished in 1..=50_usize {
+        gate.open(1);
+        engine.settle().await;
+        assert_eq!(count(&runs, Status::Completed).await, finished);
+        assert_eq!(gate.inside(), 4.min(50 - finished));
+    }
+    assert_eq!((gate.most(), gate.began(), engine.now()), (4, 50, BEGINS), "nobody had to wait for a clock");
+}
+
+#[tokio::test]
+async fn a_workflow_with_a_limit_of_its_own_keeps_to_it_and_holds_up_no_other() {
+    let (gate, other) = (Gate::new(), Gate::new());
+    let engine = TestEngine::start(|engine| {
+        let engine = engine.workflow(named("slow")).workflow(named("other"));
+        let engine = engine.action("slow", gate.action()).action("other", other.action());
+        limited(8, &[("slow", 2)])(engine)
+    });
+    let engine = engine.await.unwrap();
+    let slow = start(&engine, "slow", 12).await;
+    let others = start(&engine, "other", 12).await;
+    engine.settle().await;
+    assert_eq!((gate.inside(), other.inside()), (2, 6));
+    other.open(12);
+    engine.settle().await;
+    assert_eq!((count(&others, Status::Completed).await, gate.inside()), (12, 2));
+    for finished in 1..=12_usize {
+        gate.open(1);
+        engine.settle().await;
+        assert_eq!(
+            count(&slow, Status::Completed).await,
+            finished,
+            "the next one comes as soon as there is room"
+        );
+    }
+    assert_eq!((gate.most(), engine.now()), (2, BEGINS));
+}
+
+#[tokio::test]
+async fn each_workflow_has_its_own_limit_within_the_one_for_all() {
+    let (one, two) = (Gate::new(), Gate::new());
+    let engine = TestEngine::start(|engine| {
+        let engine = engine.workflow(named("one")).workflow(named("two"));
+        let engine = engine.action("one", one.action()).action("two", two.action());
+        limited(4, &[("one", 3), ("two", 3)])(engine)
+    });
+    let engine = engine.await.unwrap();
+    let runs = [start(&engine, "one", 9).await, start(&engine, "two", 9).await].concat();
+    engine.settle().await;
+    assert_eq!((one.inside(), two.inside()), (3, 1));
+    one.open(9);
+    engine.settle().await;
+    assert_eq!((one.began(), two.inside()), (9, 3));
+    two.open(9);
+    engine.settle().await;
+    assert_eq!((count(&runs, Status::Completed).await, one.most(), two.most()), (18, 3, 3));
+}
+
+#[tokio::test]
+async fn what_becomes_due_while_there_is_no_room_is_done_when_there_is() {
+    let gate = Gate::new();
+    let ring = Transition::new("ring", "asleep", "awake").after_ms(5_000).action("work");
+    let alarm = Spec::new("alarm").step("asleep").end("awake").transition(ring).build().unwrap();
+    let build = gated(&gate);
+    let engine = TestEngine::start(|engine| limited(1, &[])(build(engine).workflow(alarm))).await.unwrap();
+    let alarms = start(&engine, "alarm", 3).await;
+    engine.settle().await;
+    let job = engine.start(Start::new("job")).await.unwrap();
+    engine.advance(10 * SECOND).await;
+    assert_eq!((gate.inside(), status(&job).await), (1, Status::Running));
+    gate.open(4);
+    engine.settle().await;
+    assert_eq!((count(&alarms, Status::Completed).await, status(&job).await), (3, Status::Completed));
+}
+
+#[tokio::test]
+async fn a_signal_finds_its_run_also_when_there_is_no_room() {
+    let gate = Gate::new();
+    let engine = TestEngine::start(|engine| {
+        let engine = engine.workflow(job(|work| work)).workflow(desk(|work| work));
+        limited(1, &[])(engine.action("work", gate.action()))
+    });
+    let engine = engine.await.unwrap();
+    let waiting = engine.start(Start::new("desk")).await.unwrap();
+    engine.settle().await;
+    let job = engine.start(Start::new("job")).await.unwrap();
+    engine.settle().await;
+    waiting.signal(Signal::new("GO").with(&7)).await.unwrap();
+    engine.settle().await;
+    assert_eq!((gate.began(), gate.most()), (1, 1));
+    gate.open(2);
+    engine.settle().await;
+    assert_eq!((status(&job).await, status(&waiting).await), (Status::Completed, Status::Completed));
+}
+
+#[tokio::test]
+async fn a_run_that_waits_takes_no_room() {
+    let script = Script::failing(1);
+    let retry = Retry { attempts: 1, delay_ms: 3_600_000, max_delay_ms: 3_600_000, ..Retry::default() };
+    let failing = job(|work| work.retry(retry));
+    let engine = TestEngine::start(|engine| {
+        let engine = engine.workflow(failing).workflow(desk(|work| work)).workflow(named("good"));
+        let engine = engine.action("work", script.action()).action("good", Script::good().action());
+        limited(1, &[])(engine)
+    });
+    let engine = engine.await.unwrap();
+    start(&engine, "desk", 5).await;
+    start(&engine, "job", 1).await;
+    engine.settle().await;
+    let good = start(&engine, "good", 5).await;
+    engine.settle().await;
+    assert_eq!(count(&good, Status::Completed).await, 5);
+}
+
+#[tokio::test]
+async fn an_engine_without_room_only_makes_calls() {
+    let script = Script::good();
+    let engine = TestEngine::start(|engine| {
+        let engine = engine.workflow(job(|work| work)).workflow(desk(|work| work));
+        limited(0, &[])(engine.action("work", script.action()))
+    });
+    let engine = engine.await.unwrap();
+    let runs = [start(&engine, "job", 3).await, start(&engine, "desk", 3).await].concat();
+    for run in &runs[3..] {
+        run.signal(Signal::new("GO")).await.unwrap();
+    }
+    engine.advance(SECOND).await;
+    assert_eq!((script.calls().len(), owned(&runs).await), (0, 0));
+    assert_eq!(count(&runs, Status::Running).await, 6);
+}
+
+#[tokio::test]
+async fn what_one_process_has_no_room_for_another_does() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let (build, other) = (gated(&gate), gated(&gate));
+    let (first, _first) = mortal(store.clone(), &clock, |engine| limited(2, &[])(build(engine))).await;
+    let (second, _second) = mortal(store, &clock, |engine| limited(3, &[])(other(engine))).await;
+    let runs = start(&first, "job", 20).await;
+    settle(&[&first, &second]).await;
+    assert_eq!(gate.inside(), 5);
+    for _ in 0..20 {
+        gate.open(1);
+        settle(&[&first, &second]).await;
+    }
+    assert_eq!((count(&runs, Status::Completed).await, gate.most(), gate.began()), (20, 5, 20));
+}
+
+// Stopping.
+
+/// Two steps with an action each.
+fn two() -> Definition {
+    let work = |id, from, to| Transition::new(id, from, to).action("work");
+    let spec = Spec::new("two").step("a").step("b").end("c");
+    spec.transition(work("ab", "a", "b")).transition(work("bc", "b", "c")).build().unwrap()
+}
+
+fn two_gated(gate: &Gate) -> impl FnOnce(Builder) -> Builder + use<> {
+    let action = gate.action();
+    move |engine| engine.workflow(two()).action("work", action)
+}
+
+/// Stops an engine beside the test.
+fn stop(engine: &TestEngine, grace: Duration) -> tokio::task::JoinHandle<()> {
+    let engine = engine.engine().clone();
+    tokio::spawn(async move { engine.stop(grace).await })
+}
+
+#[tokio::test]
+async fn an_engine_that_stops_lets_actions_finish_and_begins_none() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let run = first.start(Start::new("two")).await.unwrap();
+    first.settle().await;
+    let stopped = stop(&first, 60 * SECOND);
+    first.settle().await;
+    assert_eq!((gate.inside(), gate.dropped(), stopped.is_finished()), (1, 0, false));
+    let late = first.start(Start::new("two")).await.unwrap();
+    first.settle().await;
+    assert_eq!((gate.began(), status(&late).await), (1, Status::Running), "it is left to others");
+    gate.open(1);
+    soon(stopped).await.unwrap();
+    assert_eq!((gate.began(), gate.dropped(), version(&run).await), (1, 0, 1), "its result is committed");
+    let view = run.view().await.unwrap();
+    assert_eq!((view.status, view.owner, first.now()), (Status::Running, None, BEGINS));
+    gate.open(5);
+    first.advance(60 * SECOND).await;
+    assert_eq!(gate.began(), 1, "and no other is begun");
+}
+
+#[tokio::test]
+async fn another_engine_goes_on_at_once_with_what_one_that_stopped_let_go_of() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let script = Script::good();
+    let action = script.action();
+    let build = |engine: Builder| engine.workflow(two()).action("work", action);
+    let (second, _second) = mortal(store, &clock, build).await;
+    let run = first.start(Start::new("two")).await.unwrap();
+    first.settle().await;
+    let stopped = stop(&first, 60 * SECOND);
+    settle(&[&first, &second]).await;
+    assert_eq!(script.calls().len(), 0);
+    gate.open(1);
+    soon(stopped).await.unwrap();
+    second.settle().await;
+    assert_eq!((status(&run).await, second.now()), (Status::Completed, BEGINS), "no lease is waited for");
+    let tried: Vec<_> = script.calls().iter().map(|call| (call.transition.clone(), call.attempt)).collect();
+    assert_eq!(tried, [("bc".to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn what_does_not_finish_in_time_is_dropped_let_go_of_and_not_counted_as_a_crash() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let run = first.start(Start::new("two")).await.unwrap();
+    first.settle().await;
+    let stopped = stop(&first, 10 * SECOND);
+    first.advance(Duration::from_millis(9_999)).await;
+    assert_eq!((gate.inside(), gate.dropped(), stopped.is_finished()), (1, 0, false));
+    first.advance(Duration::from_millis(1)).await;
+    soon(stopped).await.unwrap();
+    assert_eq!((gate.inside(), gate.dropped()), (0, 1));
+    let view = run.view().await.unwrap();
+    assert_eq!((view.status, view.owner, view.has_error()), (Status::Running, None, false));
+    let script = Script::good();
+    let action = script.action();
+    let build = |engine: Builder| {
+        engine.workflow(two()).action("work", action).with(|options| options.max_crashes = 1)
+    };
+    let (second, _second) = mortal(store, &clock, build).await;
+    second.settle().await;
+    assert_eq!((status(&run).await, second.now()), (Status::Completed, BEGINS.plus_ms(10_000)));
+    assert_eq!(script.calls()[0].attempt, 1, "nobody has died");
+}
+
+#[tokio::test]
+async fn an_engine_that_stops_often_is_not_a_crash_either() {
+    let (store, clock) = ground();
+    let mut run = None;
+    for _ in 0..7 {
+        let gate = Gate::new();
+        let (engine, _tasks) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+        let id = match run {
+            Some(id) => id,
+            None => engine.start(Start::new("two")).await.unwrap().id(),
+        };
+        run = Some(id);
+        engine.settle().await;
+        assert_eq!(gate.inside(), 1);
+        soon(engine.stop(Duration::ZERO)).await;
+        assert_eq!(gate.dropped(), 1);
+    }
+    let (engine, _tasks) =
+        mortal(store, &clock, |engine| engine.workflow(two()).action("work", Script::good().action())).await;
+    engine.settle().await;
+    assert_eq!(status(&engine.run(run.unwrap())).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn an_engine_with_nothing_to_do_stops_at_once() {
+    let (store, clock) = ground();
+    let (engine, tasks) = mortal(store, &clock, two_gated(&Gate::new())).await;
+    engine.settle().await;
+    soon(engine.stop(60 * SECOND)).await;
+    assert_eq!(engine.now(), BEGINS);
+    soon(engine.stop(60 * SECOND)).await;
+    drop(engine);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tasks.going(), 0, "no task is left");
+}
+
+#[tokio::test]
+async fn a_signal_to_an_engine_that_has_stopped_is_written_for_the_others() {
+    let (store, clock) = ground();
+    let script = Script::good();
+    let (first, _first) = mortal(store.clone(), &clock, |engine| {
+        engine.workflow(desk(|work| work)).action("work", script.action())
+    })
+    .await;
+    let run = first.start(Start::new("desk")).await.unwrap();
+    first.settle().await;
+    soon(first.stop(SECOND)).await;
+    first.signal(run.id(), Signal::new("GO").with(&7)).await.unwrap();
+    first.settle().await;
+    assert_eq!(script.calls().len(), 0);
+    let (second, _second) =
+        mortal(store, &clock, |engine| engine.workflow(desk(|work| work)).action("work", script.action()))
+            .await;
+    second.settle().await;
+    assert_eq!((status(&run).await, script.calls()[0].payload.clone()), (Status::Completed, json!(7)));
+}
+
+#[tokio::test]
+async fn an_engine_that_is_dropped_lets_go_of_its_runs() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let run = first.start(Start::new("two")).await.unwrap().id();
+    first.settle().await;
+    drop(first);
+    let (second, _second) = mortal(store, &clock, two_gated(&gate)).await;
+    second.settle().await;
+    assert_eq!((gate.dropped(), gate.inside()), (1, 1));
+    assert_eq!(second.now(), BEGINS);
+    gate.open(2);
+    second.settle().await;
+    assert_eq!(status(&second.run(run)).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn nothing_of_an_engine_that_was_dropped_holds_on_to_its_store() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let known = Arc::downgrade(&store);
+    let clock = ManualClock::new(BEGINS);
+    let gate = Gate::new();
+    let (engine, tasks) = mortal(store, &clock, two_gated(&gate)).await;
+    engine.start(Start::new("two")).await.unwrap();
+    engine.settle().await;
+    drop(engine);
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tasks.going(), 0, "no task is left");
+    assert!(known.upgrade().is_none(), "the store can be closed and opened again");
+}
+
+#[tokio::test]
+async fn an_engine_that_stops_keeps_its_lease_until_its_actions_have_finished() {
+    let (store, clock) = ground();
+    let gate = Gate::new();
+    let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    let run = first.start(Start::new("two")).await.unwrap();
+    first.settle().await;
+    let script = Script::good();
+    let action = script.action();
+    let (second, _second) =
+        mortal(store, &clock, |engine| engine.workflow(two()).action("work", action)).await;
+    let stopped = stop(&first, Duration::from_millis(4 * LEASE_MS));
+    for _ in 0..9 {
+        second.advance(Duration::from_millis(LEASE_MS / 3)).await;
+        first.settle().await;
+    }
+    assert_eq!((script.calls().len(), gate.inside()), (0, 1), "it lives as long as it works");
+    gate.open(1);
+    soon(stopped).await.unwrap();
+    second.settle().await;
+    assert_eq!((status(&run).await, gate.dropped()), (Status::Completed, 0));
+    assert_eq!(row(&second, run.id()).await.head.owner, None);
+}
+
+#[tokio::test]
+#[ignore = "a claim in the air is not waited for"]
+async fn an_engine_that_stops_lets_go_also_of_what_it_was_just_taking() {
+    let (memory, clock) = ground();
+    let store = Arc::new(Faulty::new(memory.clone(), []));
+    let (calls, _calls) =
+        mortal(memory.clone(), &clock, |engine| limited(0, &[])(engine.workflow(two()))).await;
+    let gate = Gate::new();
+    let (engine, _tasks) = mortal(store.clone(), &clock, two_gated(&gate)).await;
+    engine.settle().await;
+    // It hears what is due, and its claim is answered late.
+    [Fault::None, Fault::DelayAnswer(Duration::from_millis(30))]
+        .into_iter()
+        .for_each(|fault| store.then(fault));
+    let run = calls.start(Start::new("two")).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    assert!(run.view().await.unwrap().owner.is_some(), "it is taken, and the taker does not know yet");
+    soon(engine.stop(60 * SECOND)).await;
+    assert_eq!((run.view().await.unwrap().owner, gate.began()), (None, 0));
+}
