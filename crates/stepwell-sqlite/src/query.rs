@@ -67,12 +67,13 @@ pub(crate) fn outcome(
             let found =
                 statement.query_row(which, |row| Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?)));
             let Some((_, results)) = found.optional()?.filter(|(id, _)| same(*id)) else { return Ok(None) };
-            Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None }))
+            Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
         }
         Whereabouts::Key { operation, key } => {
             let row = key_row(connection, tenant, operation, key)?;
             let Some(row) = row.filter(|row| row.commit == commit.id) else { return Ok(None) };
-            Ok(Some(Recorded { results: decode_results(row.results.as_deref())?, answer: Some(row.answer) }))
+            let results = decode_results(row.results.as_deref())?;
+            Ok(Some(Recorded { results, answer: Some(row.answer), request: None }))
         }
     }
 }
@@ -363,7 +364,8 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
             let row = key_row(connection, tenant, operation, key)?.filter(|row| row.holds(*now));
             let Some(row) = row else { return Ok(one(None)) };
             let results = decode_results(row.results.as_deref())?;
-            Ok(one(Some(Record::Key(Recorded { results, answer: Some(row.answer) }))))
+            let (answer, request) = (Some(row.answer), Some(row.request));
+            Ok(one(Some(Record::Key(Recorded { results, answer, request }))))
         }
         RecordQuery::Audit { limit, cursor } => audit(connection, tenant, *limit, cursor.as_deref()),
     }

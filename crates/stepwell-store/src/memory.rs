@@ -303,7 +303,7 @@ impl Store for MemoryStore {
                     _ => return Ok(None),
                 },
             };
-            Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer }))
+            Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer, request: None }))
         })
     }
 
@@ -459,7 +459,8 @@ impl Store for MemoryStore {
                 let row = tables.keys.get(&(operation, key)).filter(|row| row.holds(now));
                 let item = row.map(|row| {
                     let results = decode_results(row.results.as_deref())?;
-                    Ok::<_, StoreError>(Record::Key(Recorded { results, answer: Some(row.answer.clone()) }))
+                    let (answer, request) = (Some(row.answer.clone()), Some(row.request));
+                    Ok::<_, StoreError>(Record::Key(Recorded { results, answer, request }))
                 });
                 Ok(Page { items: item.transpose()?.into_iter().collect(), next: None })
             }

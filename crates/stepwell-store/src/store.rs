@@ -77,6 +77,8 @@ pub struct Recorded {
     pub results: Vec<OpResult>,
     /// The answer kept with its key.
     pub answer: Option<Bytes>,
+    /// The hash of what was asked under its key, where the key was asked for.
+    pub request: Option<[u8; 32]>,
 }
 
 /// Which runs a process takes.

@@ -242,16 +242,22 @@ impl Cx {
         self.needs_a_store("start a run")?;
         let Some(key) = start.key.clone() else { return self.start(start) };
         let same = |(_, other): &&(RunId, Start)| other.key.as_ref() == Some(&key);
-        let staged = self.lock().as_ref().and_then(|staged| staged.starts.iter().find(same).map(|(run, _)| *run));
-        if let Some(run) = staged {
-            return Ok(run);
+        let staged = self.lock().as_ref().and_then(|staged| staged.starts.iter().find(same).cloned());
+        let run = start.id.unwrap_or_else(|| RunId::new(self.0.host.ids.next()));
+        let asked = start.key_for(run).map(|key| key.request);
+        let reused = || {
+            let why = format!("key `{key}` was used for another start: use a new key for a new request");
+            ActionError::new("keyReused", why).finally()
+        };
+        if let Some((known, other)) = staged {
+            let same = other.key_for(known).map(|key| key.request) == asked;
+            return if same { Ok(known) } else { Err(reused()) };
         }
-        let query = RecordQuery::Key { operation: START.to_owned(), key, now: self.now() };
+        let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.now() };
         let known = self.0.store.records(self.0.scope, query).await?.items.into_iter().next();
         if let Some(Record::Key(record)) = known {
-            return Ok(run_of(record.answer.as_ref())?);
+            return if record.request == asked { Ok(run_of(record.answer.as_ref())?) } else { Err(reused()) };
         }
-        let run = start.id.unwrap_or_else(|| RunId::new(self.0.host.ids.next()));
         self.stage(|staged| staged.starts.push((run, start)))?;
         Ok(run)
     }

@@ -16,8 +16,8 @@ use crate::action::{Action, boxed};
 use crate::error::{EngineError, RunError};
 use crate::host::Host;
 use crate::ledger::Ledger;
-use crate::registry::{GuardInput, Registry};
-use crate::room::Room;
+use crate::registry::{GuardInput, Registry, Workflow};
+use crate::room::{Pass, Room};
 use crate::runner;
 use crate::schedule;
 use crate::signal::{Signal, Signalled};
@@ -396,6 +396,27 @@ struct Names {
     given_up: Vec<ProcessId>,
 }
 
+/// Remembers, when it is dropped before its time, that this process may own a run without knowing.
+pub(crate) struct UnlessDropped<'a> {
+    inner: &'a Inner,
+    is_armed: bool,
+}
+
+impl UnlessDropped<'_> {
+    /// The answer has come.
+    pub(crate) fn done(mut self) {
+        self.is_armed = false;
+    }
+}
+
+impl Drop for UnlessDropped<'_> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.inner.in_doubt();
+        }
+    }
+}
+
 /// What all parts of an engine share.
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
@@ -426,6 +447,8 @@ pub(crate) struct Inner {
     /// There may be work.
     pub(crate) wake: Notify,
     ended: Notify,
+    /// Claims whose answer is under way.
+    claiming: AtomicU64,
     /// The engine is over: whoever sleeps for it need not.
     over: Notify,
     /// Counts what happens, so that a test can see that nothing does.
@@ -454,6 +477,7 @@ impl Inner {
             is_stateless: false,
             wake: Notify::new(),
             ended: Notify::new(),
+            claiming: AtomicU64::new(0),
             over: Notify::new(),
             pulse: AtomicU64::new(0),
             store,
@@ -508,6 +532,8 @@ impl Inner {
         let held: BTreeSet<_> = self.lock_held().values().map(|held| held.by).collect();
         let mut names = self.names();
         if self.doubt.swap(false, Ordering::AcqRel) {
+            // Nothing is owned under a name that nobody has heard of.
+            self.prolong(Timestamp::MIN);
             let new = ProcessId(self.host.ids.next());
             let old = std::mem::replace(&mut names.current, new);
             names.retired.push(old);
@@ -591,10 +617,20 @@ impl Inner {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A claim is under way, or no longer.
+    pub(crate) fn claiming(&self, is_under_way: bool) {
+        if is_under_way {
+            self.claiming.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.claiming.fetch_sub(1, Ordering::AcqRel);
+            self.ended.notify_waiters();
+        }
+    }
+
     pub(crate) async fn all_let_go(&self) {
         loop {
             let ended = self.ended.notified();
-            if self.lock_held().is_empty() {
+            if self.lock_held().is_empty() && self.claiming.load(Ordering::Acquire) == 0 {
                 return;
             }
             ended.await;
@@ -644,6 +680,24 @@ impl Inner {
 
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Room to work on a run that is free, if this process can serve it and counts as living.
+    pub(crate) fn pass_for(&self, workflow: &Workflow) -> Option<Pass> {
+        if self.is_stopping() || !self.may_own() || !self.registry.serves(workflow) {
+            return None;
+        }
+        self.room.enter(workflow.definition.name())
+    }
+
+    /// The store knows that this process lives, under the name it goes by.
+    pub(crate) fn may_own(&self) -> bool {
+        self.host.now() < self.lease_until()
+    }
+
+    /// Whoever asked may go away while the answer is under way, and with them whoever would go on with the run.
+    pub(crate) fn unless_dropped(&self) -> UnlessDropped<'_> {
+        UnlessDropped { inner: self, is_armed: true }
     }
 
     /// A run of this process's is due then: the runner looks no later.

@@ -110,7 +110,8 @@ impl Hold {
 
     async fn run(mut self, mut next: Option<Next>) {
         loop {
-            let mine = self.inner.goes_by(self.me) && self.standing.head.owner == Some(self.me);
+            let head = &self.standing.head;
+            let mine = head.owner == Some(self.me) && head.fence == self.fence && self.inner.goes_by(self.me);
             if !mine {
                 break;
             }

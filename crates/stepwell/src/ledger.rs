@@ -143,6 +143,20 @@ impl Ledger {
         self.cancelling = vec![Untold { parent: run, from: None }];
     }
 
+    /// What the run stood still for is dealt with. If something else has failed for good too, it stands still for that.
+    pub(crate) fn stands_for_another(&mut self) {
+        let failed = self.tries.iter().find(|tries| tries.failed > 0 && tries.next.is_none());
+        if let (None, Some(tries)) = (&self.stopped, failed) {
+            let last = self.failures.iter().rev().find(|tried| tried.activation == tries.activation);
+            let stopped = |tried: &Tried| Stopped {
+                at: tried.at,
+                error: tried.error.clone(),
+                activation: Some(tried.activation),
+            };
+            self.stopped = last.map(stopped);
+        }
+    }
+
     /// Reads what a run's row has.
     pub(crate) fn read(bytes: Option<&Bytes>) -> Result<Self, serde_json::Error> {
         bytes.map_or_else(|| Ok(Ledger::default()), |bytes| serde_json::from_slice(bytes))

@@ -261,10 +261,10 @@ impl Look<'_> {
         None
     }
 
-    /// An action runs or is tried again because of this message.
+    /// An action runs, is tried again, or has failed for good because of this message.
     fn is_in_use(&self, seq: u64) -> bool {
         self.flying.values().any(|message| *message == Some(seq))
-            || self.standing.ledger.tries.iter().any(|tries| tries.message == Some(seq) && tries.next.is_some())
+            || self.standing.ledger.tries.iter().any(|tries| tries.message == Some(seq))
     }
 
     /// Offers an event; what refuses it does so without consequence.

@@ -13,7 +13,7 @@ use stepwell_store::{
     AuditRow, DocumentOp, DocumentQuery, DocumentWrite, HistoryQuery, NewRun, Status, TenantScope,
 };
 
-use crate::engine::{Engine, Inner, Run};
+use crate::engine::{Engine, Inner, Run, UnlessDropped};
 use crate::error::EngineError;
 use crate::ledger::{Ledger, Stopped};
 use crate::look::Next;
@@ -180,13 +180,20 @@ impl Inner {
     }
 
     /// Commits what anybody may decide, and goes on with the run if nobody else does.
-    async fn anyone(self: &Arc<Self>, scope: TenantScope, standing: &Standing, next: Move) -> Result<(), Turnless> {
-        let free = standing.head.owner.is_none() && !self.is_stopping();
-        let pass = if free { self.room.enter(standing.definition().name()) } else { None };
+    pub(crate) async fn anyone(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        standing: &Standing,
+        next: Move,
+    ) -> Result<(), Turnless> {
+        let workflow = next.repin.as_ref().unwrap_or(&standing.workflow);
+        let pass = if standing.head.owner.is_none() { self.pass_for(workflow) } else { None };
         let by = By::Anyone(pass.as_ref().map(|_| self.process()));
-        let turned = self.turn(scope, standing, next, &Flying::new(), by).await?;
+        let guard = pass.as_ref().map(|_| self.unless_dropped());
+        let turned = self.turn(scope, standing, next, &Flying::new(), by).await;
+        guard.into_iter().for_each(UnlessDropped::done);
         self.tell_holder(standing.run());
-        self.go_on(scope, turned, pass);
+        self.go_on(scope, turned?, pass);
         Ok(())
     }
 
@@ -230,6 +237,7 @@ impl Inner {
                         .as_ref()
                         .and_then(|change| change.stopped.clone())
                         .map(|error| Stopped { at: self.host.now(), error, activation: None });
+                    next.ledger.stands_for_another();
                 }
                 Ok(next)
             }
@@ -427,6 +435,7 @@ fn dismiss(mut ledger: Ledger) -> Result<Move, EngineError> {
     };
     ledger.tries.retain(|other| other.activation != tries.activation);
     ledger.stopped = None;
+    ledger.stands_for_another();
     Ok(Move::note(ledger).taking(tries.message))
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use futures_util::future::FutureExt;
 use serde_json::Value;
@@ -35,6 +35,8 @@ pub(crate) struct Workflow {
     asks: bool,
     /// It has places that wait for something from outside.
     pub(crate) has_waits: bool,
+    /// This process has every action and guard of it; found out when first asked.
+    is_served: OnceLock<bool>,
 }
 
 impl Workflow {
@@ -49,7 +51,7 @@ impl Workflow {
         let spec = definition.spec();
         let waits = |place: &Place| matches!(place, Place::Wait(_));
         let has_waits = !spec.signals.is_empty() || spec.places.values().any(waits);
-        Workflow { definition, stored, asks, has_waits }
+        Workflow { definition, stored, asks, has_waits, is_served: OnceLock::new() }
     }
 }
 
@@ -120,8 +122,13 @@ impl Registry {
     /// The definitions of which this process has every action and guard.
     pub(crate) fn servable(&self) -> Vec<(DefinitionHash, Name)> {
         let workflows = self.workflows.read().unwrap_or_else(PoisonError::into_inner);
-        let served = workflows.values().filter(|workflow| self.missing(&workflow.definition).is_empty());
+        let served = workflows.values().filter(|workflow| self.serves(workflow));
         served.map(|workflow| (workflow.definition.hash(), workflow.definition.name().clone())).collect()
+    }
+
+    /// This process has every action and guard of a definition.
+    pub(crate) fn serves(&self, workflow: &Workflow) -> bool {
+        *workflow.is_served.get_or_init(|| self.missing(&workflow.definition).is_empty())
     }
 
     /// What a definition needs and this process does not have.

@@ -20,6 +20,8 @@ use crate::standing::Standing;
 const TAKEN_AT_ONCE: usize = 256;
 /// Rows that one sweep removes.
 const SWEPT_AT_ONCE: u32 = 100;
+/// How soon a process looks again whether the store has heard of it.
+const UNKNOWN_MS: u64 = 50;
 /// Tenants that are asked for in one go.
 const TENANTS_AT_ONCE: u32 = 100;
 /// Checkpoints of a schedule that are kept.
@@ -47,10 +49,11 @@ pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
 /// dead meanwhile. It is another process from then on, and what it worked on belongs to whoever takes it.
 async fn beat(inner: &Inner) -> Result<(), EngineError> {
     let (now, lease_ms) = (inner.host.now(), inner.options.lease_ms);
-    if now >= inner.lease_until() {
+    let lease = inner.lease_until();
+    if lease != Timestamp::MIN && now >= lease {
         tracing::warn!("this process was silent for longer than its lease; it gives up what it worked on");
         inner.reborn();
-        inner.prolong(Timestamp::MAX);
+        inner.prolong(Timestamp::MIN);
     }
     let names = inner.renamed();
     let mut dead = Vec::new();
@@ -58,7 +61,9 @@ async fn beat(inner: &Inner) -> Result<(), EngineError> {
         dead = inner.store.beat(Beat { process: *process, now, lease_ms }).await?;
     }
     let until = now.plus_ms(lease_ms);
-    if inner.host.now() >= inner.lease_until().min(until) {
+    let lease = inner.lease_until();
+    let limit = if lease == Timestamp::MIN { until } else { lease.min(until) };
+    if inner.host.now() >= limit {
         tracing::warn!("a heartbeat took longer than the lease; this process gives up what it worked on");
         inner.reborn();
         inner.prolong(Timestamp::MIN);
@@ -135,8 +140,9 @@ async fn take(inner: Arc<Inner>) {
         inner.beat_pulse();
         inner.wakes.forget(now);
         // Nothing is taken under a name that nobody has heard of.
-        next = if inner.is_in_doubt() && beat(&inner).await.is_err() {
-            now.plus_ms(inner.options.poll_ms)
+        let in_doubt = inner.is_in_doubt() && beat(&inner).await.is_err();
+        next = if in_doubt || !inner.may_own() {
+            inner.host.now().plus_ms(inner.options.poll_ms.min(UNKNOWN_MS))
         } else {
             round(&inner, now).await
         };
@@ -223,11 +229,26 @@ async fn claim_for(
         definitions: Some(definitions),
         dead: dead.to_vec(),
     };
+    inner.claiming(true);
     let claimed = inner.store.claim(scope, claim).await;
-    if claimed.is_err() {
-        inner.in_doubt();
-    }
-    let loaded = claimed?;
+    let taken = match claimed {
+        Ok(loaded) => Ok(hold_all(inner, scope, loaded, passes).await),
+        Err(error) => {
+            inner.in_doubt();
+            Err(error.into())
+        }
+    };
+    inner.claiming(false);
+    taken
+}
+
+/// Works on what was claimed.
+async fn hold_all(
+    inner: &Arc<Inner>,
+    scope: TenantScope,
+    loaded: Vec<Loaded>,
+    mut passes: Vec<Pass>,
+) -> usize {
     let taken = loaded.len();
     if taken == passes.len() {
         // There may be more than there was room for.
@@ -240,7 +261,7 @@ async fn claim_for(
             Err(error) => unreadable(inner, scope, loaded, &error).await,
         }
     }
-    Ok(taken)
+    taken
 }
 
 /// A run that cannot be read stands still with that as its error, instead of being taken again and again.

@@ -15,9 +15,9 @@ use crate::engine::{Inner, Run};
 use crate::error::EngineError;
 use crate::ledger::Tries;
 use crate::post::Says;
-use crate::standing::{Along, Flying, Move, Standing};
+use crate::standing::{Along, Move, Standing};
 use crate::start::{self, START, Start, Started};
-use crate::turn::{By, MAX_TRIES, Turnless};
+use crate::turn::{MAX_TRIES, Turnless};
 
 /// A signal to a run.
 #[derive(Debug, Clone)]
@@ -110,7 +110,7 @@ impl Inner {
                 Ok(Some(next)) => self.take(scope, &standing, next, signal, &payload).await,
                 Ok(None) => self.keep(scope, run, signal, &payload).await,
                 // The same signal may have come before, and have led to where it is refused now.
-                Err(refused) => return self.answered(scope, run, signal).await?.ok_or(refused),
+                Err(refused) => return self.answered(scope, run, signal, &payload).await?.ok_or(refused),
             };
             match came_to {
                 Ok(came_to) => return Ok(came_to),
@@ -132,11 +132,16 @@ impl Inner {
         scope: TenantScope,
         run: RunId,
         signal: &Signal,
+        payload: &Value,
     ) -> Result<Option<Signalled>, EngineError> {
         let Some(id) = &signal.id else { return Ok(None) };
         let query = RecordQuery::Key { operation: operation(run), key: id.clone(), now: self.host.now() };
         let known = self.store.records(scope, query).await?.items.into_iter().next();
-        let Some(Record::Key(Recorded { answer: Some(answer), .. })) = known else { return Ok(None) };
+        let Some(Record::Key(Recorded { answer: Some(answer), request, .. })) = known else { return Ok(None) };
+        let asked = signal.key(run, payload, Signalled::Taken).map(|key| key.request);
+        if request != asked {
+            return Err(EngineError::KeyReused { operation: operation(run), key: id.clone() });
+        }
         let answer = serde_json::from_slice(&answer);
         answer.map(Some).map_err(|error| EngineError::Unreadable { run, why: error.to_string() })
     }
@@ -184,6 +189,7 @@ impl Inner {
         let stands = standing.suspended || standing.ledger.stopped.is_some() || standing.is_pending(now);
         // What has come before it is dealt with before it.
         let unseen = standing.head.owner.is_none() && standing.head.wake.is_some_and(|wake| wake <= now);
+        let unseen = unseen || self.takes_an_earlier_one(standing).await?;
         let later = |why: &str| match signal.strict {
             true => Err(EngineError::NotNow {
                 run: standing.run(),
@@ -231,13 +237,21 @@ impl Inner {
         payload: &Value,
     ) -> Result<Signalled, Turnless> {
         next.along.keys.extend(signal.key(standing.run(), payload, Signalled::Taken));
-        let free = standing.head.owner.is_none() && !self.is_stopping();
-        let pass = if free { self.room.enter(standing.definition().name()) } else { None };
-        let by = By::Anyone(pass.as_ref().map(|_| self.process()));
-        let turned = self.turn(scope, standing, next, &Flying::new(), by).await?;
-        self.tell_holder(standing.run());
-        self.go_on(scope, turned, pass);
+        self.anyone(scope, standing, next).await?;
         Ok(Signalled::Taken)
+    }
+
+    /// The run as it stands would take a signal that is kept already.
+    async fn takes_an_earlier_one(&self, standing: &Standing) -> Result<bool, EngineError> {
+        for letter in &standing.inbox {
+            let Says::Signal { name, payload } = &letter.says else { continue };
+            let event = Event::Signalled { signal: name.clone(), payload: payload.clone() };
+            let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await?;
+            if dispatch(standing.definition(), &standing.snapshot, &event, &answers, self.host.now()).is_ok() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// How long a signal is kept.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use stepwell_core::{Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
 use stepwell_store::{
-    Chain, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Refused, Status, TenantScope,
+    Chain, Commit, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Refused, Status, TenantScope,
 };
 
 use crate::engine::{Inner, Run};
@@ -19,6 +19,7 @@ use crate::look::Next;
 use crate::post::Says;
 use crate::signal::{Signal, Signalled};
 use crate::registry::Workflow;
+use crate::room::Pass;
 use crate::standing::{Along, Flying, Standing};
 use crate::turn::{Turned, Turnless, open_waits_of, tell_parent};
 
@@ -247,9 +248,9 @@ impl Inner {
     ) -> Result<Started, EngineError> {
         let workflow = self.workflow(&wanted.workflow)?;
         let run = wanted.id.unwrap_or_else(|| RunId::new(self.host.ids.next()));
-        let pass = if self.is_stopping() || first.is_some() { None } else { self.room.enter(&wanted.workflow) };
+        let pass = if first.is_some() { None } else { self.pass_for(&workflow) };
         let owner = pass.as_ref().map(|_| self.process());
-        let Fresh { new, mut standing, next } = self.fresh(wanted, run, None, owner).await?;
+        let Fresh { new, standing, next } = self.fresh(wanted, run, None, owner).await?;
         let mut along = Along { definitions: vec![workflow.clone()], ..Along::default() };
         if let Some(signal) = first {
             let payload = signal.payload()?;
@@ -263,6 +264,22 @@ impl Inner {
         along.create.push(new);
         let handle = Run::new(self.clone(), scope, run, true);
         let commit = self.commit_of(scope, along, self.host.now());
+        let guard = self.unless_dropped();
+        let started = self.begun(scope, commit, (standing, next, pass), owned, handle).await;
+        guard.done();
+        started
+    }
+
+    /// Commits the beginning of a run and goes on with it.
+    async fn begun(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        commit: Commit,
+        (mut standing, next, pass): (Standing, Next, Option<Pass>),
+        owned: bool,
+        handle: Run,
+    ) -> Result<Started, EngineError> {
+        let run = standing.run();
         match self.apply(scope, commit).await {
             Ok(committed) => {
                 let head = committed.and_then(|committed| committed.created.into_iter().next());
@@ -321,7 +338,7 @@ impl Inner {
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,
-        pass: Option<crate::room::Pass>,
+        pass: Option<Pass>,
     ) -> Result<(), EngineError> {
         let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
         let standing = Standing::new(&self.registry, loaded)?;

@@ -125,6 +125,7 @@ fn stage(cx: &Cx, action: &str, token: usize, context: &Value) -> Result<(), Act
     let mark = format!("mark-{}", cx.transition());
     cx.update_state(|state: &mut Value| state[mark] = token.into())?;
     match action {
+        "work" => cx.put_document(cx.transition().as_str(), "note", &json!({ "token": token }), &[]),
         "count" | "add" => {
             cx.write(increment(cx.run().to_string()))?;
             cx.write(increment("total".to_owned()))

@@ -32,6 +32,29 @@ struct Client {
     plan: Plan,
 }
 
+/// A signal as it is sent, maybe more than once.
+#[derive(Clone)]
+struct Told {
+    run: RunId,
+    name: &'static str,
+    sig: String,
+    with_id: bool,
+    kept_ms: Option<u64>,
+}
+
+impl Told {
+    fn signal(&self) -> Signal {
+        let mut signal = Signal::new(self.name).with(&json!({ "sig": self.sig }));
+        if self.with_id {
+            signal = signal.id(&self.sig);
+        }
+        match self.kept_ms {
+            Some(ms) => signal.kept_for(Duration::from_millis(ms)),
+            None => signal,
+        }
+    }
+}
+
 /// What came of asking.
 enum Answer<T> {
     Given(T),
@@ -104,7 +127,15 @@ impl Client {
     async fn grant(&self, run: RunId, wish: &Wish) {
         match wish {
             Wish::Pause { us } => self.world.sleep(*us).await,
-            Wish::Signal { name, sig, sends, with_id } => self.signal(run, name, sig, *sends, *with_id).await,
+            Wish::Signal { name, sig, sends, with_id, kept_ms } => {
+                let told = Told { run, name, sig: sig.clone(), with_id: *with_id, kept_ms: *kept_ms };
+                self.signal(told, *sends).await;
+            }
+            Wish::StartOrSignal { name, sig } => self.start_or_signal(run, name, sig).await,
+            Wish::Patch { number } => {
+                let fields = json!({ "patched": number });
+                self.operate(run, Command::Patch { fields }).await;
+            }
             Wish::Applied { sigs, told_by } => self.wait_for(run, sigs, told_by).await,
             Wish::Cancel => self.operate(run, Command::Cancel).await,
             Wish::Suspend { us } => {
@@ -117,39 +148,57 @@ impl Client {
     }
 
     /// Sends a signal, more than once if it has an id.
-    async fn signal(&self, run: RunId, name: &'static str, sig: &str, sends: u64, with_id: bool) {
+    async fn signal(&self, told: Told, sends: u64) {
         for _ in 1..sends {
             let again = Client { world: self.world.clone(), plan: self.plan.clone() };
-            let sig = sig.to_owned();
-            let task = async move { again.signal_once(run, name, &sig, true).await };
-            self.world.board.spawn(Owner::Outside, Box::pin(task));
+            let told = told.clone();
+            self.world.board.spawn(Owner::Outside, Box::pin(async move { again.signal_once(told).await }));
         }
-        self.signal_once(run, name, sig, with_id).await;
+        self.signal_once(told).await;
     }
 
-    async fn signal_once(&self, run: RunId, name: &'static str, sig: &str, with_id: bool) {
+    async fn signal_once(&self, told: Told) {
+        let Told { run, name, sig, with_id, .. } = &told;
         loop {
-            let mut signal = Signal::new(name).with(&json!({ "sig": sig }));
-            if with_id {
-                signal = signal.id(sig);
-            }
+            let (run, signal) = (*run, told.signal());
             let what = format!("{name} `{sig}` to {}", self.world.scene().oracle.name(run));
             let call = move |engine: Engine| -> BoxFuture<Result<Signalled, EngineError>> {
                 Box::pin(async move { engine.signal(run, signal).await })
             };
             match self.ask(&what, call).await {
-                Answer::Given(answer) => {
-                    let mut scene = self.world.scene();
-                    scene.tally.signals += 1;
-                    let verdict = scene.oracle.acknowledged(run, sig, answer);
-                    scene.judge(verdict);
-                    return;
-                }
+                Answer::Given(answer) => return self.acknowledged(run, sig, Some(answer)),
                 Answer::Refused(EngineError::Refused(Refusal::Terminal)) => return,
                 Answer::Refused(_) | Answer::Lost if !with_id => return,
                 Answer::Refused(_) | Answer::Lost => self.world.sleep(80_000).await,
             }
         }
+    }
+
+    /// Signals the run by its key; it would begin if it were not there.
+    async fn start_or_signal(&self, run: RunId, name: &'static str, sig: &str) {
+        let told = Told { run, name, sig: sig.to_owned(), with_id: true, kept_ms: None };
+        loop {
+            let (wanted, signal) = (self.wanted(), told.signal());
+            let what = format!("start or {name} `{sig}` to {}", self.world.scene().oracle.name(run));
+            let call = move |engine: Engine| -> BoxFuture<Result<bool, EngineError>> {
+                Box::pin(async move { Ok(engine.start_or_signal(wanted, signal).await?.is_new) })
+            };
+            match self.ask(&what, call).await {
+                Answer::Given(false) => return self.acknowledged(run, sig, None),
+                Answer::Given(true) => {
+                    return self.world.judge(Err(format!("{what} began a second run under the same key")));
+                }
+                Answer::Refused(EngineError::Refused(Refusal::Terminal)) => return,
+                Answer::Refused(_) | Answer::Lost => self.world.sleep(80_000).await,
+            }
+        }
+    }
+
+    fn acknowledged(&self, run: RunId, sig: &str, answer: Option<Signalled>) {
+        let mut scene = self.world.scene();
+        scene.tally.signals += 1;
+        let verdict = scene.oracle.acknowledged(run, sig, answer);
+        scene.judge(verdict);
     }
 
     /// Waits until a run has applied these signals and what the runs that were to tell it had to say.
@@ -161,7 +210,9 @@ impl Client {
             let Some(shadow) = oracle.runs.get(&run) else { continue };
             let applied = sigs.iter().all(|sig| oracle.has_applied(run, sig));
             let told = told_by.iter().all(|teller| {
-                let silent = oracle.runs.get(teller).is_some_and(|teller| teller.status == Status::Failed);
+                let silent = oracle.runs.get(teller).is_some_and(|teller| {
+                    matches!(teller.status, Status::Failed | Status::Cancelled)
+                });
                 silent || oracle.has_applied(run, &format!("told by {teller}"))
             });
             if (applied && told) || shadow.has_ended() {

@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) starters: u64,
     pub(crate) delay_ms: Option<u64>,
     pub(crate) deadline_ms: Option<u64>,
+    /// It does not wait for its signals to be applied.
+    pub(crate) is_hasty: bool,
     pub(crate) wishes: Vec<Wish>,
 }
 
@@ -31,11 +33,15 @@ pub(crate) enum Wish {
     /// It lets time pass.
     Pause { us: u64 },
     /// It signals, so many times with the same id.
-    Signal { name: &'static str, sig: String, sends: u64, with_id: bool },
+    Signal { name: &'static str, sig: String, sends: u64, with_id: bool, kept_ms: Option<u64> },
     /// It waits until these signals were applied, and what these runs had to tell.
     Applied { sigs: Vec<String>, told_by: Vec<RunId> },
     /// It cancels the run.
     Cancel,
+    /// It puts a number into the run's data.
+    Patch { number: u64 },
+    /// It signals the run, or begins it with the signal.
+    StartOrSignal { name: &'static str, sig: String },
     /// It suspends the run for a while.
     Suspend { us: u64 },
     /// It retries by hand what has failed and resumes what is suspended, until the run ends.
@@ -43,6 +49,9 @@ pub(crate) enum Wish {
 }
 
 const KINDS: [&str; 9] = ["chain", "flaky", "mended", "gate", "both", "race", "inbox", "parent", "nap"];
+
+/// What was acknowledged before a run is closed is applied before it is closed.
+const HASTY_CLOSES: bool = false;
 
 /// How long clients keep beginning new things.
 const BEGINS_WITHIN_US: u64 = 6_000_000;
@@ -73,16 +82,29 @@ fn plan(dice: &mut Dice, number: u64, workflow: &'static str) -> Plan {
         starters: if keyed && dice.chance(300) { 2 } else { 1 },
         delay_ms: dice.chance(100).then(|| dice.between(100, 2_000)),
         deadline_ms: None,
+        is_hasty: false,
         wishes: Vec::new(),
     };
     match workflow {
         "flaky" => plan.input["fails"] = dice.pick(&["always", "never", "sometimes", "sometimes"]).into(),
-        "gate" => signals(dice, &mut plan, "GO", 3),
+        "gate" => {
+            if dice.chance(300) {
+                let sig = format!("GO {number} first");
+                plan.wishes.push(Wish::StartOrSignal { name: "GO", sig });
+            }
+            signals(dice, &mut plan, "GO", 3);
+        }
         "both" => signals(dice, &mut plan, "NOTE", 2),
         "mended" => plan.wishes.push(Wish::End),
         "parent" => children(dice, &mut plan),
         "inbox" => adds(dice, &mut plan),
         _ => {}
+    }
+    if matches!(workflow, "chain" | "gate" | "both" | "race" | "flaky" | "nap") && dice.chance(250) {
+        for number in 0..dice.between(1, 3) {
+            plan.wishes.push(Wish::Pause { us: dice.below(700_000) });
+            plan.wishes.push(Wish::Patch { number });
+        }
     }
     if matches!(workflow, "chain" | "both" | "race") && dice.chance(200) {
         plan.wishes.push(Wish::Pause { us: dice.below(500_000) });
@@ -92,6 +114,8 @@ fn plan(dice: &mut Dice, number: u64, workflow: &'static str) -> Plan {
     if matches!(workflow, "chain" | "gate" | "both" | "nap") && dice.chance(150) {
         plan.wishes.push(Wish::Pause { us: dice.below(2_000_000) });
         plan.wishes.push(Wish::Cancel);
+    } else if matches!(workflow, "chain" | "gate" | "both" | "nap") && dice.chance(100) {
+        plan.deadline_ms = Some(dice.between(100, 5_000));
     }
     plan
 }
@@ -106,6 +130,7 @@ fn signals(dice: &mut Dice, plan: &mut Plan, name: &'static str, most: u64) {
             sig: format!("{name} {} {count}", plan.number),
             sends: if with_id { dice.between(1, 3) } else { 1 },
             with_id,
+            kept_ms: dice.chance(250).then(|| dice.between(1, 2_000)),
         });
     }
 }
@@ -137,16 +162,21 @@ fn adds(dice: &mut Dice, plan: &mut Plan) {
             sig: sig.clone(),
             sends: dice.between(1, 3),
             with_id: true,
+            kept_ms: None,
         });
     }
-    plan.wishes.push(Wish::Applied { sigs, told_by: Vec::new() });
+    // Either it is closed when everything was applied, or as soon as everything was acknowledged.
+    plan.is_hasty = HASTY_CLOSES && dice.chance(400);
+    if !plan.is_hasty {
+        plan.wishes.push(Wish::Applied { sigs, told_by: Vec::new() });
+    }
     let sig = format!("CLOSE {}", plan.number);
-    plan.wishes.push(Wish::Signal { name: "CLOSE", sig, sends: 1, with_id: true });
+    plan.wishes.push(Wish::Signal { name: "CLOSE", sig, sends: 1, with_id: true, kept_ms: None });
 }
 
 /// Chains that tell an inbox of their end.
 fn tellers(dice: &mut Dice, inbox: &Plan, first: u64) -> Vec<Plan> {
-    let Some(run) = inbox.run else { return Vec::new() };
+    let Some(run) = inbox.run.filter(|_| !inbox.is_hasty) else { return Vec::new() };
     (0..dice.between(0, 2))
         .map(|count| {
             let mut plan = plan(dice, first + count, "chain");
@@ -155,6 +185,7 @@ fn tellers(dice: &mut Dice, inbox: &Plan, first: u64) -> Vec<Plan> {
             plan.input["keyed"] = true.into();
             plan.input["tells"] = run.to_string().into();
             plan.after_run = Some(run);
+            plan.deadline_ms = None;
             plan.wishes.retain(|wish| !matches!(wish, Wish::Cancel));
             plan
         })

@@ -32,6 +32,7 @@ pub(crate) fn begin(world: &Arc<World>, slot: usize) -> usize {
             engine: None,
             frozen_until: 0,
             cut_until: 0,
+            was_stalled: false,
             spared_until: 0,
             wall: wall.clone(),
         });

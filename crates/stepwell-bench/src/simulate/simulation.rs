@@ -259,6 +259,7 @@ impl Simulation {
             }
             Event::Stall { us, .. } => {
                 self.stalled.extend(task.map(|task| (task, now + us as i64)));
+                process.was_stalled = true;
                 scene.tally.freezes += 1;
             }
             Event::Cut { us, .. } => process.cut_until = now + us as i64,
@@ -363,5 +364,17 @@ async fn stop(world: Arc<World>, number: usize, engine: Option<stepwell::Engine>
         engine.stop(GRACE).await;
     }
     world.trace(format_args!("p{number} has stopped"));
+    world.judge(check_stopped(&world, number));
     world.kill(number, "in an orderly way");
+}
+
+/// A process that nothing kept from it has let go of every run.
+fn check_stopped(world: &World, number: usize) -> Result<(), String> {
+    let scene = world.scene();
+    let undisturbed = scene.temper.name == "orderly" && !scene.processes[number].was_stalled;
+    let owned = scene.oracle.runs.values().find(|run| run.owner.map(process::number_of) == Some(number));
+    match owned.filter(|_| undisturbed) {
+        Some(run) => Err(format!("{}: p{number} has stopped and still owns it", run.name)),
+        None => Ok(()),
+    }
 }

@@ -79,6 +79,8 @@ pub(crate) struct Process {
     pub(crate) engine: Option<Engine>,
     pub(crate) frozen_until: i64,
     pub(crate) cut_until: i64,
+    /// One of its tasks was held up.
+    pub(crate) was_stalled: bool,
     /// Its calls other than commits go well until then.
     pub(crate) spared_until: i64,
     pub(crate) wall: Wall,

@@ -145,9 +145,10 @@ cases! { keys as __suite_keys;
         let make = Make::new();
         let results = apply(store, keyed(&make, key("a", 1))).await.results;
         let answer = Some(bytes("answer 1"));
-        assert_eq!(recorded(store, "a", at(0)).await, Some(Recorded { results, answer: answer.clone() }));
+        let request = Some([1; 32]);
+        assert_eq!(recorded(store, "a", at(0)).await, Some(Recorded { results, answer: answer.clone(), request }));
         apply(store, Commit { keys: vec![key("b", 1)], ..make.commit() }).await;
-        assert_eq!(recorded(store, "b", at(0)).await, Some(Recorded { results: vec![], answer }));
+        assert_eq!(recorded(store, "b", at(0)).await, Some(Recorded { results: vec![], answer, request }));
         assert_eq!(recorded(store, "c", at(0)).await, None);
     }
 
@@ -157,18 +158,18 @@ cases! { keys as __suite_keys;
         let create = Commit { cells: vec![increment("count", 5)], ..make.create(new_run(run(1))) };
         assert_eq!(outcome(store, &create).await, None);
         let committed = apply(store, create.clone()).await;
-        let expected = Recorded { results: committed.results, answer: None };
+        let expected = Recorded { results: committed.results, answer: None, request: None };
         assert_eq!(outcome(store, &create).await, Some(expected));
         let taken =
             Commit { cells: vec![increment("count", 1)], ..make.step(step(&committed.created[0], "one")) };
         let rival = make.step(step(&committed.created[0], "rival"));
         let results = apply(store, taken.clone()).await.results;
         assert_eq!(results[0].value, Some(json!(6)));
-        assert_eq!(outcome(store, &taken).await, Some(Recorded { results, answer: None }));
+        assert_eq!(outcome(store, &taken).await, Some(Recorded { results, answer: None, request: None }));
         assert_eq!(outcome(store, &rival).await, None, "the same version, another commit");
         let bare = make.create(new_run(run(2)));
         apply(store, bare.clone()).await;
-        assert_eq!(outcome(store, &bare).await, Some(Recorded { results: vec![], answer: None }));
+        assert_eq!(outcome(store, &bare).await, Some(Recorded { results: vec![], answer: None, request: None }));
     }
 
     /// D10: a commit without a checkpoint is found by its key.
@@ -177,7 +178,7 @@ cases! { keys as __suite_keys;
         let first = keyed(&make, key("a", 1));
         assert_eq!(outcome(store, &first).await, None);
         let results = apply(store, first.clone()).await.results;
-        let expected = Recorded { results, answer: Some(bytes("answer 1")) };
+        let expected = Recorded { results, answer: Some(bytes("answer 1")), request: None };
         assert_eq!(outcome(store, &first).await, Some(expected));
         let second =
             Commit { at: at(60), ..keyed(&make, KeyWrite { lives: Lives::Until(at(99)), ..key("a", 2) }) };
@@ -197,7 +198,7 @@ cases! { keys as __suite_keys;
         for commit in [data, tried, message] {
             assert_eq!(outcome(store, &commit).await, None);
             let results = apply(store, commit.clone()).await.results;
-            let expected = Recorded { results, answer: Some(Bytes::new()) };
+            let expected = Recorded { results, answer: Some(Bytes::new()), request: None };
             assert_eq!(outcome(store, &commit).await, Some(expected));
         }
         let day = i64::try_from(RECORD_KEPT_MS / 1_000).unwrap();

@@ -433,7 +433,6 @@ async fn an_engine_that_stops_keeps_its_lease_until_its_actions_have_finished() 
 }
 
 #[tokio::test]
-#[ignore = "a claim in the air is not waited for"]
 async fn an_engine_that_stops_lets_go_also_of_what_it_was_just_taking() {
     let (memory, clock) = ground();
     let store = Arc::new(Faulty::new(memory.clone(), []));

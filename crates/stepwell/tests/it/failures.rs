@@ -163,6 +163,22 @@ async fn a_kept_signal_that_is_dismissed_is_gone_from_the_inbox() {
 }
 
 #[tokio::test]
+async fn a_signal_whose_transition_has_failed_does_not_expire_before_its_retry() {
+    let script = Script::failing(1);
+    let definition = desk_spec(|work| work).step("before").initial("before").signal("OPEN");
+    let definition = definition.on_signal("begin", "before", "OPEN", "open").build().unwrap();
+    let engine = with(definition, &script).await;
+    let run = engine.start(Start::new("desk")).await.unwrap();
+    run.signal(Signal::new("GO").with(&7).kept_for(10 * SECOND)).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.advance(60 * SECOND).await;
+    assert_eq!(status(&run).await, Status::Failed);
+    retry(&engine, &run).await;
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(script.calls()[1].payload, json!(7));
+}
+
+#[tokio::test]
 async fn what_has_not_failed_cannot_be_retried_or_dismissed() {
     let engine = with(desk(|work| work), &Script::good()).await;
     let run = engine.start(Start::new("desk")).await.unwrap();
@@ -457,6 +473,7 @@ async fn when_the_retries_are_spent_the_run_goes_to_the_error_place_and_on_from_
     assert!(!run.view().await.unwrap().has_error());
     let names = words(&engine, run.id()).await;
     assert_eq!(names, ["__start", "__error:work", "__auto:comfort", "__auto:give up"]);
+    assert_eq!(failures(&run).await.len(), 3, "also the last try stays readable");
     let error = json!({"code": "busy", "message": "the line is engaged", "final": false});
     assert_eq!(*seen.lock().unwrap(), [error]);
 }

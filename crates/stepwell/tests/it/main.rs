@@ -13,6 +13,7 @@ mod retention;
 mod stateless;
 mod cron;
 mod capacity;
+mod crowd;
 mod failures;
 mod ownership;
 mod signals;

@@ -903,7 +903,6 @@ async fn a_retry_runs_everything_again_that_has_failed() {
 }
 
 #[tokio::test]
-#[ignore = "another failed branch is tried again by itself then"]
 async fn a_branch_that_has_failed_too_stays_so_when_the_other_is_dismissed() {
     let (office, run, right) = both_failed().await;
     office.command(&run, Command::Dismiss).await;
@@ -918,7 +917,6 @@ async fn a_branch_that_has_failed_too_stays_so_when_the_other_is_dismissed() {
 }
 
 #[tokio::test]
-#[ignore = "another failed branch is tried again by itself then"]
 async fn a_branch_that_has_failed_too_stays_so_when_the_other_is_moved() {
     let (office, run, right) = both_failed().await;
     let snapshot = run.view().await.unwrap().snapshot;
@@ -959,7 +957,6 @@ async fn an_action_that_fails_while_its_run_is_suspended_is_dealt_with_when_it_i
 
 /// A process that has neither the action nor the guard may signal and command; the work is for those who have.
 #[tokio::test]
-#[ignore = "whoever signals or commands a run takes it, with its actions or without"]
 async fn a_process_that_cannot_serve_a_run_leaves_the_work_to_others() {
     let guarded = Spec::new("guarded")
         .step("closed")

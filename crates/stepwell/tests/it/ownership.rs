@@ -205,7 +205,6 @@ async fn goes_away<T>(call: impl Future<Output = T>) {
 }
 
 #[tokio::test]
-#[ignore = "a dropped call leaves its run owned"]
 async fn a_run_goes_on_also_when_whoever_started_it_has_gone_away() {
     let (memory, clock) = ground();
     let store = faulty(&memory);
@@ -220,7 +219,6 @@ async fn a_run_goes_on_also_when_whoever_started_it_has_gone_away() {
 }
 
 #[tokio::test]
-#[ignore = "a dropped call leaves its run owned"]
 async fn a_run_goes_on_also_when_whoever_signalled_it_has_gone_away() {
     let (memory, clock) = ground();
     let store = faulty(&memory);
@@ -237,7 +235,6 @@ async fn a_run_goes_on_also_when_whoever_signalled_it_has_gone_away() {
 }
 
 #[tokio::test]
-#[ignore = "a dropped call leaves its run owned"]
 async fn a_run_goes_on_also_when_whoever_retried_it_has_gone_away() {
     let (memory, clock) = ground();
     let store = faulty(&memory);
@@ -674,7 +671,6 @@ async fn an_engine_does_not_start_with_a_workflow_that_it_cannot_serve() {
 }
 
 #[tokio::test]
-#[ignore = "whoever is called takes the run"]
 async fn a_signal_through_a_process_without_the_action_leaves_the_work_to_one_that_has_it() {
     let (store, clock) = ground();
     let script = Script::good();
@@ -689,7 +685,6 @@ async fn a_signal_through_a_process_without_the_action_leaves_the_work_to_one_th
 }
 
 #[tokio::test]
-#[ignore = "whoever is called takes the run"]
 async fn a_command_through_a_process_without_the_action_leaves_the_work_to_one_that_has_it() {
     let (store, clock) = ground();
     let script = Script::failing(1);

@@ -332,7 +332,6 @@ async fn a_new_signal_does_not_overtake_one_that_was_kept_before_it() {
 }
 
 #[tokio::test]
-#[ignore = "the inbox is not asked"]
 async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
     let (memory, clock) = ground();
     let store = Arc::new(Faulty::new(memory.clone(), []));
@@ -584,7 +583,6 @@ async fn a_repeated_signal_gets_its_answer_also_when_it_would_be_refused_by_now(
 }
 
 #[tokio::test]
-#[ignore = "the request is not compared"]
 async fn an_id_that_was_used_is_no_way_to_get_something_else_accepted() {
     let engine = with(guarded()).await;
     let run = engine.start(Start::new("counter").input(&json!({"more_than": 10}))).await.unwrap();

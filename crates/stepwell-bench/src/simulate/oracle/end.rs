@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use stepwell_core::RunId;
 use stepwell_core::snapshot::Finished;
-use stepwell_store::{HistoryQuery, MemoryStore, RunQuery, Status, Store};
+use stepwell_store::{DocumentQuery, HistoryQuery, MemoryStore, RunQuery, Status, Store};
 
 use super::super::world::at_once;
 use super::tries::Ending;
@@ -28,6 +29,7 @@ impl Oracle {
                 return Err(format!("{name}: it is at version {}, not at {}", row.version, shadow.version));
             }
             self.check_history(memory, *run, shadow)?;
+            self.check_documents(memory, *run, shadow)?;
             self.check_end(shadow)?;
         }
         if there.len() != self.runs.len() {
@@ -51,6 +53,20 @@ impl Oracle {
         Err(format!("{}: its history is not what was written", shadow.name))
     }
 
+    /// The documents are those of the steps that were committed.
+    fn check_documents(&self, memory: &MemoryStore, run: RunId, shadow: &Shadow) -> Result<(), String> {
+        let query = DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 100, cursor: None };
+        let page = at_once(memory.documents(SCOPE, query)).map_err(|error| error.to_string())?;
+        let token = |body: &[u8]| serde_json::from_slice::<Value>(body).ok()?["token"].as_u64();
+        let found: BTreeMap<_, _> = page.items.iter().map(|note| (note.key.as_str(), token(&note.body))).collect();
+        let expected = self.notes.get(&run).cloned().unwrap_or_default();
+        let expected: BTreeMap<_, _> = expected.into_iter().map(|(key, token)| (key, Some(token))).collect();
+        if found == expected {
+            return Ok(());
+        }
+        Err(format!("{}: its documents are {found:?}, not {expected:?}", shadow.name))
+    }
+
     /// A run has come to the end that the script asked for.
     fn check_end(&self, shadow: &Shadow) -> Result<(), String> {
         let (name, context) = (&shadow.name, shadow.snapshot.context());
@@ -65,6 +81,7 @@ impl Oracle {
         let wrong = match (shadow.flow.name, place) {
             ("flaky", "done") => context["fails"] == "always",
             ("flaky", "repaired") => context["fails"] == "never" && !self.timed_out(shadow),
+            ("chain", "done") => self.told_nobody(shadow),
             ("parent", "done") => own_fault,
             ("parent", "sad") => !own_fault && !crashed && !self.cancels_children(shadow),
             ("child", "done") => context["fails"] == true,
@@ -78,6 +95,14 @@ impl Oracle {
             return Err(format!("{name}: it ended in `{place}`, and its script was {context}"));
         }
         self.check_below_cancelled(shadow)
+    }
+
+    /// A chain was to tell a run that goes on taking signals, and did not.
+    fn told_nobody(&self, shadow: &Shadow) -> bool {
+        let told = shadow.snapshot.context()["tells"].as_str().and_then(|run| run.parse::<RunId>().ok());
+        let told = told.and_then(|run| self.runs.get(&run)).filter(|told| told.status == Status::Completed);
+        let sig = format!("told by {}", shadow.snapshot.instance_id());
+        told.is_some_and(|told| !self.has_applied(told.snapshot.instance_id(), &sig))
     }
 
     /// Actions of the run took longer than they may.

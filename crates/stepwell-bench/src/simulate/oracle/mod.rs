@@ -41,6 +41,8 @@ pub(crate) struct Oracle {
     pub(crate) plans: BTreeMap<u64, Vec<RunId>>,
     tries: Tries,
     signals: Signals,
+    /// The documents of each run: by key, the try that wrote it.
+    notes: BTreeMap<RunId, BTreeMap<&'static str, u64>>,
     /// Increments that were committed, over all runs.
     counted: u64,
 }
@@ -117,6 +119,7 @@ impl Oracle {
             plans: BTreeMap::new(),
             tries: Tries::default(),
             signals: Signals::default(),
+            notes: BTreeMap::new(),
             counted: 0,
         }
     }

@@ -38,6 +38,8 @@ impl Oracle {
         if let Some(cancelled) = self.cancelled(applied, shadow, &after, entry) {
             cancelled?;
             tally.cancelled += 1;
+        } else if entry.action == "__operator:patch" {
+            check_patch(shadow, applied, &after)?;
         } else {
             let (known, moved) = find_move(shadow, &after, entry)?;
             check_others(shadow, &after, known, moved)?;
@@ -107,9 +109,15 @@ impl Oracle {
         if late < 0 {
             return Err(format!("{name}: `{}` fired {} us before it was due", known.word, -late));
         }
+        if known.action.is_empty() { self.check_late(shadow, known.word, due, applied.issued) } else { Ok(()) }
+    }
+
+    /// In quiet times, and with room for it, what is due happens soon.
+    pub(super) fn check_late(&self, shadow: &Shadow, what: &str, due: i64, now: i64) -> Result<(), String> {
         let was_quiet = self.calm || self.quiet_since.is_some_and(|since| due > since + SETTLES_US);
-        if was_quiet && known.action.is_empty() && late > LATE_US && self.settings.max_runs > 2 {
-            return Err(format!("{name}: `{}` fired {late} us after it was due, in quiet times", known.word));
+        let is_free = !matches!(shadow.status, Status::Suspended | Status::Failed);
+        if was_quiet && is_free && now > due + LATE_US && self.settings.max_runs > 2 {
+            return Err(format!("{}: `{what}` came at {now}, due at {due}, in quiet times", shadow.name));
         }
         Ok(())
     }
@@ -257,6 +265,19 @@ fn check_context(shadow: &Shadow, after: &Snapshot, entry: &Entry, known: &Move)
     }
     let (name, word) = (&shadow.name, &entry.action);
     Err(format!("{name}: `{word}` left the data as {}, expected {expected}", after.context()))
+}
+
+/// An operator's patch changes the data as it says and nothing else.
+fn check_patch(shadow: &Shadow, applied: &Applied<'_>, after: &Snapshot) -> Result<(), String> {
+    let audit = applied.commit.audit.iter().find(|audit| audit.operation == "run.patch");
+    let detail = audit.and_then(|audit| serde_json::from_slice::<Value>(&audit.detail).ok());
+    let number = detail.map_or(Value::Null, |detail| detail["detail"]["fields"]["patched"].clone());
+    let mut expected = shadow.snapshot.context().clone();
+    expected["patched"] = number;
+    if *after.context() == expected && after.activations() == shadow.snapshot.activations() {
+        return Ok(());
+    }
+    Err(format!("{}: a patch left the data as {}, expected {expected}", shadow.name, after.context()))
 }
 
 /// An action is given up only after its last retry.

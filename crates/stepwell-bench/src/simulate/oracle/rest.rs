@@ -16,7 +16,7 @@ impl Oracle {
         let Some(shadow) = self.runs.get(&run) else { return Ok(()) };
         let loaded = at_once(applied.memory.load(SCOPE, run)).map_err(|error| error.to_string())?;
         let loaded = loaded.ok_or_else(|| format!("{}: it is gone", shadow.name))?;
-        self.signals.look_at(shadow, &loaded)?;
+        self.signals.look_at(applied, shadow, &loaded)?;
         check_status(shadow, &loaded)?;
         check_rest(shadow, &loaded, applied.now)
     }

@@ -7,6 +7,7 @@ use stepwell::Signalled;
 use stepwell_core::{Entry, RunId};
 use stepwell_store::{Loaded, Step};
 
+use super::super::time::micros;
 use super::{Applied, Oracle, Shadow};
 
 /// What is known of signals; each is told by the text in its payload.
@@ -16,8 +17,17 @@ pub(super) struct Signals {
     seen: BTreeMap<RunId, BTreeSet<String>>,
     applied: BTreeMap<RunId, BTreeSet<String>>,
     /// What is kept for a run and not applied.
-    held: BTreeMap<RunId, BTreeSet<String>>,
+    held: BTreeMap<RunId, BTreeMap<String, Held>>,
     answers: BTreeMap<(RunId, String), Signalled>,
+}
+
+/// A signal that is kept.
+#[derive(Debug, Clone)]
+struct Held {
+    name: String,
+    /// Its place in the inbox, if it is there and not beside the state.
+    seq: Option<u64>,
+    expires: Option<i64>,
 }
 
 fn text(payload: &Value) -> Option<String> {
@@ -35,8 +45,23 @@ impl Signals {
     ) -> Result<(), String> {
         let (run, name) = (step.head.run, &shadow.name);
         let Some(entry) = entry else { return Ok(()) };
-        let by_signal = matches!(entry.action.as_str(), "ADD" | "CLOSE") || entry.action.starts_with("__resolve_wait:");
+        let word = entry.action.as_str();
+        let by_signal = matches!(word, "ADD" | "CLOSE") || word.starts_with("__resolve_wait:");
         let Some(sig) = entry.payload.as_ref().filter(|_| by_signal).and_then(text) else { return Ok(()) };
+        let held = self.held.entry(run).or_default();
+        if let Some(expires) = held.get(&sig).and_then(|held| held.expires).filter(|at| *at < applied.issued) {
+            let late = micros(entry.at) - expires;
+            if late > 0 {
+                return Err(format!("{name}: the signal `{sig}` was applied {late} us after it had expired"));
+            }
+        }
+        let older = |held: &&Held| {
+            let known = held.seq.is_some_and(|seq| seq <= step.head.inbox_seen);
+            held.name == word && known && step.take.first().is_some_and(|taken| held.seq < Some(*taken))
+        };
+        if let Some(older) = held.values().find(older) {
+            return Err(format!("{name}: the signal `{sig}` was applied before the older one {older:?}"));
+        }
         self.seen.entry(run).or_default().insert(sig.clone());
         if self.applied.entry(run).or_default().insert(sig.clone()) {
             return Ok(());
@@ -45,42 +70,77 @@ impl Signals {
         Err(format!("{name}: the signal `{sig}` was applied twice, the second time by a step of {issued}"))
     }
 
-    /// What is kept for a run stays kept until it is applied or the run ends.
-    pub(super) fn look_at(&mut self, shadow: &Shadow, loaded: &Loaded) -> Result<(), String> {
+    /// What is kept for a run stays kept until it is applied, has expired, or the run ends.
+    pub(super) fn look_at(
+        &mut self,
+        applied: &Applied<'_>,
+        shadow: &Shadow,
+        loaded: &Loaded,
+    ) -> Result<(), String> {
         let (run, name) = (loaded.head.run, &shadow.name);
-        let mut held = BTreeSet::new();
-        for message in &loaded.inbox {
-            let body: Value = serde_json::from_slice(&message.body).unwrap_or(Value::Null);
-            if let Some(sig) = text(&body["payload"])
-                && !held.insert(sig.clone())
-            {
-                return Err(format!("{name}: the signal `{sig}` is kept twice"));
-            }
-        }
-        for tries in shadow.ledger["tries"].as_array().map(Vec::as_slice).unwrap_or_default() {
-            held.extend(text(&tries["payload"]));
-        }
-        let applied = self.applied.entry(run).or_default();
-        if let Some(sig) = held.iter().find(|sig| applied.contains(*sig)) {
+        let held = held_of(shadow, loaded)?;
+        let done = self.applied.entry(run).or_default();
+        if let Some(sig) = held.keys().find(|sig| done.contains(*sig)) {
             return Err(format!("{name}: the signal `{sig}` was applied and is still kept"));
         }
+        self.seen.entry(run).or_default().extend(held.keys().cloned());
         let before = self.held.insert(run, held.clone()).unwrap_or_default();
-        let lost = before.iter().find(|sig| !held.contains(*sig) && !applied.contains(*sig));
-        self.seen.entry(run).or_default().extend(held.iter().cloned());
-        match lost.filter(|_| !shadow.snapshot.is_terminal()) {
-            Some(sig) => Err(format!("{name}: the signal `{sig}` was kept and is gone")),
-            None => Ok(()),
+        if shadow.snapshot.is_terminal() {
+            return Ok(());
+        }
+        let gone = before.iter().filter(|(sig, _)| !held.contains_key(*sig) && !done.contains(*sig));
+        let recorded = applied.commit.audit.iter().any(|audit| audit.operation == "signal.expired");
+        for (sig, gone) in gone {
+            if !recorded || gone.expires.is_none_or(|expires| expires > applied.issued) {
+                return Err(format!("{name}: the signal `{sig}` was kept and is gone"));
+            }
+        }
+        let seen = applied.commit.step.as_ref().filter(|step| step.head.run == run).map(|step| step.head.inbox_seen);
+        let begun = held.iter().find(|(sig, held)| held.seq.is_none() && !before.contains_key(*sig));
+        let known = |held: &&Held| held.seq.is_some_and(|seq| Some(seq) <= seen) && held.expires > Some(applied.issued);
+        match (begun, before.values().find(known)) {
+            (Some((sig, begun)), Some(older)) if begun.name == older.name => {
+                Err(format!("{name}: the signal `{sig}` was begun before the older one {older:?}"))
+            }
+            _ => Ok(()),
         }
     }
 }
 
+/// What is kept for a run: in its inbox, or beside its state.
+fn held_of(shadow: &Shadow, loaded: &Loaded) -> Result<BTreeMap<String, Held>, String> {
+    let mut held = BTreeMap::new();
+    for message in &loaded.inbox {
+        let body: Value = serde_json::from_slice(&message.body).unwrap_or(Value::Null);
+        let Some(sig) = text(&body["payload"]) else { continue };
+        let name = body["name"].as_str().unwrap_or_default().to_owned();
+        let kept = Held { name, seq: Some(message.seq), expires: message.expires_at.map(micros) };
+        if held.insert(sig.clone(), kept).is_some() {
+            return Err(format!("{}: the signal `{sig}` is kept twice", shadow.name));
+        }
+    }
+    for tries in shadow.ledger["tries"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        if let Some(sig) = text(&tries["payload"]) {
+            let name = tries["cause"]["signal"].as_str().unwrap_or_default().to_owned();
+            held.entry(sig).or_insert(Held { name, seq: None, expires: None });
+        }
+    }
+    Ok(held)
+}
+
 impl Oracle {
     /// A signal was acknowledged.
-    pub(crate) fn acknowledged(&mut self, run: RunId, sig: &str, answer: Signalled) -> Result<(), String> {
+    pub(crate) fn acknowledged(
+        &mut self,
+        run: RunId,
+        sig: &str,
+        answer: Option<Signalled>,
+    ) -> Result<(), String> {
         let name = self.name(run);
         if !self.signals.seen.get(&run).is_some_and(|seen| seen.contains(sig)) {
             return Err(format!("{name}: the signal `{sig}` was acknowledged ({answer:?}) and is nowhere"));
         }
+        let Some(answer) = answer else { return Ok(()) };
         let first = *self.signals.answers.entry((run, sig.to_owned())).or_insert(answer);
         if first != answer {
             return Err(format!("{name}: the signal `{sig}` was answered {first:?} and then {answer:?}"));

@@ -140,6 +140,10 @@ impl Oracle {
         if let Some(due) = moved.and_then(|moved| due(shadow, known, moved)).filter(|due| now < *due) {
             return Err(format!("{name}: `{transition}` was tried at {now}, before it was due at {due}"));
         }
+        if let Some(due) = moved.and_then(|moved| due(shadow, known, moved)) {
+            let again = self.tries.of(*run, *activation).next().is_some();
+            self.check_late(shadow, transition, due, now).or_else(|late| if again { Ok(()) } else { Err(late) })?;
+        }
         let early = self.tries.not_before.get(&(*run, *activation)).filter(|at| now < **at);
         if let Some(at) = early.filter(|_| fence.is_some()) {
             return Err(format!("{name}: `{transition}` was tried again at {now}, before {at}"));
@@ -226,6 +230,10 @@ impl Oracle {
             return Err(format!("{name}: a result was committed without a fence"));
         }
         made.committed = true;
+        if known.action == "work" {
+            let of = self.notes.entry(run).or_default();
+            of.insert(known.transition, token.unwrap_or_default());
+        }
         Ok(())
     }
 
