@@ -36,7 +36,7 @@ impl Effects {
     /// kill does not spoil the next.
     pub(crate) fn have(&self, cx: &Cx) -> std::io::Result<()> {
         let token = stepwell::new_run_id();
-        if self.plant == Some(Plant::LostEffects) && token.uuid().as_u128() % 16 == 0 {
+        if self.plant == Some(Plant::LostEffects) && token.uuid().as_u128().is_multiple_of(16) {
             return Ok(());
         }
         let key = match self.plant {

@@ -120,7 +120,6 @@ mod tests {
             wake: None,
             owner: None,
             parent: None,
-            root: RunId::nil(),
             created_at: Timestamp::from_millis(0),
             updated_at: Timestamp::from_millis(0),
         };

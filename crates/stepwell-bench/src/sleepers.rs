@@ -97,7 +97,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !options.json {
         eprintln!("{runs} runs sleep, started in {start_s:.1} s");
     }
-    let mut line = runtime.block_on(watch(plan, &*clock, &lags))?;
+    let mut line = runtime.block_on(watch(plan, &clock, &lags))?;
     runtime.block_on(engines::close(engine));
     line["with_action"] = options.with_action.into();
     line["start_s"] = round(start_s).into();

@@ -8,7 +8,8 @@ use stepwell_core::RunId;
 use stepwell_store::{
     Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
     Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
-    RunSummary, SchemaVersion, Status, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
+    RunSummary, SchemaVersion, Status, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery,
+    WaitRow,
 };
 
 /// Who is told: which run has moved, and how it is doing now.

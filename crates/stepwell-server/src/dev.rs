@@ -42,8 +42,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     runtime.block_on(async {
         let pause = Duration::from_millis(options.pause_ms);
         let order = move |cx: Cx| order(cx, pause);
-        let engine =
-            Engine::builder(Arc::new(store)).workflow(definition.clone()).action("order", order).start().await?;
+        let engine = Engine::builder(Arc::new(store))
+            .workflow(definition.clone())
+            .action("order", order)
+            .start()
+            .await?;
         let told = Story { definition, options, engine: engine.clone(), shown: None }.tell().await;
         engine.stop(Duration::from_secs(5)).await;
         told
@@ -72,7 +75,10 @@ impl Story<'_> {
                 let run = self.engine.run(run);
                 let snapshot = run.view().await?.snapshot;
                 let (version, places) = (snapshot.version(), listed(&snapshot.current_places()));
-                talk(&format!("run {} is at version {version}, in {places}: it goes on from there", run.id()));
+                talk(&format!(
+                    "run {} is at version {version}, in {places}: it goes on from there",
+                    run.id()
+                ));
                 self.shown = Some(version);
                 run
             }

@@ -34,10 +34,16 @@ fn assistant() -> Result<Definition, Problems> {
         )
         .transition(Transition::new("ask", "proposed", "asked"))
         .transition(
-            Transition::new("act", "asked", "thinking").when("event.ok").action("act").loop_step(LoopStep::Next),
+            Transition::new("act", "asked", "thinking")
+                .when("event.ok")
+                .action("act")
+                .loop_step(LoopStep::Next),
         )
         .transition(
-            Transition::new("drop", "asked", "thinking").priority(-1).action("note").loop_step(LoopStep::Next),
+            Transition::new("drop", "asked", "thinking")
+                .priority(-1)
+                .action("note")
+                .loop_step(LoopStep::Next),
         )
         .build()
 }

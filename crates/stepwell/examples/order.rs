@@ -29,7 +29,8 @@ struct Charge {
 }
 
 fn order() -> Result<Definition, Problems> {
-    let charge = Action { name: "charge".into(), input: json!({"cents": {"$expr": "context.cents"}}), save_as: None };
+    let charge =
+        Action { name: "charge".into(), input: json!({"cents": {"$expr": "context.cents"}}), save_as: None };
     let retry = Retry { attempts: 3, place: Some("declined".into()), ..Retry::default() };
     Spec::new("order")
         .initial("placed")
@@ -42,7 +43,9 @@ fn order() -> Result<Definition, Problems> {
         .transition(Transition::new("charge", "placed", "charged").action_with(charge).retry(retry))
         .transition(Transition::new("ship", "charged", "shipped").action("ship"))
         .transition(Transition::new("again", "declined", "placed").on_signal("TRY_AGAIN"))
-        .transition(Transition::new("give_up", "declined", "given_up").after_ms(24 * 3_600_000).action("give_up"))
+        .transition(
+            Transition::new("give_up", "declined", "given_up").after_ms(24 * 3_600_000).action("give_up"),
+        )
         .build()
 }
 

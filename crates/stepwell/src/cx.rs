@@ -11,14 +11,16 @@ use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{ActionCall, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
-    Cell, CellFilter, CellKey, CellQuery, CellWrite, Document, DocumentOp, DocumentQuery, DocumentWrite, Page,
-    Record, RecordQuery, Space, Status, Store, StoreError, TenantScope,
+    Cell, CellFilter, CellKey, CellQuery, CellWrite, Document, DocumentOp, DocumentQuery, DocumentWrite,
+    Page, Record, RecordQuery, Space, Status, Store, StoreError, TenantScope,
 };
 use tokio::sync::Notify;
 
 use crate::action::ActionError;
+use crate::engine::Inner;
 use crate::host::Host;
 use crate::registry::Workflow;
+use crate::standing::Standing;
 use crate::start::{START, Start, run_of};
 
 /// What an action is given. Clones are the same context.
@@ -61,28 +63,25 @@ struct Over {
 }
 
 impl Cx {
+    /// What an action of this run is given.
     pub(crate) fn new(
+        inner: &Inner,
+        scope: TenantScope,
+        standing: &Standing,
         call: ActionCall,
-        workflow: Arc<Workflow>,
-        snapshot: Arc<Snapshot>,
-        root: RunId,
         attempt: u32,
-        (store, scope): (Arc<dyn Store>, TenantScope),
-        host: Host,
-        is_stateless: bool,
     ) -> Self {
-        let staged = Mutex::new(Some(Staged::default()));
         Cx(Arc::new(Shared {
             call,
-            workflow,
-            snapshot,
-            root,
+            workflow: standing.workflow.clone(),
+            snapshot: standing.snapshot.clone(),
+            root: standing.root,
             attempt,
-            store,
+            store: inner.store.clone(),
             scope,
-            host,
-            is_stateless,
-            staged,
+            host: inner.host.clone(),
+            is_stateless: inner.is_stateless,
+            staged: Mutex::new(Some(Staged::default())),
             over: Over::default(),
         }))
     }
@@ -341,7 +340,9 @@ impl Cx {
                 put(staged);
                 Ok(())
             }
-            None => Err(ActionError::new("over", "the action is over: nothing can be staged any more").finally()),
+            None => {
+                Err(ActionError::new("over", "the action is over: nothing can be staged any more").finally())
+            }
         }
     }
 

@@ -151,7 +151,9 @@ impl Builder {
         }
         if !missing.is_empty() && self.options.max_runs > 0 {
             let missing = missing.join("; ");
-            return Err(EngineError::Invalid(format!("{missing}: register what is missing before the engine starts")));
+            return Err(EngineError::Invalid(format!(
+                "{missing}: register what is missing before the engine starts"
+            )));
         }
         let Builder { store, scope, host, options, registry } = self;
         let inner = Arc::new(Inner::new(store, host, options, Arc::new(registry)));

@@ -33,7 +33,13 @@ const TOLD_AT_ONCE: u32 = 200;
 const FRESH_MS: u64 = 5;
 
 /// Works on a run that this process owns, beside the caller, to its rest.
-pub(crate) fn hold(inner: Arc<Inner>, scope: TenantScope, standing: Standing, next: Option<Next>, pass: Pass) {
+pub(crate) fn hold(
+    inner: Arc<Inner>,
+    scope: TenantScope,
+    standing: Standing,
+    next: Option<Next>,
+    pass: Pass,
+) {
     let spawn = inner.host.spawn.clone();
     spawn.spawn(Box::pin(Hold::new(inner, scope, standing, Some(pass)).run(next)));
 }
@@ -372,9 +378,8 @@ fn fly(
     message: Option<u64>,
     attempt: u32,
 ) -> impl Future<Output = Landed> + Send + use<> {
-    let (host, store) = (inner.host.clone(), inner.store.clone());
-    let (workflow, snapshot, root) = (standing.workflow.clone(), standing.snapshot.clone(), standing.root);
-    let cx = Cx::new(call.clone(), workflow, snapshot, root, attempt, (store, scope), host.clone(), inner.is_stateless);
+    let host = inner.host.clone();
+    let cx = Cx::new(inner, scope, standing, call.clone(), attempt);
     let action = inner.registry.actions.get(&call.action).cloned();
     async move {
         let began = host.now();
@@ -399,7 +404,9 @@ fn fly(
             Some(Ok(Ok(output))) => Ok((output, staged.unwrap_or_default())),
             Some(Ok(Err(failure))) => Err(failure),
             Some(Err(panic)) => Err(Failure::new("panic", format!("the action panicked: {}", said(&*panic)))),
-            None => Err(Failure::new("timeout", format!("the action took longer than {} ms", call.timeout_ms))),
+            None => {
+                Err(Failure::new("timeout", format!("the action took longer than {} ms", call.timeout_ms)))
+            }
         };
         let started = result.as_ref().map_or(0, |(_, staged)| staged.children.len());
         let children = (0..started).map(|_| RunId::new(host.ids.next())).collect();

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{
-    ActionCall, Change, Decision, Event, Failure, Outcome, Rejected, Snapshot, dispatch,
-};
+use stepwell_core::{ActionCall, Change, Decision, Event, Failure, Outcome, Rejected, Snapshot, dispatch};
 use stepwell_store::{CellError, Parent, Refused};
 
 use crate::cx::Staged;
@@ -44,7 +42,9 @@ impl Hold {
             match self.inner.turn(self.scope, &self.standing, next, &self.flying(), by).await {
                 Ok(turned) => return self.turned(turned),
                 // Somebody has used a key meanwhile: this try is discarded, and the next one finds the run.
-                Err(Turnless::Refused(Refused::Done { operation, .. })) if operation == START => return Flow::Look,
+                Err(Turnless::Refused(Refused::Done { operation, .. })) if operation == START => {
+                    return Flow::Look;
+                }
                 Err(Turnless::Refused(refused)) if failure.is_none() => failure = Some(refusal(&refused)),
                 Err(Turnless::Undecidable(error)) if failure.is_none() => {
                     failure = Some(Failure::new("invalidResult", error.to_string()).finally());
@@ -98,7 +98,9 @@ impl Hold {
         let decision = match self.decide(&event) {
             Ok(decision) => decision,
             Err(Rejected::Refused(_)) => return Ok(None),
-            Err(Rejected::Undecidable(error)) => Decision::Stop(Failure::new("undecidable", error.to_string())),
+            Err(Rejected::Undecidable(error)) => {
+                Decision::Stop(Failure::new("undecidable", error.to_string()))
+            }
         };
         let mut ledger = self.standing.ledger.clone();
         let tries = ledger.failed(&Retrial::of(call), landed.message, now, failure.clone());
@@ -107,9 +109,9 @@ impl Hold {
         Ok(Some(match decision {
             Decision::Change(change) => {
                 let stopped = change.stopped.clone();
-                let mut next = Move::change(change, &self.standing).taking(landed.message);
-                next.ledger.stopped = self.stands(stopped, None);
-                next
+                ledger.prune(&change.snapshot);
+                ledger.stopped = self.stands(stopped, None);
+                Move { ledger, ..Move::change(change, &self.standing) }.taking(landed.message)
             }
             Decision::Retry { retry, at } => {
                 tries.retries = retry;
@@ -143,11 +145,8 @@ impl Hold {
     /// What an action has staged, as it goes into the commit of its result.
     async fn along(&mut self, staged: &Staged, landed: &Landed, change: &Change) -> Result<Along, Failure> {
         let expires = self.inner.host.now().plus_ms(self.inner.options.signal_kept_ms);
-        let mut along = Along {
-            cells: staged.cells.clone(),
-            documents: staged.documents.clone(),
-            ..Along::default()
-        };
+        let mut along =
+            Along { cells: staged.cells.clone(), documents: staged.documents.clone(), ..Along::default() };
         for (run, name, payload) in &staged.signals {
             let says = Says::Signal { name: name.clone(), payload: payload.clone() };
             let mut send = says.to(*run);

@@ -149,7 +149,7 @@ impl Look<'_> {
             let next = match self.decide(&event).await {
                 Ok(decision) => self.decided(decision, Some(letter.seq)),
                 Err(Rejected::Refused(_)) => Some(self.dropped(letter, None)),
-                Err(Rejected::Undecidable(error)) => Some(self.stopped(undecidable(error), None)),
+                Err(Rejected::Undecidable(error)) => Some(self.stopped(undecidable(&error), None)),
             };
             if next.is_some() {
                 return next;
@@ -176,7 +176,7 @@ impl Look<'_> {
                     return Some(moved(Move::note(ledger)));
                 }
                 Err(Rejected::Undecidable(error)) => {
-                    return Some(self.stopped(undecidable(error), Some(tries.activation)));
+                    return Some(self.stopped(undecidable(&error), Some(tries.activation)));
                 }
             }
         }
@@ -271,7 +271,7 @@ impl Look<'_> {
     async fn offer(&self, event: &Event, letter: Option<&Letter>) -> Option<Next> {
         match self.decide(event).await {
             Ok(decision) => self.decided(decision, letter.map(|letter| letter.seq)),
-            Err(Rejected::Undecidable(error)) => Some(self.stopped(undecidable(error), None)),
+            Err(Rejected::Undecidable(error)) => Some(self.stopped(undecidable(&error), None)),
             Err(Rejected::Refused(Refusal::UnknownSignal { .. } | Refusal::PayloadUnfit { .. })) => {
                 letter.map(|letter| self.dropped(letter, Some("signal.unfit")))
             }
@@ -284,8 +284,7 @@ impl Look<'_> {
             Decision::Change(change) => {
                 let stopped = change.stopped.clone();
                 let mut next = Move::change(change, self.standing).taking(message);
-                next.ledger.stopped =
-                    stopped.map(|error| Stopped { at: self.now, error, activation: None });
+                next.ledger.stopped = stopped.map(|error| Stopped { at: self.now, error, activation: None });
                 Some(moved(next))
             }
             Decision::Act(call) if self.is_busy(call.activation) => None,
@@ -362,7 +361,7 @@ fn moved(next: Move) -> Next {
     Next::Move(Box::new(next))
 }
 
-fn undecidable(error: stepwell_core::DecideError) -> Failure {
+fn undecidable(error: &stepwell_core::DecideError) -> Failure {
     Failure::new("undecidable", error.to_string()).finally()
 }
 

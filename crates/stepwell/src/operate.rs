@@ -266,7 +266,9 @@ impl Inner {
         let query = HistoryQuery { run, from: version, with_state: true, limit: 1 };
         let row = self.store.history(scope, query).await?.items.into_iter().next();
         let state = row.filter(|row| row.version == version).and_then(|row| row.state).ok_or_else(|| {
-            EngineError::Invalid(format!("run {run} has no checkpoint of version {version} any more, or not yet"))
+            EngineError::Invalid(format!(
+                "run {run} has no checkpoint of version {version} any more, or not yet"
+            ))
         })?;
         let workflow = self.edition_of(scope, &original, &state).await?;
         let was = Snapshot::restore(&workflow.definition, &state)?;
@@ -388,7 +390,8 @@ impl Inner {
             if let Some(error) = stopped {
                 next.ledger.stopped = Some(Stopped { at: now, error, activation: None });
             }
-            let detail = json!({"from": standing.definition().hash(), "to": to.definition.hash(), "mapping": mapping});
+            let detail =
+                json!({"from": standing.definition().hash(), "to": to.definition.hash(), "mapping": mapping});
             next.along.audit.push(by.audit(run, "run.migrate", &detail));
             next.along.definitions.push(to.clone());
             next.repin = Some(to);
@@ -430,7 +433,8 @@ fn dismiss(mut ledger: Ledger) -> Result<Move, EngineError> {
     let tries = failed.and_then(|activation| ledger.of(activation)).cloned();
     let Some(tries) = tries.filter(|tries| matches!(tries.cause, Cause::Signal(_))) else {
         return Err(EngineError::Invalid(
-            "only a signal whose transition has failed can be dismissed: retry, move or cancel the run".to_owned(),
+            "only a signal whose transition has failed can be dismissed: retry, move or cancel the run"
+                .to_owned(),
         ));
     };
     ledger.tries.retain(|other| other.activation != tries.activation);

@@ -107,9 +107,8 @@ impl Registry {
     /// The edition of a workflow with this number.
     pub(crate) fn edition(&self, name: &Name, version: u32) -> Option<Arc<Workflow>> {
         let workflows = self.workflows.read().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |known: &&Arc<Workflow>| {
-            known.definition.name() == name && known.definition.version() == version
-        };
+        let is_it =
+            |known: &&Arc<Workflow>| known.definition.name() == name && known.definition.version() == version;
         workflows.values().find(is_it).cloned()
     }
 

@@ -32,7 +32,9 @@ impl Room {
         let by_workflow = by_workflow.iter();
         Room {
             all: Arc::new(Semaphore::new(all)),
-            by_workflow: by_workflow.map(|(name, max)| (name.clone(), Arc::new(Semaphore::new(*max)))).collect(),
+            by_workflow: by_workflow
+                .map(|(name, max)| (name.clone(), Arc::new(Semaphore::new(*max))))
+                .collect(),
             starved: Arc::default(),
             freed: Arc::default(),
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use stepwell_core::{Definition, DefinitionHash, Failure, Name, Timestamp};
 use stepwell_store::{
-    Beat, Claim, Commit, CommitId, Due, Hint, Loaded, Ownership, ProcessId, Record, RecordQuery, Status, Step,
-    Sweep, SweepWhat, TenantScope,
+    Beat, Claim, Commit, CommitId, Due, Hint, Loaded, Ownership, ProcessId, Record, RecordQuery, Status,
+    Step, Sweep, SweepWhat, TenantScope,
 };
 
 use crate::engine::Inner;
@@ -290,7 +290,11 @@ async fn unreadable(inner: &Inner, scope: TenantScope, loaded: Loaded, error: &E
 }
 
 /// Learns a definition from the store, for the runs that are pinned to it.
-pub(crate) async fn learn(inner: &Inner, scope: TenantScope, hash: DefinitionHash) -> Result<(), EngineError> {
+pub(crate) async fn learn(
+    inner: &Inner,
+    scope: TenantScope,
+    hash: DefinitionHash,
+) -> Result<(), EngineError> {
     let page = inner.store.records(scope, RecordQuery::Definition(hash)).await?;
     page.items.iter().for_each(|record| learn_one(inner, scope, record));
     Ok(())

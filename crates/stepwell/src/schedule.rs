@@ -141,7 +141,8 @@ impl Engine {
             Err(EngineError::KeyReused { .. }) => {
                 let name = &planned.schedule.name;
                 let run = self.schedule_run(name).await?;
-                let run = run.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` came and went")))?;
+                let run =
+                    run.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` came and went")))?;
                 self.signal(run, Signal::new("PUT").with(&planned)).await?;
                 Ok(run)
             }
@@ -218,7 +219,9 @@ fn definition() -> Definition {
         .signal("PUT")
         .signal("OFF")
         .signal("END")
-        .transition(planned("fire").on(Trigger::Until("context.next".to_owned())).action(FIRE).timeout_ms(60_000))
+        .transition(
+            planned("fire").on(Trigger::Until("context.next".to_owned())).action(FIRE).timeout_ms(60_000),
+        )
         .transition(planned("put").on_signal("PUT").action(PLAN))
         .transition(Transition::new("again", "off", "planned").on_signal("PUT").action(PLAN))
         .transition(Transition::new("off", "planned", "off").on_signal("OFF").action(PLAN))

@@ -137,7 +137,9 @@ impl Inner {
         let Some(id) = &signal.id else { return Ok(None) };
         let query = RecordQuery::Key { operation: operation(run), key: id.clone(), now: self.host.now() };
         let known = self.store.records(scope, query).await?.items.into_iter().next();
-        let Some(Record::Key(Recorded { answer: Some(answer), request, .. })) = known else { return Ok(None) };
+        let Some(Record::Key(Recorded { answer: Some(answer), request, .. })) = known else {
+            return Ok(None);
+        };
         let asked = signal.key(run, payload, Signalled::Taken).map(|key| key.request);
         if request != asked {
             return Err(EngineError::KeyReused { operation: operation(run), key: id.clone() });
@@ -158,7 +160,8 @@ impl Inner {
             return Err(EngineError::Invalid(why.to_owned()));
         };
         for _ in 0..MAX_TRIES {
-            let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.host.now() };
+            let query =
+                RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.host.now() };
             let known = self.store.records(scope, query).await?.items.into_iter().next();
             let Some(Record::Key(record)) = known else {
                 match self.start(scope, start, Some(signal)).await {
@@ -215,7 +218,9 @@ impl Inner {
             Ok(Decision::Act(call)) => {
                 let mut ledger = standing.ledger.clone();
                 if ledger.of(call.activation).is_some_and(|tries| tries.next.is_some()) {
-                    return later("what would take the signal is being tried again, and it is not to be kept");
+                    return later(
+                        "what would take the signal is being tried again, and it is not to be kept",
+                    );
                 }
                 ledger.tries.retain(|tries| tries.activation != call.activation);
                 let first = Tries { next: Some(now), by_hand: true, ..Tries::new(&Retrial::of(&call), None) };
@@ -247,7 +252,8 @@ impl Inner {
             let Says::Signal { name, payload } = &letter.says else { continue };
             let event = Event::Signalled { signal: name.clone(), payload: payload.clone() };
             let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await?;
-            if dispatch(standing.definition(), &standing.snapshot, &event, &answers, self.host.now()).is_ok() {
+            if dispatch(standing.definition(), &standing.snapshot, &event, &answers, self.host.now()).is_ok()
+            {
                 return Ok(true);
             }
         }

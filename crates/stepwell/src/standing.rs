@@ -6,7 +6,9 @@ use std::sync::Arc;
 use stepwell_core::snapshot::{Activation, ActivationId, ActivationStatus};
 use stepwell_core::spec::Trigger;
 use stepwell_core::{Change, Definition, Name, RunId, Snapshot, Timestamp};
-use stepwell_store::{AuditRow, CellWrite, DocumentWrite, Head, KeyWrite, Loaded, NewRun, Parent, Send, Status};
+use stepwell_store::{
+    AuditRow, CellWrite, DocumentWrite, Head, KeyWrite, Loaded, NewRun, Parent, Send, Status,
+};
 
 use crate::error::EngineError;
 use crate::ledger::Ledger;
@@ -76,7 +78,9 @@ impl Standing {
             return true;
         }
         let came = |name: &Name| {
-            self.inbox.iter().any(|letter| matches!(&letter.says, Says::Signal { name: came, .. } if came == name))
+            self.inbox
+                .iter()
+                .any(|letter| matches!(&letter.says, Says::Signal { name: came, .. } if came == name))
         };
         let out = self.definition().spec().transitions.iter().filter(|one| one.from == activation.place);
         out.filter(|transition| transition.action.is_some()).any(|transition| match &transition.on {
@@ -120,7 +124,14 @@ impl Move {
     pub(crate) fn change(change: Box<Change>, standing: &Standing) -> Self {
         let mut ledger = standing.ledger.clone();
         ledger.prune(&change.snapshot);
-        Move { change: Some(change), ledger, takes: Vec::new(), suspend: None, repin: None, along: Along::default() }
+        Move {
+            change: Some(change),
+            ledger,
+            takes: Vec::new(),
+            suspend: None,
+            repin: None,
+            along: Along::default(),
+        }
     }
 
     /// A change only of what is beside the snapshot.

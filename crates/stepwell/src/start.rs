@@ -17,9 +17,9 @@ use crate::error::EngineError;
 use crate::ledger::{ChildNote, Ledger};
 use crate::look::Next;
 use crate::post::Says;
-use crate::signal::{Signal, Signalled};
 use crate::registry::Workflow;
 use crate::room::Pass;
+use crate::signal::{Signal, Signalled};
 use crate::standing::{Along, Flying, Standing};
 use crate::turn::{Turned, Turnless, open_waits_of, tell_parent};
 
@@ -179,7 +179,10 @@ impl Inner {
         let workflow = self.workflow(&wanted.workflow)?;
         let now = self.host.now();
         let input = wanted.input.clone().map_err(|why| {
-            EngineError::Invalid(format!("the input of `{}` cannot be written as JSON: {why}", wanted.workflow))
+            EngineError::Invalid(format!(
+                "the input of `{}` cannot be written as JSON: {why}",
+                wanted.workflow
+            ))
         })?;
         let begins = wanted.begins.map_or(now, |when| when.after(now)).max(now);
         let change = start(&workflow.definition, run, input, begins)?;
@@ -187,13 +190,11 @@ impl Inner {
             Some((parent, root)) => (Some(parent), root),
             None => (None, run),
         };
-        let child = wanted.waits_on_failure.then(|| ChildNote { waits_on_failure: true, told: false });
+        let child = wanted.waits_on_failure.then_some(ChildNote { waits_on_failure: true, told: false });
         let deadline = wanted.deadline.map(|when| when.after(now));
         let mut ledger = Ledger { deadline, child, ..Ledger::default() };
-        ledger.stopped = change
-            .stopped
-            .clone()
-            .map(|error| crate::ledger::Stopped { at: now, error, activation: None });
+        ledger.stopped =
+            change.stopped.clone().map(|error| crate::ledger::Stopped { at: now, error, activation: None });
         let first = self.checkpoint(&change.snapshot, &change.entry)?;
         let head = Head {
             run,
@@ -308,9 +309,9 @@ impl Inner {
                 let run = run_of(Some(&answer))?;
                 Ok(Started { run: Run::new(self.clone(), scope, run, false), is_new: false })
             }
-            Err(Turnless::Moved) => {
-                Err(EngineError::Invalid(format!("run {run} was not started: its commit was lost; start it again")))
-            }
+            Err(Turnless::Moved) => Err(EngineError::Invalid(format!(
+                "run {run} was not started: its commit was lost; start it again"
+            ))),
             Err(turnless) => Err(turnless.into()),
         }
     }
@@ -326,9 +327,9 @@ impl Inner {
         let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await?;
         let decided = dispatch(standing.definition(), &standing.snapshot, &event, &answers, self.host.now());
         match decided {
-            Err(Rejected::Refused(refusal @ (Refusal::UnknownSignal { .. } | Refusal::PayloadUnfit { .. }))) => {
-                Err(refusal.into())
-            }
+            Err(Rejected::Refused(
+                refusal @ (Refusal::UnknownSignal { .. } | Refusal::PayloadUnfit { .. }),
+            )) => Err(refusal.into()),
             _ => Ok(()),
         }
     }

@@ -53,7 +53,8 @@ impl Engine {
         let process = inner.process();
         let Fresh { new, standing, next } = inner.fresh(&start, run, None, Some(process)).await?;
         let along = Along { create: vec![new], ..Along::default() };
-        let committed = inner.store.commit(self.scope, inner.commit_of(self.scope, along, inner.host.now())).await?;
+        let committed =
+            inner.store.commit(self.scope, inner.commit_of(self.scope, along, inner.host.now())).await?;
         let head = committed.created.into_iter().next().unwrap_or_else(|| standing.head.clone());
         let mut standing = Standing { head, ..standing };
         let mut next = Some(next);
@@ -85,12 +86,14 @@ impl Inner {
             definitions: None,
             dead: Vec::new(),
         };
-        let loaded = self.store.claim(scope, claim).await?.into_iter().next().ok_or(EngineError::NoRun(run))?;
+        let loaded =
+            self.store.claim(scope, claim).await?.into_iter().next().ok_or(EngineError::NoRun(run))?;
         Standing::new(&self.registry, loaded)
     }
 
     async fn passed(&self, engine: &Engine, run: RunId, standing: Standing) -> Result<Pass, EngineError> {
-        let query = DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 1_000, cursor: None };
+        let query =
+            DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 1_000, cursor: None };
         let documents = self.store.documents(engine.scope, query).await?.items;
         let query = HistoryQuery { run, from: 0, with_state: false, limit: 1_000 };
         let rows = self.store.history(engine.scope, query).await?.items;

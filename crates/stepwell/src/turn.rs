@@ -102,8 +102,11 @@ impl Inner {
             entry
         });
         tell_parent(Some(standing), &mut after, &mut along);
-        let flying: Flying =
-            flying.iter().filter(|(id, _)| after.snapshot.activation(**id).is_some()).map(|(a, b)| (*a, *b)).collect();
+        let flying: Flying = flying
+            .iter()
+            .filter(|(id, _)| after.snapshot.activation(**id).is_some())
+            .map(|(a, b)| (*a, *b))
+            .collect();
         let next = self.look(&after, &flying, now).await;
         let (status, wake, owner) = self.resting(standing, &after, &next, &flying, by, now);
         expect_fence(standing, &mut after, owner, by);

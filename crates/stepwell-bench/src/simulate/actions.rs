@@ -12,9 +12,6 @@ use stepwell_store::{CellKey, CellOp, CellWrite, Expect, Space};
 use super::oracle::{Ending, Tried};
 use super::world::World;
 
-/// Signals whose action fails are tried again while others wait behind them.
-const ADDS_FAIL: bool = true;
-
 const ALL: [&str; 8] = ["work", "count", "add", "tell", "flaky", "fragile", "doomed", "spawn"];
 
 /// Registers the actions for the engine of a process.
@@ -99,7 +96,7 @@ fn ending(action: &str, context: &Value, quiet: bool, thrown: u64, fails: u64) -
     match action {
         "doomed" if context["fails"] == true => Ending::FailedForGood,
         "fragile" if !quiet && thrown < 600 => Ending::Failed,
-        "add" if ADDS_FAIL && !quiet && thrown < fails => Ending::Failed,
+        "add" if !quiet && thrown < fails => Ending::Failed,
         "flaky" => match context["fails"].as_str() {
             Some("always") => Ending::Failed,
             Some("never") => Ending::Succeeded,

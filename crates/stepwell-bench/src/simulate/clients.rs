@@ -73,9 +73,12 @@ impl Client {
         }
         if self.plan.starters > 1 {
             let other = Client { world: self.world.clone(), plan: self.plan.clone() };
-            self.world.board.spawn(Owner::Outside, Box::pin(async move {
-                let _ = other.start().await;
-            }));
+            self.world.board.spawn(
+                Owner::Outside,
+                Box::pin(async move {
+                    let _ = other.start().await;
+                }),
+            );
         }
         if let Some(run) = self.start().await {
             for wish in &self.plan.wishes {
@@ -210,9 +213,10 @@ impl Client {
             let Some(shadow) = oracle.runs.get(&run) else { continue };
             let applied = sigs.iter().all(|sig| oracle.has_applied(run, sig));
             let told = told_by.iter().all(|teller| {
-                let silent = oracle.runs.get(teller).is_some_and(|teller| {
-                    matches!(teller.status, Status::Failed | Status::Cancelled)
-                });
+                let silent = oracle
+                    .runs
+                    .get(teller)
+                    .is_some_and(|teller| matches!(teller.status, Status::Failed | Status::Cancelled));
                 silent || oracle.has_applied(run, &format!("told by {teller}"))
             });
             if (applied && told) || shadow.has_ended() {
@@ -224,9 +228,12 @@ impl Client {
     async fn operate(&self, run: RunId, command: Command) {
         let word = format!("{command:?}");
         loop {
-            let (what, command) = (format!("{word} {}", self.world.scene().oracle.name(run)), command.clone());
+            let (what, command) =
+                (format!("{word} {}", self.world.scene().oracle.name(run)), command.clone());
             let call = move |engine: Engine| -> BoxFuture<Result<(), EngineError>> {
-                Box::pin(async move { engine.operate(run, command, &Operator::named("client")).await.map(drop) })
+                Box::pin(
+                    async move { engine.operate(run, command, &Operator::named("client")).await.map(drop) },
+                )
             };
             match self.ask(&what, call).await {
                 Answer::Given(()) => {

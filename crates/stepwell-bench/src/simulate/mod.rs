@@ -2,7 +2,7 @@
 //!
 //! One seed is one simulation: single-threaded, with a clock that moves only when nobody has anything to do. Engines
 //! die at commits and at any await, stand still past their lease, lose answers and see clocks jump; an
-//! [oracle](oracle) that does not know the engine watches the store and the log of the actions.
+//! [oracle] that does not know the engine watches the store and the log of the actions.
 
 mod actions;
 mod clients;
@@ -104,7 +104,8 @@ fn planted(line: &mut Value, plant: Plant, found: Option<&Violation>, json: bool
     line["found"] = found.is_some().into();
     println!("{line}");
     let seeds = line["seeds"].clone();
-    let violation = found.ok_or_else(|| format!("the planted bug `{name}` was not found in {seeds} seeds"))?;
+    let violation =
+        found.ok_or_else(|| format!("the planted bug `{name}` was not found in {seeds} seeds"))?;
     if !json {
         show(violation);
         eprintln!("reproduce: stepwell-bench simulate --plant {name} --seed {}", violation.seed);

@@ -33,7 +33,6 @@ pub(crate) fn begin(world: &Arc<World>, slot: usize) -> usize {
             frozen_until: 0,
             cut_until: 0,
             was_stalled: false,
-            spared_until: 0,
             wall: wall.clone(),
         });
         scene.trace.line(now, format_args!("p{number} begins"));

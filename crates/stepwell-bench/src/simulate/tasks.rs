@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 
 use stepwell::host::BoxFuture;
 
@@ -109,7 +109,7 @@ impl Tasks {
         let mut task = self.tasks.remove(&next)?;
         task.bell.rung.store(false, Ordering::Relaxed);
         let waker = Waker::from(task.bell.clone());
-        if let Poll::Pending = task.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        if task.future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
             self.tasks.insert(next, task);
         }
         Some(())

@@ -13,7 +13,8 @@ fn the_same_seed_gives_the_same_trace() {
 
 #[test]
 fn other_seeds_give_other_traces() {
-    let hashes: std::collections::BTreeSet<_> = (0..30).map(|seed| simulation::run(seed, None, false).hash).collect();
+    let hashes: std::collections::BTreeSet<_> =
+        (0..30).map(|seed| simulation::run(seed, None, false).hash).collect();
     assert_eq!(hashes.len(), 30);
 }
 
@@ -25,7 +26,7 @@ fn nothing_is_found_where_nothing_is_planted() {
 }
 
 fn found(plant: Plant) {
-    let report = simulate(0, 150, Some(plant), false, 2);
+    let report = simulate(0, 400, Some(plant), false, 2);
     assert!(report.first.is_some(), "{plant:?} was not found: {:?}", report.tally);
 }
 

@@ -8,7 +8,7 @@ use stepwell::host::BoxFuture;
 use stepwell_core::RunId;
 use stepwell_store::{
     Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
-    HistoryQuery, HistoryRow, Hints, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
+    Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
     RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
@@ -20,9 +20,6 @@ use super::world::World;
 
 /// Answers that take longer than this are worth a line.
 const SLOW_US: u64 = 50_000;
-
-/// The answer to a claim may be lost, so that a process owns runs it does not know of.
-const CLAIMS_GET_LOST: bool = true;
 
 /// The store as a process sees it.
 pub(crate) struct Wire {
@@ -44,17 +41,7 @@ impl Wire {
         &self,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let trip = self.world.trip(self.process, false);
-        self.call_on(trip, work).await
-    }
-
-    /// The same on a way that is known.
-    async fn call_on<T: Send + 'static>(
-        &self,
-        trip: Option<Trip>,
-        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let Some(trip) = trip else {
+        let Some(trip) = self.world.trip(self.process, false) else {
             self.world.sleep(20_000).await;
             return Err(missed());
         };
@@ -159,11 +146,7 @@ impl Store for Wire {
 
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
         let (world, process) = (self.world.clone(), self.process);
-        let mut trip = self.world.trip(self.process, false);
-        if let Some(trip) = trip.as_mut().filter(|trip| !CLAIMS_GET_LOST && trip.fate == Fate::Unanswered) {
-            trip.fate = Fate::Done;
-        }
-        self.call_on(trip, async move {
+        self.call(async move {
             let taken = world.memory.claim(scope, claim.clone()).await?;
             world.claimed(process, &claim, &taken);
             Ok(taken)
@@ -182,12 +165,8 @@ impl Store for Wire {
     }
 
     async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
-        let world = self.world.clone();
-        self.call(async move {
-            let dead = world.memory.beat(beat).await?;
-            Ok(world.forgotten(beat, dead))
-        })
-        .await
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.beat(beat).await }).await
     }
 
     fn hints(&self) -> Hints {

@@ -128,8 +128,7 @@ fn inbox() -> Spec {
 
 /// Starts children and waits for all of them.
 fn parent() -> Spec {
-    let kids =
-        Wait { children: Some(ChildRule::All), error_place: Some("bereft".into()), ..Wait::default() };
+    let kids = Wait { children: Some(ChildRule::All), error_place: Some("bereft".into()), ..Wait::default() };
     Spec::new("parent")
         .step("begin")
         .place("kids", Place::Wait(kids))

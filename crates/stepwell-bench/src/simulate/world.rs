@@ -1,28 +1,23 @@
 //! What all parts of one simulation share: the time, the store, the processes and the oracle that watches them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use stepwell::Engine;
-use stepwell_store::{Beat, ProcessId, Claim, Commit, CommitError, Committed, Loaded, MemoryStore, Refused, Store, TenantScope};
+use stepwell_store::{
+    Claim, Commit, CommitError, Committed, Loaded, MemoryStore, Refused, Store, TenantScope,
+};
 
 use super::dice::{Dice, Part};
-use super::faults::{Fate, Plant, Temper, Trip};
+use super::faults::{Plant, Temper, Trip};
 use super::oracle::{Applied, Oracle};
 use super::plant;
 use super::tally::Tally;
 use super::tasks::Board;
 use super::time::{Sleep, Time, Wall};
 use super::trace::Trace;
-
-/// The store alone says which owners are dead.
-const FORGOTTEN_OWNERS_ARE_LEFT: bool = true;
-
-/// What follows a lost answer may go wrong too.
-const MISFORTUNES_COME_TWICE: bool = true;
 
 /// What all parts of one simulation share.
 pub(crate) struct World {
@@ -51,8 +46,6 @@ pub(crate) struct Scene {
     pub(crate) doomed: Vec<usize>,
     /// From when on nothing goes wrong any more.
     pub(crate) quiet_since: Option<i64>,
-    /// Until when each process counts as living.
-    pub(crate) beats: BTreeMap<ProcessId, i64>,
     /// Clients that still want something.
     pub(crate) clients_left: usize,
     /// The commit at which a process dies, and the commits so far.
@@ -81,8 +74,6 @@ pub(crate) struct Process {
     pub(crate) cut_until: i64,
     /// One of its tasks was held up.
     pub(crate) was_stalled: bool,
-    /// Its calls other than commits go well until then.
-    pub(crate) spared_until: i64,
     pub(crate) wall: Wall,
 }
 
@@ -115,7 +106,6 @@ impl World {
                 processes: Vec::new(),
                 doomed: Vec::new(),
                 quiet_since: None,
-                beats: BTreeMap::new(),
                 clients_left: 0,
                 deadly_commit,
                 commits_begun: 0,
@@ -160,12 +150,8 @@ impl World {
         scene.commits_begun += u64::from(commits);
         let quiet = scene.quiet_since.is_some();
         let deadly = commits && scene.deadly_commit == Some(scene.commits_begun);
-        let mut trip = Trip::of(&mut scene.wire, &scene.temper, quiet, commits, deadly);
+        let trip = Trip::of(&mut scene.wire, &scene.temper, quiet, commits, deadly);
         let process = scene.processes.get(process)?;
-        if !MISFORTUNES_COME_TWICE && !commits && process.spared_until > now {
-            trip.fate = Fate::Done;
-            return Some(trip);
-        }
         (process.cut_until <= now).then_some(trip)
     }
 
@@ -175,9 +161,6 @@ impl World {
         let mut scene = self.scene();
         scene.tally.lost_answers += 1;
         scene.trace.line(now, format_args!("p{process} hears nothing of what was issued {issued}"));
-        if let Some(process) = scene.processes.get_mut(process) {
-            process.spared_until = now + 1_000_000;
-        }
     }
 
     /// A commit has come to the store.
@@ -215,29 +198,12 @@ impl World {
         answer
     }
 
-    /// Adds the owners that the store has forgotten to the dead it knows of.
-    pub(crate) fn forgotten(&self, beat: Beat, mut dead: Vec<ProcessId>) -> Vec<ProcessId> {
-        if FORGOTTEN_OWNERS_ARE_LEFT {
-            return dead;
-        }
-        let now = self.now();
-        let mut scene = self.scene();
-        scene.beats.insert(beat.process, now + beat.lease_ms as i64 * 1_000);
-        let lives = |owner: &ProcessId| scene.beats.get(owner).is_some_and(|until| *until > now);
-        let owners = scene.oracle.runs.values().filter_map(|run| run.owner);
-        dead.extend(owners.filter(|owner| !lives(owner)));
-        dead.sort();
-        dead.dedup();
-        dead
-    }
-
     /// Runs were taken.
     pub(crate) fn claimed(&self, process: usize, claim: &Claim, taken: &[Loaded]) {
         let now = self.now();
         let mut scene = self.scene();
         let scene = &mut *scene;
-        let verdict =
-            scene.oracle.claimed(now, process, claim, taken, &mut scene.trace, &mut scene.tally);
+        let verdict = scene.oracle.claimed(now, process, claim, taken, &mut scene.trace, &mut scene.tally);
         scene.judge(verdict);
     }
 }

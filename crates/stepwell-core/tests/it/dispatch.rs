@@ -804,6 +804,7 @@ fn a_done_action_applies_context_output_session_and_locals_in_one_version() {
     let mut run = only_bill(Retry::default());
     let call = run.act(&Event::signal("PAY", json!({"with": "card"})));
     let outcome = Outcome {
+        whole: None,
         context: patch(&json!({"kept": {"a": 1}}), &json!({"kept": {"a": 9}, "new": true})),
         session: Patch::set("tries", json!(3)),
         locals: object(json!({"item": "x"})),

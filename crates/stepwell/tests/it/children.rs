@@ -479,9 +479,22 @@ async fn children_that_end_after_their_wait_was_given_up_change_nothing() {
     assert_eq!((view.snapshot.version(), view.kept_signals, view.status), (3, 0, Status::Waiting));
 }
 
+/// An order of a parcel that the machine breaks and one that is packed by hand, on a store that is watched.
+async fn half_broken() -> (TestEngine, Run, Machine, Arc<Watched>) {
+    let (store, clock) = ground();
+    let (watched, machine) = (Watched::new(store), Machine::default());
+    let build = shop(&machine, order(ChildRule::AllSettled));
+    let engine = TestEngine::start_on(watched.clone(), clock, build).await.unwrap();
+    let parcels = json!({"parcels": ["by machine", "by hand"]});
+    let run = engine.start(Start::new("order").input(&parcels)).await.unwrap();
+    engine.settle().await;
+    assert_eq!(watched.commits().iter().filter(|commit| tells_a_child_s_end(commit)).count(), 1);
+    (engine, run, machine, watched)
+}
+
 #[tokio::test]
 async fn a_child_that_failed_counts_as_ended_and_its_retry_tells_nothing_more() {
-    let (engine, run, machine) = open(ChildRule::AllSettled, &["by machine", "by hand"]).await;
+    let (engine, run, machine, watched) = half_broken().await;
     let children = children_of(&engine, run.id()).await;
     let child = engine.run(children[0].run);
     assert_eq!((status(&child).await, version(&run).await), (Status::Failed, 2));
@@ -490,6 +503,7 @@ async fn a_child_that_failed_counts_as_ended_and_its_retry_tells_nothing_more() 
     machine.mend();
     retry(&engine, child.id()).await;
     assert_eq!(soon(child.result()).await.unwrap(), json!({"number": 0}));
+    assert!(!watched.commits().iter().any(tells_a_child_s_end));
     let view = run.view().await.unwrap();
     assert_eq!((view.snapshot.version(), view.kept_signals, view.status), (2, 0, Status::Waiting));
     pack(&engine, &children[1]).await;
@@ -498,11 +512,12 @@ async fn a_child_that_failed_counts_as_ended_and_its_retry_tells_nothing_more() 
 
 #[tokio::test]
 async fn a_child_that_failed_and_is_then_cancelled_tells_nothing_more() {
-    let (engine, run, _) = open(ChildRule::AllSettled, &["by machine", "by hand"]).await;
+    let (engine, run, _, watched) = half_broken().await;
     let children = children_of(&engine, run.id()).await;
     engine.cancel(children[0].run).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&engine.run(children[0].run)).await, Status::Cancelled);
+    assert!(!watched.commits().iter().any(tells_a_child_s_end));
     let view = run.view().await.unwrap();
     assert_eq!((view.snapshot.version(), view.kept_signals), (2, 0));
     pack(&engine, &children[1]).await;

@@ -37,7 +37,9 @@ async fn work(cx: Cx) -> Result<(), ActionError> {
     cx.write(increment("work"))?;
     tokio::task::yield_now().await;
     match cx.attempt() {
-        1 if cx.run().to_string().ends_with(['0', '3', '6', '9', 'c']) => Err(ActionError::new("busy", "later")),
+        1 if cx.run().to_string().ends_with(['0', '3', '6', '9', 'c']) => {
+            Err(ActionError::new("busy", "later"))
+        }
         _ => Ok(()),
     }
 }
@@ -50,7 +52,8 @@ async fn next(cx: Cx) -> Result<(), ActionError> {
 }
 
 async fn engine(store: &Arc<dyn Store>) -> Engine {
-    let engine = Engine::builder(store.clone()).workflow(definition()).action("work", work).action("next", next);
+    let engine =
+        Engine::builder(store.clone()).workflow(definition()).action("work", work).action("next", next);
     engine.with(|options| options.max_runs = 16).start().await.unwrap()
 }
 

@@ -1,22 +1,23 @@
 //! The engine, promise by promise, on the memory store and on SQLite.
 #![allow(clippy::unwrap_used)]
 
-mod smoke;
-mod children;
-mod kit;
-mod timers;
-mod documents;
-mod operators;
-mod migrating;
-mod starting;
-mod retention;
-mod stateless;
-mod cron;
 mod capacity;
+mod children;
+mod cron;
 mod crowd;
+mod documents;
 mod failures;
+mod kit;
+mod migrating;
+mod operators;
 mod ownership;
+mod retention;
+mod schedules;
 mod signals;
+mod smoke;
+mod starting;
+mod stateless;
 mod steps;
 mod timeouts;
+mod timers;
 mod world;

@@ -252,6 +252,41 @@ async fn after_a_dismissal_the_run_waits_where_it_was_and_takes_the_same_signal_
     assert_eq!(places(&run).await, [Name::from("approved")]);
 }
 
+/// The signal was kept first: it stays in the inbox until its transition is done or it is given up.
+async fn kept_and_failed() -> (Office, Run) {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.start("claim").await;
+    office.command(&run, Command::Suspend).await;
+    for payload in ["first", "second"] {
+        assert_eq!(run.signal(Signal::new("REVIEW").with(payload)).await.unwrap(), Signalled::Kept);
+    }
+    office.command(&run, Command::Resume).await;
+    office.engine.settle().await;
+    assert_eq!((status(&run).await, office.clerk.payloads()), (Status::Failed, vec![json!("first")]));
+    assert_eq!(run.view().await.unwrap().kept_signals, 2);
+    (office, run)
+}
+
+#[tokio::test]
+async fn a_kept_signal_that_failed_is_retried_with_its_own_payload_and_is_gone_then() {
+    let (office, run) = kept_and_failed().await;
+    office.clerk.is(Mood::Does);
+    office.command(&run, Command::Retry).await;
+    office.engine.settle().await;
+    assert_eq!(office.clerk.payloads(), [json!("first"), json!("first")]);
+    assert_eq!((places(&run).await, run.view().await.unwrap().kept_signals), (vec!["approved".into()], 1));
+}
+
+#[tokio::test]
+async fn a_kept_signal_that_failed_is_gone_when_it_is_dismissed_and_the_next_is_taken() {
+    let (office, run) = kept_and_failed().await;
+    office.clerk.is(Mood::Does);
+    office.command(&run, Command::Dismiss).await;
+    office.engine.settle().await;
+    assert_eq!(office.clerk.payloads(), [json!("first"), json!("second")]);
+    assert_eq!((places(&run).await, run.view().await.unwrap().kept_signals), (vec!["approved".into()], 0));
+}
+
 #[tokio::test]
 async fn a_run_can_be_cancelled_however_it_is_doing() {
     for state in ["waiting", "failed", "suspended", "pending", "running"] {

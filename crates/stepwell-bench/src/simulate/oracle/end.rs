@@ -55,10 +55,12 @@ impl Oracle {
 
     /// The documents are those of the steps that were committed.
     fn check_documents(&self, memory: &MemoryStore, run: RunId, shadow: &Shadow) -> Result<(), String> {
-        let query = DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 100, cursor: None };
+        let query =
+            DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 100, cursor: None };
         let page = at_once(memory.documents(SCOPE, query)).map_err(|error| error.to_string())?;
         let token = |body: &[u8]| serde_json::from_slice::<Value>(body).ok()?["token"].as_u64();
-        let found: BTreeMap<_, _> = page.items.iter().map(|note| (note.key.as_str(), token(&note.body))).collect();
+        let found: BTreeMap<_, _> =
+            page.items.iter().map(|note| (note.key.as_str(), token(&note.body))).collect();
         let expected = self.notes.get(&run).cloned().unwrap_or_default();
         let expected: BTreeMap<_, _> = expected.into_iter().map(|(key, token)| (key, Some(token))).collect();
         if found == expected {
@@ -108,9 +110,9 @@ impl Oracle {
     /// Actions of the run took longer than they may.
     fn timed_out(&self, shadow: &Shadow) -> bool {
         let run = shadow.snapshot.instance_id();
-        self.tried().filter(|(of, _)| *of == run).any(|(_, activation)| {
-            self.tries_of(run, activation).iter().any(|end| *end == Some(Ending::Dropped))
-        })
+        self.tried()
+            .filter(|(of, _)| *of == run)
+            .any(|(_, activation)| self.tries_of(run, activation).contains(&Some(Ending::Dropped)))
     }
 
     fn cancels_children(&self, shadow: &Shadow) -> bool {
@@ -141,7 +143,9 @@ impl Oracle {
             let name = self.name(run);
             let may_repeat = name.ends_with("flaky") || name.ends_with("race") || name.ends_with("gate");
             if succeeded > 1 && !may_repeat {
-                return Err(format!("{name}: activation {activation} was tried {ends:?}, and nothing went wrong"));
+                return Err(format!(
+                    "{name}: activation {activation} was tried {ends:?}, and nothing went wrong"
+                ));
             }
         }
         Ok(())

@@ -191,7 +191,8 @@ impl Oracle {
                 return Err(format!("{name}: a second run was begun under the key of plan {plan}"));
             }
         }
-        let entered = snapshot.activations().iter().map(|a| (a.id, (begins, u64::from(new.owner.is_some())))).collect();
+        let entered =
+            snapshot.activations().iter().map(|a| (a.id, (begins, u64::from(new.owner.is_some())))).collect();
         let newest_activation = snapshot.activations().iter().map(|a| a.id).max().unwrap_or_default();
         let shadow = Shadow {
             issued,
@@ -237,7 +238,9 @@ impl Oracle {
         tally: &mut Tally,
     ) -> Result<(), String> {
         let run = step.head.run;
-        let Some(shadow) = self.runs.get(&run) else { return Err(format!("run {run} moved and never began")) };
+        let Some(shadow) = self.runs.get(&run) else {
+            return Err(format!("run {run} moved and never began"));
+        };
         let name = shadow.name.clone();
         let loaded = at_once(applied.memory.load(SCOPE, run)).map_err(|error| format!("{name}: {error}"))?;
         let loaded = loaded.ok_or_else(|| format!("{name}: it is gone"))?;
@@ -257,7 +260,8 @@ impl Oracle {
         self.check_ledger(applied, run, &ledger, tally)?;
         if let Some(entry) = &entry {
             self.moved(applied, run, &loaded, entry, tally)?;
-        } else if self.runs.get(&run).is_some_and(|shadow| shadow.history_state() != Some(&loaded.head.state)) {
+        } else if self.runs.get(&run).is_some_and(|shadow| shadow.history_state() != Some(&loaded.head.state))
+        {
             return Err(format!("{name}: its state changed without a version"));
         }
         let Some(shadow) = self.runs.get_mut(&run) else { return Ok(()) };

@@ -109,7 +109,11 @@ impl Oracle {
         if late < 0 {
             return Err(format!("{name}: `{}` fired {} us before it was due", known.word, -late));
         }
-        if known.action.is_empty() { self.check_late(shadow, known.word, due, applied.issued) } else { Ok(()) }
+        if known.action.is_empty() {
+            self.check_late(shadow, known.word, due, applied.issued)
+        } else {
+            Ok(())
+        }
     }
 
     /// In quiet times, and with room for it, what is due happens soon.
@@ -136,7 +140,11 @@ impl Oracle {
             let parent = shadow.snapshot.instance_id();
             let begun = self.runs.values().filter(|run| run.parent.as_ref().is_some_and(|p| p.run == parent));
             let begun = begun.count();
-            return if begun == wanted { Ok(()) } else { Err(format!("{name}: {begun} of {wanted} children")) };
+            return if begun == wanted {
+                Ok(())
+            } else {
+                Err(format!("{name}: {begun} of {wanted} children"))
+            };
         }
         if known.from != "kids" || known.transition == "gather" {
             return Ok(());
@@ -182,7 +190,9 @@ impl Oracle {
 /// A child has ended like this.
 fn ended_so(child: &Shadow, end: &ChildEnd) -> bool {
     match (end, child.snapshot.finished()) {
-        (ChildEnd::Completed { output }, Some(Finished::Completed { output: Some(own), .. })) => output == own,
+        (ChildEnd::Completed { output }, Some(Finished::Completed { output: Some(own), .. })) => {
+            output == own
+        }
         (ChildEnd::Cancelled, Some(Finished::Cancelled)) => true,
         (ChildEnd::Failed { .. }, None) => child.stopped().is_some() && child.status == Status::Failed,
         _ => false,
@@ -210,7 +220,8 @@ fn find_move<'a>(
         };
         let mut rest = before.clone();
         let left = rest.remove(at);
-        let moved = shadow.snapshot.activations().iter().find(|a| a.place == *left.0 && is_waiting(a) == left.1);
+        let moved =
+            shadow.snapshot.activations().iter().find(|a| a.place == *left.0 && is_waiting(a) == left.1);
         if known.to.enter(rest, &left) == now
             && after.is_terminal() == matches!(known.to, To::End(_))
             && let Some(moved) = moved
@@ -233,7 +244,9 @@ fn check_others(shadow: &Shadow, after: &Snapshot, known: &Move, moved: &Activat
     for other in shadow.snapshot.activations().iter().filter(|other| other.id != moved.id) {
         match after.activation(other.id) {
             Some(now) if now == other => {}
-            Some(_) => return Err(format!("{name}: activation {} changed beside the one that moved", other.id)),
+            Some(_) => {
+                return Err(format!("{name}: activation {} changed beside the one that moved", other.id));
+            }
             None if ends_others => {}
             None => return Err(format!("{name}: activation {} went with another", other.id)),
         }

@@ -33,7 +33,9 @@ impl Oracle {
             let found = counter(applied, key)?;
             if found != expected {
                 let name = &shadow.name;
-                return Err(format!("{name}: the counter `{key}` is {found} after {expected} committed steps"));
+                return Err(format!(
+                    "{name}: the counter `{key}` is {found} after {expected} committed steps"
+                ));
             }
         }
         Ok(())
@@ -74,7 +76,8 @@ fn check_rest(shadow: &Shadow, loaded: &Loaded, now: i64) -> Result<(), String> 
     }
     let (name, ledger) = (&shadow.name, &shadow.ledger);
     let instant = |value: &Value| value.as_str().and_then(|at| at.parse::<Timestamp>().ok()).map(micros);
-    let mut due: Vec<(i64, &str)> = instant(&ledger["deadline"]).map(|at| (at, "its deadline")).into_iter().collect();
+    let mut due: Vec<(i64, &str)> =
+        instant(&ledger["deadline"]).map(|at| (at, "its deadline")).into_iter().collect();
     let cancels = loaded.inbox.iter().filter(|message| message.topic == "cancel");
     due.extend(cancels.map(|_| (now, "its parent's cancellation")));
     if !matches!(head.status, Status::Failed | Status::Suspended | Status::Pending) {

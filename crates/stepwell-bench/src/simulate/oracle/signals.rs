@@ -49,7 +49,8 @@ impl Signals {
         let by_signal = matches!(word, "ADD" | "CLOSE") || word.starts_with("__resolve_wait:");
         let Some(sig) = entry.payload.as_ref().filter(|_| by_signal).and_then(text) else { return Ok(()) };
         let held = self.held.entry(run).or_default();
-        if let Some(expires) = held.get(&sig).and_then(|held| held.expires).filter(|at| *at < applied.issued) {
+        if let Some(expires) = held.get(&sig).and_then(|held| held.expires).filter(|at| *at < applied.issued)
+        {
             let late = micros(entry.at) - expires;
             if late > 0 {
                 return Err(format!("{name}: the signal `{sig}` was applied {late} us after it had expired"));
@@ -95,9 +96,12 @@ impl Signals {
                 return Err(format!("{name}: the signal `{sig}` was kept and is gone"));
             }
         }
-        let seen = applied.commit.step.as_ref().filter(|step| step.head.run == run).map(|step| step.head.inbox_seen);
+        let seen =
+            applied.commit.step.as_ref().filter(|step| step.head.run == run).map(|step| step.head.inbox_seen);
         let begun = held.iter().find(|(sig, held)| held.seq.is_none() && !before.contains_key(*sig));
-        let known = |held: &&Held| held.seq.is_some_and(|seq| Some(seq) <= seen) && held.expires > Some(applied.issued);
+        let known = |held: &&Held| {
+            held.seq.is_some_and(|seq| Some(seq) <= seen) && held.expires > Some(applied.issued)
+        };
         match (begun, before.values().find(known)) {
             (Some((sig, begun)), Some(older)) if begun.name == older.name => {
                 Err(format!("{name}: the signal `{sig}` was begun before the older one {older:?}"))
@@ -154,7 +158,11 @@ impl Oracle {
             return Err(format!("the start of plan {plan} was acknowledged as run {run}, and there is none"));
         }
         let known = self.plans.get(&plan).is_some_and(|runs| runs.contains(&run));
-        if known { Ok(()) } else { Err(format!("the key of plan {plan} was answered with {}", self.name(run))) }
+        if known {
+            Ok(())
+        } else {
+            Err(format!("the key of plan {plan} was answered with {}", self.name(run)))
+        }
     }
 
     /// The signals a run has applied.

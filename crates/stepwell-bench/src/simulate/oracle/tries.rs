@@ -14,15 +14,6 @@ use super::super::trace::Trace;
 use super::moves::due;
 use super::{Applied, Oracle, Shadow};
 
-/// A death is counted once, also if something else was committed before the next try.
-const EVERY_DEATH_COUNTS: bool = true;
-
-/// A process whose lease has run out begins nothing more.
-const ONLY_OWNERS_BEGIN: bool = false;
-
-/// A process works on a run once at a time.
-const NEVER_HELD_TWICE: bool = true;
-
 /// A try as the action knows it.
 pub(crate) struct Tried {
     pub(crate) run: RunId,
@@ -74,7 +65,9 @@ impl Tries {
     pub(super) fn forgive(&mut self, run: RunId) {
         self.not_before.retain(|(of, _), _| *of != run);
         let theirs = self.all.iter_mut().filter(|known| known.tried.run == run);
-        theirs.filter(|known| known.ended == Some(Ending::Died)).for_each(|known| known.ended = Some(Ending::Dropped));
+        theirs
+            .filter(|known| known.ended == Some(Ending::Died))
+            .for_each(|known| known.ended = Some(Ending::Dropped));
     }
 
     /// The tries of an activation, oldest first.
@@ -104,7 +97,9 @@ impl Oracle {
         let name = self.name(*run);
         trace.line(
             now,
-            format_args!("p{process} tries {name} `{transition}` #{activation}, attempt {attempt}, token {token}"),
+            format_args!(
+                "p{process} tries {name} `{transition}` #{activation}, attempt {attempt}, token {token}"
+            ),
         );
         let shadow = self.runs.get(run);
         let owned = shadow.filter(|shadow| shadow.owner.map(number_of) == Some(*process));
@@ -126,7 +121,7 @@ impl Oracle {
         let known = shadow.flow.by_transition(transition).filter(|known| known.action == action);
         let known = known.ok_or_else(|| format!("{name}: `{transition}` has no action `{action}`"))?;
         // That somebody else has ended the run, its owner cannot know yet.
-        if ONLY_OWNERS_BEGIN && fence.is_none() && !shadow.snapshot.is_terminal() {
+        if fence.is_none() && !shadow.snapshot.is_terminal() {
             let owner = shadow.owner.map(number_of);
             return Err(format!("{name}: p{process} tries `{transition}`, and the run belongs to {owner:?}"));
         }
@@ -142,7 +137,8 @@ impl Oracle {
         }
         if let Some(due) = moved.and_then(|moved| due(shadow, known, moved)) {
             let again = self.tries.of(*run, *activation).next().is_some();
-            self.check_late(shadow, transition, due, now).or_else(|late| if again { Ok(()) } else { Err(late) })?;
+            self.check_late(shadow, transition, due, now)
+                .or_else(|late| if again { Ok(()) } else { Err(late) })?;
         }
         let early = self.tries.not_before.get(&(*run, *activation)).filter(|at| now < **at);
         if let Some(at) = early.filter(|_| fence.is_some()) {
@@ -168,15 +164,17 @@ impl Oracle {
             if earlier.tried.transition != *transition {
                 continue;
             }
-            if NEVER_HELD_TWICE && earlier.ended.is_none() && earlier.tried.process == *process && earlier.fence == fence {
+            if earlier.ended.is_none() && earlier.tried.process == *process && earlier.fence == fence {
                 return Err(format!("{name}: `{transition}` runs twice at once in p{process}"));
             }
             if earlier.committed && fence.is_some() {
                 return Err(format!("{name}: `{transition}` was tried after its result was committed"));
             }
-            let known_dead = EVERY_DEATH_COUNTS && earlier.ended == Some(Ending::Died) && earlier.fence.is_some();
+            let known_dead = earlier.ended == Some(Ending::Died) && earlier.fence.is_some();
             if known_dead && fence.is_some() && earlier.tried.attempt >= attempt {
-                return Err(format!("{name}: attempt {attempt} of `{transition}` does not count the one that died"));
+                return Err(format!(
+                    "{name}: attempt {attempt} of `{transition}` does not count the one that died"
+                ));
             }
             died += u32::from(known_dead);
         }
@@ -258,7 +256,9 @@ impl Oracle {
             let transition = tries["transition"].as_str().unwrap_or_default();
             let action = shadow.flow.by_transition(transition).map(|known| known.action).unwrap_or_default();
             let pause = retry_pause_ms(action, now).filter(|_| now == before + 1);
-            let Some(pause) = pause else { return Err(format!("{name}: retry {now} after {before} is one too many")) };
+            let Some(pause) = pause else {
+                return Err(format!("{name}: retry {now} after {before} is one too many"));
+            };
             let at = applied.issued + pause as i64 * 1_000;
             let next = tries["next"].as_str().and_then(|next| next.parse::<Timestamp>().ok()).map(micros);
             if next.is_none_or(|next| next < at) {
@@ -282,15 +282,20 @@ impl Oracle {
         }
         let code = stopped["error"]["code"].as_str().unwrap_or_default();
         let activation = stopped["activation"].as_u64().unwrap_or_default();
-        let deaths = shadow.entered.get(&activation).map_or(0, |(_, fence)| shadow.fence.saturating_sub(*fence));
+        let deaths =
+            shadow.entered.get(&activation).map_or(0, |(_, fence)| shadow.fence.saturating_sub(*fence));
         let allowed = match (code, shadow.flow.name) {
             ("scripted", "mended") => true,
             ("scripted", "child") => shadow.snapshot.context()["fails"] == true,
-            ("crashed", _) => !EVERY_DEATH_COUNTS || deaths >= u64::from(self.settings.max_crashes),
+            ("crashed", _) => deaths >= u64::from(self.settings.max_crashes),
             _ => false,
         };
         tally.crash_limits += u64::from(code == "crashed");
-        if allowed { Ok(()) } else { Err(format!("{}: it stands still after {deaths} deaths: {stopped}", shadow.name)) }
+        if allowed {
+            Ok(())
+        } else {
+            Err(format!("{}: it stands still after {deaths} deaths: {stopped}", shadow.name))
+        }
     }
 
     /// How often an activation was tried, and how often that ended like this.
