@@ -36,6 +36,7 @@ pub(crate) fn test(skip_lints: bool) -> Result<(), String> {
 fn all(nextest: bool) -> Vec<Step> {
     let mut steps = lints();
     steps.extend(tests(nextest));
+    steps.extend(examples());
     steps.push(own(
         "release binaries",
         "cargo build --release -p stepwell-bench -p stepwell-server",
@@ -76,6 +77,19 @@ fn tests(nextest: bool) -> Vec<Step> {
     let mut doctests = process::cargo(["test", "--doc"]);
     doctests.args(workspace);
     vec![cargo("tests", command, TESTS_LIMIT), cargo("doctests", doctests, process::BUILD_LIMIT)]
+}
+
+/// The stories, each run to its end.
+fn examples() -> Vec<Step> {
+    let folder = process::root().join("crates/stepwell/examples");
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut names: Vec<_> = files.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+    names.sort();
+    let story = |name: String| {
+        let command = process::cargo(["run", "--locked", "-p", "stepwell", "--example", &name]);
+        cargo(&format!("story {name}"), command, process::BUILD_LIMIT)
+    };
+    names.into_iter().map(story).collect()
 }
 
 fn cargo(name: &str, command: Command, limit: Duration) -> Step {

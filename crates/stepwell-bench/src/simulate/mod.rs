@@ -64,6 +64,8 @@ pub(crate) struct Options {
 /// What came of all seeds.
 struct Report {
     tally: Tally,
+    /// Of all traces: the same seeds give the same.
+    hash: u64,
     violations: u64,
     /// That of the lowest seed.
     first: Option<Violation>,
@@ -77,6 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let mut line = report.tally.line();
     line["workload"] = "simulate".into();
     line["violations"] = report.violations.into();
+    line["traces"] = format!("{:016x}", report.hash).into();
     let seconds = began.elapsed().as_secs_f64();
     line["seconds"] = round(seconds).into();
     line["seeds_per_s"] = round(report.tally.seeds as f64 / seconds.max(1e-9)).into();
@@ -122,7 +125,7 @@ fn show(violation: &Violation) {
 fn simulate(from: u64, count: u64, plant: Option<Plant>, aloud: bool, threads: usize) -> Report {
     let next = AtomicU64::new(from);
     let found = AtomicBool::new(false);
-    let report = Mutex::new(Report { tally: Tally::default(), violations: 0, first: None });
+    let report = Mutex::new(Report { tally: Tally::default(), hash: 0, violations: 0, first: None });
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, count.max(1) as usize) {
             scope.spawn(|| {
@@ -144,6 +147,7 @@ fn simulate(from: u64, count: u64, plant: Option<Plant>, aloud: bool, threads: u
 impl Report {
     fn add(&mut self, outcome: Outcome) {
         self.tally.add(&outcome.tally);
+        self.hash ^= outcome.hash;
         let Some(violation) = outcome.violation else { return };
         self.violations += 1;
         if self.first.as_ref().is_none_or(|first| violation.seed < first.seed) {

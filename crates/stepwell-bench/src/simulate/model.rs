@@ -38,7 +38,7 @@ pub(crate) enum To {
     /// A join that needs so many; it ends the other branches when it has them.
     Join { place: &'static str, needs: usize, ends_rest: bool },
     /// The end.
-    End(&'static str),
+    End,
     /// The same place, which no longer waits.
     Resolved,
     /// The same place, which still waits.
@@ -70,7 +70,7 @@ impl To {
             To::Step(place) => add(place, false),
             To::Wait(place) => add(place, true),
             To::Fork(branches) => branches.iter().for_each(|(place, waits)| add(place, *waits)),
-            To::End(_) => places.clear(),
+            To::End => places.clear(),
             To::Resolved => add(&left.0, false),
             To::Counted => add(&left.0, true),
             To::Join { place, needs, ends_rest } => {
@@ -162,16 +162,16 @@ const FLOWS: &[Flow] = &[
             auto("__auto:first", "first", "s0", "work", To::Step("s1")),
             auto("__auto:second", "second", "s1", "count", To::Step("s2")),
             auto("__auto:pass", "pass", "s2", "", To::Step("s3")),
-            auto("__auto:last", "last", "s3", "tell", To::End("done")),
+            auto("__auto:last", "last", "s3", "tell", To::End),
         ],
     },
     Flow {
         name: "flaky",
         begins: To::Step("trying"),
         moves: &[
-            auto("__auto:try", "try", "trying", "flaky", To::End("done")),
+            auto("__auto:try", "try", "trying", "flaky", To::End),
             spent("__error:try", "trying", To::Step("handled")),
-            auto("__auto:repair", "repair", "handled", "count", To::End("repaired")),
+            auto("__auto:repair", "repair", "handled", "count", To::End),
         ],
     },
     Flow {
@@ -179,7 +179,7 @@ const FLOWS: &[Flow] = &[
         begins: To::Step("broken"),
         moves: &[
             auto("__auto:mend", "mend", "broken", "fragile", To::Step("whole")),
-            auto("__auto:finish", "finish", "whole", "count", To::End("done")),
+            auto("__auto:finish", "finish", "whole", "count", To::End),
         ],
     },
     Flow {
@@ -188,8 +188,8 @@ const FLOWS: &[Flow] = &[
         moves: &[
             auto("__auto:ask", "ask", "asking", "work", To::Wait("answer")),
             told("__resolve_wait:answer", "answer", To::Resolved),
-            auto("__auto:go", "go", "answer", "count", To::End("done")),
-            timer("__timer:answer", "give-up", ("answer", true), "work", 3_000, To::End("late")),
+            auto("__auto:go", "go", "answer", "count", To::End),
+            timer("__timer:answer", "give-up", ("answer", true), "work", 3_000, To::End),
         ],
     },
     Flow {
@@ -203,7 +203,7 @@ const FLOWS: &[Flow] = &[
             auto("__auto:noted", "noted", "r0", "work", To::Step("r1")),
             timer("__timer:r0", "unnoted", ("r0", true), "", 4_000, To::Step("r1")),
             auto("__auto:right2", "right2", "r1", "count", JOIN_BOTH),
-            auto("__auto:last", "last", "meet", "work", To::End("done")),
+            auto("__auto:last", "last", "meet", "work", To::End),
         ],
     },
     Flow {
@@ -212,7 +212,7 @@ const FLOWS: &[Flow] = &[
         moves: &[
             auto("__auto:run-x", "run-x", "x", "count", JOIN_FIRST),
             auto("__auto:run-y", "run-y", "y", "count", JOIN_FIRST),
-            auto("__auto:won", "won", "first", "work", To::End("done")),
+            auto("__auto:won", "won", "first", "work", To::End),
         ],
     },
     Flow {
@@ -220,7 +220,7 @@ const FLOWS: &[Flow] = &[
         begins: To::Step("open"),
         moves: &[
             auto("ADD", "add", "open", "add", To::Step("open")),
-            auto("CLOSE", "close", "open", "", To::End("done")),
+            auto("CLOSE", "close", "open", "", To::End),
         ],
     },
     Flow {
@@ -231,8 +231,8 @@ const FLOWS: &[Flow] = &[
             told("__child:kids", "kids", To::Counted),
             told("__child:kids", "kids", To::Step("bereft")),
             told("__resolve_wait:kids", "kids", To::Resolved),
-            auto("__auto:gather", "gather", "kids", "count", To::End("done")),
-            auto("__auto:mourn", "mourn", "bereft", "work", To::End("sad")),
+            auto("__auto:gather", "gather", "kids", "count", To::End),
+            auto("__auto:mourn", "mourn", "bereft", "work", To::End),
         ],
     },
     Flow {
@@ -240,20 +240,20 @@ const FLOWS: &[Flow] = &[
         begins: To::Step("c0"),
         moves: &[
             auto("__auto:one", "one", "c0", "work", To::Step("c1")),
-            auto("__auto:two", "two", "c1", "doomed", To::End("done")),
+            auto("__auto:two", "two", "c1", "doomed", To::End),
         ],
     },
     Flow {
         name: "napper",
         begins: To::Step("asleep"),
-        moves: &[timer("__timer:asleep", "wake", ("asleep", false), "", 10_000_000, To::End("awake"))],
+        moves: &[timer("__timer:asleep", "wake", ("asleep", false), "", 10_000_000, To::End)],
     },
     Flow {
         name: "nap",
         begins: To::Step("asleep"),
         moves: &[
             timer("__timer:asleep", "stir", ("asleep", false), "", 1_200, To::Step("dozing")),
-            timer("__timer:dozing", "rise", ("dozing", false), "count", 700, To::End("awake")),
+            timer("__timer:dozing", "rise", ("dozing", false), "count", 700, To::End),
         ],
     },
 ];

@@ -223,7 +223,7 @@ fn find_move<'a>(
         let moved =
             shadow.snapshot.activations().iter().find(|a| a.place == *left.0 && is_waiting(a) == left.1);
         if known.to.enter(rest, &left) == now
-            && after.is_terminal() == matches!(known.to, To::End(_))
+            && after.is_terminal() == matches!(known.to, To::End)
             && let Some(moved) = moved
         {
             return Ok((known, moved));
@@ -240,7 +240,7 @@ fn is_waiting(activation: &Activation) -> bool {
 /// What did not move stays as it is, and numbers are not used again.
 fn check_others(shadow: &Shadow, after: &Snapshot, known: &Move, moved: &Activation) -> Result<(), String> {
     let name = &shadow.name;
-    let ends_others = matches!(known.to, To::End(_) | To::Join { .. });
+    let ends_others = matches!(known.to, To::End | To::Join { .. });
     for other in shadow.snapshot.activations().iter().filter(|other| other.id != moved.id) {
         match after.activation(other.id) {
             Some(now) if now == other => {}
