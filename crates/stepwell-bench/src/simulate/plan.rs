@@ -50,7 +50,8 @@ pub(crate) enum Wish {
 
 const KINDS: [&str; 9] = ["chain", "flaky", "mended", "gate", "both", "race", "inbox", "parent", "nap"];
 
-/// What was acknowledged before a run is closed is applied before it is closed.
+/// Runs are also closed as soon as all their signals were acknowledged, before they were applied. Off: an engine that
+/// lets a signal without an action overtake kept ones loses them.
 const HASTY_CLOSES: bool = false;
 
 /// How long clients keep beginning new things.
