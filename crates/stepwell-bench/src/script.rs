@@ -161,7 +161,7 @@ impl Script {
         let mut commit = self.commit(at);
         commit.step = Some(Step {
             fence: Some(head.fence),
-            next: Some(self.next_state(state, at, "__auto:work")),
+            next: vec![self.next_state(state, at, "__auto:work")],
             status: head.status,
             wake: head.wake,
             owner: Ownership::Keep,

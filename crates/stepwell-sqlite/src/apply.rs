@@ -22,7 +22,7 @@ use crate::statements::{self as sql, Session};
 /// A commit made ready on the caller's own thread, so that the writer has as little to do as possible.
 pub(crate) enum Prepared {
     /// A run moves, and nothing else can fail.
-    Step { commit: Box<Commit>, head: Box<Head>, stored: Option<Stored>, places: Option<String> },
+    Step { commit: Box<Commit>, head: Box<Head>, stored: Vec<Stored>, places: Option<String> },
     /// A run begins, and nothing else can fail.
     Create { commit: Box<Commit>, row: Box<RunRow>, stored: Stored },
     /// Anything else.
@@ -34,8 +34,8 @@ impl Prepared {
         let commit = Box::new(commit);
         match (&commit.step, commit.create.first()) {
             (Some(step), None) if commit.is_plain() => {
-                let (head, stored) = advance(step, step.next.as_ref());
-                let places = step.next.as_ref().map(|next| rows::places(&next.places));
+                let (head, stored) = advance(step, &step.next);
+                let places = step.next.last().map(|next| rows::places(&next.places));
                 Prepared::Step { commit, head: Box::new(head), stored, places }
             }
             (None, Some(new)) if commit.is_plain() => {
@@ -59,7 +59,7 @@ pub(crate) fn commit(
     match prepared {
         Prepared::Step { commit, head, stored, places } => {
             let Some(step) = &commit.step else { return Ok(Ok(nothing())) };
-            let moved = Moved { head, stored: stored.as_ref(), places: places.as_deref() };
+            let moved = Moved { head, stored, places: places.as_deref() };
             plain_step(session, tenant, commit, step, &moved, hints)
         }
         Prepared::Create { commit, row, stored } => {
@@ -85,7 +85,7 @@ fn nothing() -> Committed {
 /// What a plain step comes to.
 struct Moved<'a> {
     head: &'a Head,
-    stored: Option<&'a Stored>,
+    stored: &'a [Stored],
     places: Option<&'a str>,
 }
 
@@ -122,8 +122,8 @@ fn plain_step(
         return Ok(Err(refused.unwrap_or_else(moved)));
     }
     let run = step.head.run;
-    if let Some(stored) = moved.stored {
-        let checkpoint = checkpoint(run, moved.head.version, stored);
+    for (version, stored) in (step.head.version.saturating_add(1)..).zip(moved.stored) {
+        let checkpoint = checkpoint(run, version, stored);
         insert_checkpoint(session, tenant, *id, *at, &checkpoint)?;
     }
     for activation in &step.close {

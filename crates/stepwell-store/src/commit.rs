@@ -41,7 +41,7 @@ pub struct Commit {
     pub cells: Vec<CellWrite>,
     /// Results of those operations that belong into the next state.
     pub fills: Vec<Fill>,
-    /// Documents of the runs it gives a version, in order.
+    /// Documents of the runs it gives a version, in order; of several versions the first shows them.
     pub documents: Vec<DocumentWrite>,
     /// Keys that make it happen once.
     pub keys: Vec<KeyWrite>,
@@ -58,8 +58,8 @@ pub struct Step {
     pub head: Head,
     /// The fence under which its action ran; `None` for a decision that anyone may make.
     pub fence: Option<u64>,
-    /// The next snapshot; `None` when only the row changes (an attempt, a suspension).
-    pub next: Option<NextState>,
+    /// The snapshots that follow, one version each; none when only the row changes (an attempt, a suspension).
+    pub next: Vec<NextState>,
     /// How the run is doing now.
     pub status: Status,
     /// When it is to be looked at next. A message it does not know of yet makes that now.
@@ -162,7 +162,7 @@ pub struct NewMessage {
     pub counts: bool,
 }
 
-/// Puts a result of an operation into the next state.
+/// Puts a result of an operation into the next state; a commit with results to put has only one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fill {
     /// Which operation, by its place in [`Commit::cells`].
@@ -443,7 +443,7 @@ impl Commit {
 
     /// Where the trace of this commit will be found.
     pub fn reference(&self) -> CommitRef {
-        let by_step = self.step.as_ref().filter(|step| step.next.is_some());
+        let by_step = self.step.as_ref().filter(|step| !step.next.is_empty());
         let at = if let Some(step) = by_step {
             Whereabouts::Checkpoint { run: step.head.run, version: step.head.version.saturating_add(1) }
         } else if let Some(new) = self.create.first() {
@@ -458,7 +458,7 @@ impl Commit {
 
     /// The key under which a store records a commit that leaves no other trace.
     pub fn record(&self) -> Option<KeyWrite> {
-        let leaves_trace = self.step.as_ref().is_some_and(|step| step.next.is_some())
+        let leaves_trace = self.step.as_ref().is_some_and(|step| !step.next.is_empty())
             || !self.create.is_empty()
             || !self.keys.is_empty();
         (!leaves_trace).then(|| KeyWrite {
@@ -489,8 +489,8 @@ impl Commit {
         let state = |next: &NextState| next.state.len() + next.entry.len();
         let tries = |attempt: &Option<Bytes>| attempt.as_ref().map_or(0, Bytes::len);
         let steps = self.step.iter().map(|step| {
-            let rows = 2 + step.take.len() + step.open.len() + step.close.len();
-            (rows, step.next.as_ref().map_or(0, state) + tries(&step.attempt) + waits(&step.open))
+            let rows = 1 + step.next.len().max(1) + step.take.len() + step.open.len() + step.close.len();
+            (rows, step.next.iter().map(state).sum::<usize>() + tries(&step.attempt) + waits(&step.open))
         });
         let created = self
             .create
@@ -509,9 +509,7 @@ impl Commit {
         limits.commit_bytes("the commit", bytes)?;
         let state = |bytes: usize| limits.snapshot_bytes("the snapshot", bytes);
         self.create.iter().try_for_each(|new| state(new.first.state.len()))?;
-        if let Some(next) = self.step.as_ref().and_then(|step| step.next.as_ref()) {
-            state(next.state.len())?;
-        }
+        self.step.iter().flat_map(|step| &step.next).try_for_each(|next| state(next.state.len()))?;
         Ok(())
     }
 }

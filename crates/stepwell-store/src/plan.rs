@@ -185,24 +185,31 @@ pub fn ownership(step: &Step) -> (Option<ProcessId>, u64) {
     }
 }
 
-/// Where a run stands after a step without fills, and its checkpoint as stored.
-pub fn advance(step: &Step, next: Option<&NextState>) -> (Head, Option<Stored>) {
+/// Where a run stands after a step without fills, and its checkpoints as stored.
+pub fn advance(step: &Step, next: &[NextState]) -> (Head, Vec<Stored>) {
     let head = &step.head;
     let (owner, fence) = ownership(step);
-    let stored = next.map(|next| delta::next(&head.state, head.chain, next, head.version.saturating_add(1)));
-    let moved = Head {
+    let mut moved = Head {
         run: head.run,
         revision: head.revision.saturating_add(1),
-        version: head.version.saturating_add(u64::from(next.is_some())),
+        version: head.version,
         fence,
         owner,
         status: step.status,
         wake: step.wake,
         inbox_seen: head.inbox_seen,
-        state: next.map_or_else(|| head.state.clone(), |next| next.state.clone()),
-        chain: stored.as_ref().map_or(head.chain, |stored| stored.chain),
+        state: head.state.clone(),
+        chain: head.chain,
     };
-    (moved, stored)
+    let mut checkpoints = Vec::with_capacity(next.len());
+    for next in next {
+        moved.version = moved.version.saturating_add(1);
+        let stored = delta::next(&moved.state, moved.chain, next, moved.version);
+        moved.state = next.state.clone();
+        moved.chain = stored.chain;
+        checkpoints.push(stored);
+    }
+    (moved, checkpoints)
 }
 
 /// The row of a run that begins.
@@ -395,18 +402,12 @@ impl<'a, R: Rows> Planner<'a, R> {
         step: Step,
         fills: &[Fill],
         results: &[OpResult],
-        stored_results: Option<Bytes>,
+        mut stored_results: Option<Bytes>,
         plan: &mut Plan,
     ) -> Result<(), Failed<R::Error>> {
         let run = step.head.run;
-        let next = step.next.as_ref().map(|next| fill(next, fills, results)).transpose()?;
-        if let (None, Some(fill)) = (&next, fills.first()) {
-            return Err(no_place(fill, "the commit has no next state").into());
-        }
-        if let Some(next) = next.as_ref().filter(|_| !fills.is_empty()) {
-            self.limits.snapshot_bytes("the snapshot", next.state.len()).map_err(Refused::from)?;
-        }
-        let (head, stored) = advance(&step, next.as_ref());
+        let next = self.filled(step.next.clone(), fills, results)?;
+        let (head, stored) = advance(&step, &next);
         let (row, _) = self.runs.get_mut(&run).expect("the step's row was read when it was checked");
         row.revision = head.revision;
         row.version = head.version;
@@ -419,10 +420,13 @@ impl<'a, R: Rows> Planner<'a, R> {
         row.attempt = step.attempt;
         row.definition = step.definition.unwrap_or(row.definition);
         row.updated_at = self.at;
-        if let (Some(next), Some(stored)) = (next, stored) {
-            row.places = next.places;
-            let checkpoint = CheckpointRow { run, version: head.version, stored, results: stored_results };
-            plan.checkpoints.push(checkpoint);
+        if let Some(last) = next.into_iter().next_back() {
+            row.places = last.places;
+        }
+        for (version, stored) in (step.head.version.saturating_add(1)..).zip(stored) {
+            // Where the commit's reference points to.
+            let results = stored_results.take();
+            plan.checkpoints.push(CheckpointRow { run, version, stored, results });
         }
         self.dirty.push(run);
         plan.committed.head = Some(head);
@@ -430,6 +434,25 @@ impl<'a, R: Rows> Planner<'a, R> {
         plan.open.extend(step.open.into_iter().map(|wait| (run, wait)));
         plan.close.extend(step.close.into_iter().map(|activation| (run, activation)));
         Ok(())
+    }
+
+    /// The next states with the results of the operations in them.
+    fn filled(
+        &self,
+        mut next: Vec<NextState>,
+        fills: &[Fill],
+        results: &[OpResult],
+    ) -> Result<Vec<NextState>, Refused> {
+        let Some(first) = fills.first() else { return Ok(next) };
+        match &mut next[..] {
+            [] => return Err(no_place(first, "the commit has no next state")),
+            [next] => {
+                *next = fill(next, fills, results)?;
+                self.limits.snapshot_bytes("the snapshot", next.state.len())?;
+            }
+            [..] => return Err(no_place(first, "the commit has several next states")),
+        }
+        Ok(next)
     }
 
     fn create(&mut self, create: Vec<NewRun>, results: Option<&Bytes>, plan: &mut Plan) {
@@ -455,7 +478,9 @@ impl<'a, R: Rows> Planner<'a, R> {
         if writes.is_empty() {
             return Ok(());
         }
-        let versions: BTreeMap<_, _> = plan.checkpoints.iter().map(|row| (row.run, row.version)).collect();
+        // Of several versions the first shows them.
+        let versions: BTreeMap<_, _> =
+            plan.checkpoints.iter().rev().map(|row| (row.run, row.version)).collect();
         let mut last = BTreeMap::new();
         for (ordinal, write) in (0..).zip(writes) {
             let (run, key) = (write.run, write.key.clone());
@@ -537,9 +562,6 @@ pub fn decode_results(bytes: Option<&[u8]>) -> Result<Vec<OpResult>, crate::stor
 }
 
 fn fill(next: &NextState, fills: &[Fill], results: &[OpResult]) -> Result<NextState, Refused> {
-    if fills.is_empty() {
-        return Ok(next.clone());
-    }
     let mut state: Value = serde_json::from_slice(&next.state)
         .map_err(|error| no_place(&fills[0], &format!("the state is not JSON: {error}")))?;
     for fill in fills {

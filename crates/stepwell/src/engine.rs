@@ -299,8 +299,15 @@ impl Run {
 
     /// Waits for its result. A run that has failed is an error here; it may still be retried.
     pub async fn result(&self) -> Result<Value, RunError> {
-        if !self.is_new && self.slot.end().is_none() {
+        let is_unsure = match self.slot.end() {
+            None => !self.is_new,
+            // Somebody else may have retried it since.
+            Some(End::Failed(_)) => true,
+            Some(End::Completed(_) | End::Cancelled) => false,
+        };
+        if is_unsure {
             let standing = self.inner.load(self.scope, self.id).await?;
+            self.inner.slots.clear(self.scope.tenant(), self.id);
             self.inner.published(self.scope, &standing);
         }
         let poll_ms = self.inner.options.poll_ms;

@@ -274,7 +274,7 @@ async fn unreadable(inner: &Inner, scope: TenantScope, loaded: Loaded, error: &E
     commit.step = Some(Step {
         fence: Some(loaded.head.fence),
         head: loaded.head,
-        next: None,
+        next: Vec::new(),
         status: Status::Failed,
         wake: None,
         owner: Ownership::Release,

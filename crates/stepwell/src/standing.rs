@@ -158,5 +158,19 @@ pub(crate) struct Along {
     pub(crate) definitions: Vec<Arc<Workflow>>,
 }
 
+impl Along {
+    /// What goes along with two.
+    pub(crate) fn extend(&mut self, more: Along) {
+        let Along { create, send, cells, documents, keys, audit, definitions } = more;
+        self.create.extend(create);
+        self.send.extend(send);
+        self.cells.extend(cells);
+        self.documents.extend(documents);
+        self.keys.extend(keys);
+        self.audit.extend(audit);
+        self.definitions.extend(definitions);
+    }
+}
+
 /// The actions that run for a run: by activation, with the message that triggered each.
 pub(crate) type Flying = BTreeMap<ActivationId, Option<u64>>;

@@ -148,7 +148,7 @@ impl Fresh {
     /// the same commit.
     pub(crate) fn goes_along(self, along: &mut Along) {
         let Fresh { mut new, mut standing, next: _ } = self;
-        tell_parent(None, &mut standing, along);
+        tell_parent(false, &mut standing, along);
         new.attempt = standing.ledger.write();
         along.create.push(new);
         along.definitions.push(standing.workflow);

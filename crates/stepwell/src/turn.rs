@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stepwell_core::graph::open_waits;
 use stepwell_core::snapshot::{ChildEnd, Finished};
-use stepwell_core::{Change, DecideError, Definition, Snapshot, Timestamp};
+use stepwell_core::{DecideError, Definition, DefinitionHash, Snapshot, Timestamp};
 use stepwell_store::{
     Commit, CommitError, CommitId, Committed, NextState, OpenWait, Ownership, ProcessId, Refused, Status,
     Step, StoreError, TenantScope,
@@ -23,6 +23,9 @@ use crate::standing::{Along, Flying, Move, Standing};
 
 /// How often a decision is made again because the run has moved, before that is called an error.
 pub(crate) const MAX_TRIES: u32 = 64;
+/// How many moves share a commit at most, and up to how many bytes of states another may join.
+const MOVES_AT_ONCE: usize = 16;
+const BYTES_AT_ONCE: usize = 64 * 1_024;
 
 /// Who makes a turn.
 #[derive(Clone, Copy)]
@@ -90,31 +93,15 @@ impl Inner {
         by: By,
     ) -> Result<Turned, Turnless> {
         let now = self.host.now();
-        let Move { change, ledger, takes, suspend, repin, mut along } = next;
-        let mut after = Standing { ledger, ..standing.clone() };
-        after.inbox.retain(|letter| !takes.contains(&letter.seq));
-        after.suspended = suspend.unwrap_or(standing.suspended);
-        let definition = repin.as_ref().map(|workflow| workflow.definition.hash());
-        after.workflow = repin.unwrap_or(after.workflow);
-        let entry = change.map(|change| {
-            let Change { snapshot, entry, .. } = *change;
-            after.snapshot = Arc::new(snapshot);
-            entry
-        });
-        tell_parent(Some(standing), &mut after, &mut along);
-        let flying: Flying = flying
-            .iter()
-            .filter(|(id, _)| after.snapshot.activation(**id).is_some())
-            .map(|(a, b)| (*a, *b))
-            .collect();
-        let next = self.look(&after, &flying, now).await;
+        let mut draft = Draft::new(standing);
+        let state = self.checkpoint_of(&next).map_err(Turnless::Undecidable)?;
+        draft.add(next, state);
+        let next = self.follow(&mut draft, flying, by, now).await;
+        let Draft { mut after, states, takes, definition, along, .. } = draft;
+        let flying = still_flying(flying, &after);
         let (status, wake, owner) = self.resting(standing, &after, &next, &flying, by, now);
         expect_fence(standing, &mut after, owner, by);
         let (open, close) = waits(standing, &after);
-        let state = match entry {
-            Some(entry) => Some(self.checkpoint(&after.snapshot, &entry).map_err(Turnless::Undecidable)?),
-            None => None,
-        };
         let started = along.create.iter().filter_map(|new| new.wake).min();
         let mut commit = self.commit_of(scope, along, now);
         commit.step = Some(Step {
@@ -123,7 +110,7 @@ impl Inner {
                 By::Owner => Some(standing.head.fence),
                 By::Anyone(_) => None,
             },
-            next: state,
+            next: states,
             status,
             wake,
             owner,
@@ -141,6 +128,32 @@ impl Inner {
         }
         self.published(scope, &after);
         Ok(Turned { standing: after, next, at: now })
+    }
+
+    /// What comes after the moves of a draft. Moves that follow by themselves go into the same commit: nothing happens
+    /// outside between them, so nobody could tell. Each still has its version, its entry and its state.
+    async fn follow(&self, draft: &mut Draft<'_>, flying: &Flying, by: By, now: Timestamp) -> Next {
+        // What runs for somebody else's run only they know, and what this process cannot serve it does not decide.
+        let before = draft.before;
+        let free = matches!(by, By::Owner) || before.head.owner.is_none();
+        // What is on record as somebody's doing is a commit of its own.
+        let free = free && draft.along.audit.is_empty();
+        loop {
+            let flying = still_flying(flying, &draft.after);
+            let next = self.look(&draft.after, &flying, now).await;
+            let more = match next {
+                Next::Move(more) if free && draft.has_room() && more.along.send.is_empty() => more,
+                next => return next,
+            };
+            if !self.registry.serves(&draft.after.workflow) {
+                return Next::Move(more);
+            }
+            match self.checkpoint_of(&more) {
+                Ok(state) => draft.add(*more, state),
+                // It comes to its own end, in its own turn.
+                Err(_) => return Next::Move(more),
+            }
+        }
     }
 
     /// Applies a commit; `None` = it was applied and its answer was lost.
@@ -255,6 +268,12 @@ impl Inner {
         commit
     }
 
+    /// The checkpoint of a move that has one.
+    fn checkpoint_of(&self, next: &Move) -> Result<Option<NextState>, DecideError> {
+        let change = next.change.as_ref();
+        change.map(|change| self.checkpoint(&change.snapshot, &change.entry)).transpose()
+    }
+
     pub(crate) fn checkpoint(
         &self,
         snapshot: &Snapshot,
@@ -279,11 +298,70 @@ impl Inner {
     }
 }
 
+/// A commit in the making: moves that follow from one another.
+struct Draft<'a> {
+    before: &'a Standing,
+    /// The run after the moves so far.
+    after: Standing,
+    states: Vec<NextState>,
+    takes: Vec<u64>,
+    definition: Option<DefinitionHash>,
+    along: Along,
+    moves: usize,
+}
+
+impl<'a> Draft<'a> {
+    fn new(before: &'a Standing) -> Self {
+        Draft {
+            before,
+            after: before.clone(),
+            states: Vec::new(),
+            takes: Vec::new(),
+            definition: None,
+            along: Along::default(),
+            moves: 0,
+        }
+    }
+
+    /// Another move may join.
+    fn has_room(&self) -> bool {
+        let bytes: usize = self.states.iter().map(|next| next.state.len() + next.entry.len()).sum();
+        self.moves < MOVES_AT_ONCE && bytes < BYTES_AT_ONCE
+    }
+
+    fn add(&mut self, next: Move, state: Option<NextState>) {
+        let Move { change, ledger, takes, suspend, repin, along } = next;
+        let was_over = self.after.snapshot.is_terminal();
+        let after = &mut self.after;
+        after.ledger = ledger;
+        after.inbox.retain(|letter| !takes.contains(&letter.seq));
+        after.suspended = suspend.unwrap_or(after.suspended);
+        if let Some(workflow) = repin {
+            self.definition = Some(workflow.definition.hash());
+            after.workflow = workflow;
+        }
+        if let Some(change) = change {
+            after.snapshot = Arc::new(change.snapshot);
+        }
+        self.states.extend(state);
+        self.takes.extend(takes);
+        self.along.extend(along);
+        tell_parent(was_over, after, &mut self.along);
+        self.moves += 1;
+    }
+}
+
+/// The actions that go on beside a change.
+fn still_flying(flying: &Flying, after: &Standing) -> Flying {
+    let there = flying.iter().filter(|(id, _)| after.snapshot.activation(**id).is_some());
+    there.map(|(id, flight)| (*id, *flight)).collect()
+}
+
 /// A run whose end or failure its parent is to hear of says so in the commit that ends it.
-pub(crate) fn tell_parent(before: Option<&Standing>, after: &mut Standing, along: &mut Along) {
+pub(crate) fn tell_parent(was_over: bool, after: &mut Standing, along: &mut Along) {
     let Some(parent) = after.parent.as_ref().filter(|parent| parent.activation != 0) else { return };
     let note = after.ledger.child.unwrap_or_default();
-    if before.is_some_and(|before| before.snapshot.is_terminal()) || note.told {
+    if was_over || note.told {
         return;
     }
     let end = match (after.snapshot.finished(), &after.ledger.stopped) {

@@ -37,7 +37,7 @@ pub(crate) fn answer_early(
     commit: Commit,
     pause_us: u64,
 ) -> Committed {
-    let head = commit.step.as_ref().map(|step| advance(step, step.next.as_ref()).0);
+    let head = commit.step.as_ref().map(|step| advance(step, &step.next).0);
     let created =
         commit.create.iter().map(|new| new_row(new, commit.at).0.head(new.first.state.clone())).collect();
     let (later, issued) = (world.clone(), world.now());

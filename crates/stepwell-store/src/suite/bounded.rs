@@ -57,7 +57,7 @@ async fn long(store: &Shared, make: &Make, first: u64, last: u64, calm: impl Fn(
     let mut heads = vec![started(store, make.create(new)).await];
     for version in first + 1..=last {
         let head = &heads[heads.len() - 1];
-        let change = Step { next: Some(state(version, calm(version))), ..step(head, "") };
+        let change = Step { next: vec![state(version, calm(version))], ..step(head, "") };
         heads.push(moved(store, make.step(change)).await);
     }
     heads
@@ -65,7 +65,7 @@ async fn long(store: &Shared, make: &Make, first: u64, last: u64, calm: impl Fn(
 
 /// A step to the next version, not built on the one before, that writes documents.
 async fn writes(store: &Shared, make: &Make, head: &Head, documents: Vec<DocumentWrite>) -> Head {
-    let whole = Step { next: Some(state(head.version + 1, false)), ..step(head, "") };
+    let whole = Step { next: vec![state(head.version + 1, false)], ..step(head, "") };
     let head = moved(store, Commit { documents, ..make.step(whole) }).await;
     assert_eq!(head.chain.base, head.version, "the case needs a whole state");
     head
@@ -182,7 +182,7 @@ cases! { bounded as __suite_bounded;
         let other = started(store, make.create(NewRun { first: state(0, false), ..new_run(run(2)) })).await;
         writes(store, &make, &other, vec![put(run(2), "k", "")]).await;
         let last = &heads[13];
-        let change = Step { next: Some(state(21, false)), open: vec![super::make::wait(1)], ..step(last, "") };
+        let change = Step { next: vec![state(21, false)], open: vec![super::make::wait(1)], ..step(last, "") };
         let commit = Commit { send: vec![to(run(1), "hello")], ..make.step(change) };
         moved(store, commit.clone()).await;
         let mut before = dump(store, ME, &Names::default(), at(0)).await;

@@ -502,7 +502,7 @@ cases! { cells as __suite_cells;
         apply(store, make.write([set("n", 41), set("list", json!(["first"]))])).await;
         let head = started(store, make.create(new_run(run(1)))).await;
         let state = bytes(r#"{"a/b":{"~":{}},"kept":907.3038322028689,"vars":{"n":"old"}}"#);
-        let step = Step { next: Some(NextState { state, ..next("filled") }), ..step(&head, "") };
+        let step = Step { next: vec![NextState { state, ..next("filled") }], ..step(&head, "") };
         let commit = Commit {
             cells: vec![
                 increment("n", 1),
@@ -520,6 +520,11 @@ cases! { cells as __suite_cells;
             ],
             ..make.step(step)
         };
+        let mut twice = commit.clone();
+        let next_step = twice.step.as_mut().unwrap();
+        next_step.next.push(next("after"));
+        let refused = refuse(store, twice).await;
+        assert!(refused.to_string().contains("several next states"), "{refused}");
         let head = moved(store, commit).await;
         let expected = json!({
             "a/b": {"~": {"~it/em": "first"}},

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::Shared;
-use super::ask::{all_history, load, moved, started};
-use super::make::{ME, Make, at, bytes, new_run, next, run, step};
+use super::ask::{all_history, load, moved, outcome, refuse, shown, started};
+use super::make::{ME, Make, at, bytes, new_run, next, put, run, set, step};
 use crate::commit::{Commit, NewRun, NextState, Step};
 use crate::store::{HistoryQuery, HistoryRow};
 
@@ -41,7 +41,7 @@ async fn keeps(store: &Shared, states: &[Vec<u8>]) {
         if version % 7 == 0 {
             head = load(store, run(1)).await.head;
         }
-        head = moved(store, make.step(Step { next: Some(holding(state)), ..step(&head, "") })).await;
+        head = moved(store, make.step(Step { next: vec![holding(state)], ..step(&head, "") })).await;
         assert_eq!(head.version, version);
         assert_eq!(head.state, state[..]);
     }
@@ -67,7 +67,7 @@ cases! { history as __suite_history;
         let head = started(store, create.clone()).await;
         let entry = bytes(r#"{"action":"approve","by":"änn"}"#);
         let change =
-            Step { next: Some(NextState { entry: entry.clone(), ..next("one") }), ..step(&head, "") };
+            Step { next: vec![NextState { entry: entry.clone(), ..next("one") }], ..step(&head, "") };
         let commit = Commit { at: at(2), ..make.step(change) };
         moved(store, commit.clone()).await;
         let row = |version, seconds, commit: &Commit, entry, state| HistoryRow {
@@ -85,6 +85,41 @@ cases! { history as __suite_history;
         with_state[0].state = Some(next("created").state);
         with_state[1].state = Some(next("one").state);
         assert_eq!(all_history(store, ME, HistoryQuery { with_state: true, ..query(1) }).await, with_state);
+    }
+
+    /// B1, B3: versions that follow from one another share a commit, and each keeps its entry and its state.
+    async fn several_versions_share_a_commit(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let names = ["one", "two", "three"];
+        let change = Step { next: names.map(next).to_vec(), ..step(&head, "") };
+        let commit = Commit {
+            at: at(5),
+            cells: vec![set("n", 1)],
+            documents: vec![put(run(1), "offer", "12")],
+            ..make.step(change)
+        };
+        let after = moved(store, commit.clone()).await;
+        assert_eq!((after.version, after.revision), (head.version + 3, head.revision + 1));
+        assert_eq!(after.state, next("three").state);
+        assert_eq!(load(store, run(1)).await.head, after);
+        let rows = all_history(store, ME, HistoryQuery { with_state: true, from: 1, ..query(1) }).await;
+        assert_eq!(rows.len(), 3);
+        for (row, (version, name)) in rows.iter().zip((1..).zip(names)) {
+            let NextState { state, entry, .. } = next(name);
+            let expected = HistoryRow { version, at: at(5), commit: commit.id, entry, state: Some(state) };
+            assert_eq!(*row, expected);
+        }
+        let first = shown(store, run(1), Some(1)).await;
+        assert_eq!(first, shown(store, run(1), None).await, "the first of the versions shows its documents");
+        assert_eq!(first.len(), 1);
+        assert_eq!(outcome(store, &commit).await.unwrap().results.len(), 1);
+        // The next step builds on the last of them, and a stale one is refused whole.
+        let stale = make.step(Step { next: names.map(next).to_vec(), ..step(&head, "") });
+        refuse(store, stale).await;
+        let after = moved(store, make.step(step(&after, "four"))).await;
+        assert_eq!(load(store, run(1)).await.head, after);
+        assert_eq!(all_history(store, ME, query(1)).await.len(), 5);
     }
 
     /// A9: a history is read from any version on, in pages.

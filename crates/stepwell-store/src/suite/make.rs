@@ -140,7 +140,7 @@ pub fn due_run(run: RunId, seconds: i64) -> NewRun {
 
 /// A step to the next version that changes nothing else.
 pub fn step(head: &Head, text: &str) -> Step {
-    Step { next: Some(next(text)), ..attempt(head, None) }
+    Step { next: vec![next(text)], ..attempt(head, None) }
 }
 
 /// A step that changes only the attempt record.
@@ -148,7 +148,7 @@ pub fn attempt(head: &Head, attempt: Option<&str>) -> Step {
     Step {
         head: head.clone(),
         fence: None,
-        next: None,
+        next: Vec::new(),
         status: head.status,
         wake: head.wake,
         owner: Ownership::Keep,

@@ -97,10 +97,10 @@ cases! { odd as __suite_odd;
         let empty = NextState { state: Bytes::new(), entry: Bytes::new(), places: vec![] };
         let head = started(store, make.create(NewRun { first: empty.clone(), ..new_run(run(1)) })).await;
         assert_eq!(load(store, run(1)).await.head.state, Bytes::new());
-        let head = moved(store, make.step(Step { next: Some(empty), ..step(&head, "") })).await;
+        let head = moved(store, make.step(Step { next: vec![empty], ..step(&head, "") })).await;
         assert_eq!((head.version, load(store, run(1)).await.head), (1, head.clone()));
         let raw = NextState { state: Bytes::from_static(RAW), ..next("raw") };
-        moved(store, make.step(Step { next: Some(raw), ..step(&head, "") })).await;
+        moved(store, make.step(Step { next: vec![raw], ..step(&head, "") })).await;
         assert_eq!(load(store, run(1)).await.head.state, RAW);
         let query = HistoryQuery { run: run(1), from: 0, with_state: true, limit: 9 };
         let rows = store.history(ME, query).await.unwrap().items;
@@ -204,7 +204,7 @@ cases! { odd as __suite_odd;
         assert!(too_large(&refuse(store, make.create(large)).await, "snapshot_bytes"));
         assert_eq!(find(store, run(1)).await, None);
         let head = started(store, make.create(NewRun { first: state_of(max), ..new_run(run(1)) })).await;
-        let large = Step { next: Some(state_of(max + 1)), ..step(&head, "") };
+        let large = Step { next: vec![state_of(max + 1)], ..step(&head, "") };
         assert!(too_large(&refuse(store, make.step(large)).await, "snapshot_bytes"));
         assert_eq!(load(store, run(1)).await.head.state.len(), max);
     }
@@ -220,7 +220,7 @@ cases! { odd as __suite_odd;
         let commit = Commit {
             cells: vec![write("list", CellOp::RemoveFirst)],
             fills,
-            ..make.step(Step { next: Some(NextState { state, ..next("x") }), ..step(&head, "") })
+            ..make.step(Step { next: vec![NextState { state, ..next("x") }], ..step(&head, "") })
         };
         assert!(too_large(&refuse(store, commit.clone()).await, "snapshot_bytes"));
         assert_eq!(outcome(store, &commit).await, None);

@@ -86,7 +86,7 @@ cases! { runs as __suite_runs;
         let places = vec!["left".into(), "right".into()];
         let change = Step {
             fence: Some(1),
-            next: Some(NextState { places: places.clone(), ..next("forked") }),
+            next: vec![NextState { places: places.clone(), ..next("forked") }],
             status: Status::Failed,
             wake: Some(at(90)),
             owner: Ownership::Release,

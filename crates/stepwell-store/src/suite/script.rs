@@ -71,7 +71,7 @@ pub struct Move {
     /// Messages it takes on good luck.
     pub guess: Vec<u64>,
     /// The next snapshot.
-    pub next: Option<NextState>,
+    pub next: Vec<NextState>,
     /// The status.
     pub status: Status,
     /// When to look again.

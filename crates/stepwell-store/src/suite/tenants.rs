@@ -134,7 +134,7 @@ cases! { tenants as __suite_tenants;
         let make = Make::new();
         let heads = furnished(store, &make).await;
         for (scope, head) in &heads {
-            let long = Step { next: Some(unlike(1)), ..end(head) };
+            let long = Step { next: vec![unlike(1)], ..end(head) };
             let documents = vec![put(run(1), "k", "changed")];
             store.commit(*scope, Commit { documents, ..make.step(long) }).await.unwrap();
         }

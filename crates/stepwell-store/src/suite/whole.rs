@@ -104,7 +104,7 @@ fn spoilt_data() -> Vec<Spoilt> {
         ("no place", |c| c.fills[0].pointer = "/nowhere/n".to_owned(), |r| matches!(r, Refused::Fill { .. })),
         ("no operation", |c| c.fills[0].operation = 7, |r| matches!(r, Refused::Fill { .. })),
         ("no pointer", |c| c.fills[0].pointer = "n".to_owned(), |r| matches!(r, Refused::Fill { .. })),
-        ("no next state", |c| step_of(c).next = None, |r| matches!(r, Refused::Fill { .. })),
+        ("no next state", |c| step_of(c).next.clear(), |r| matches!(r, Refused::Fill { .. })),
         ("no version", |c| c.documents.push(put(run(2), "k", "")), no_checkpoint),
         ("no version to end at", |c| c.documents.push(remove(run(9), "k")), no_checkpoint),
         (

@@ -169,7 +169,7 @@ impl Office {
         assert_eq!(detail, json!({"seen": seen, "reason": "the customer called", "detail": word}));
         // The same commit has made the version, if there is one.
         let grows = matches!(command, Command::Patch { .. } | Command::Move { .. } | Command::Cancel);
-        assert_eq!(step.next.is_some(), grows);
+        assert_eq!(!step.next.is_empty(), grows);
         let newest = history(&self.engine, run.id()).await.pop().unwrap();
         assert_eq!(newest.1 == commit.id, grows);
         assert_eq!(version(run).await, seen + u64::from(grows));

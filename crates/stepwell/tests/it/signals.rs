@@ -22,6 +22,10 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// `a --OPEN--> b --GO--> b`, and `STOP` leads from `b` to the end. `GO` brings a number.
 fn counter() -> Definition {
+    counter_that(|go| go)
+}
+
+fn counter_that(goes: impl FnOnce(Transition) -> Transition) -> Definition {
     Spec::new("counter")
         .step("a")
         .step("b")
@@ -30,7 +34,7 @@ fn counter() -> Definition {
         .signal("STOP")
         .signal_with("GO", json!({"type": "integer"}))
         .on_signal("open", "a", "OPEN", "b")
-        .on_signal("go", "b", "GO", "b")
+        .transition(goes(Transition::new("go", "b", "b").on_signal("GO")))
         .on_signal("stop", "b", "STOP", "c")
         .build()
         .unwrap()
@@ -335,9 +339,12 @@ async fn a_new_signal_does_not_overtake_one_that_was_kept_before_it() {
 async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
     let (memory, clock) = ground();
     let store = Arc::new(Faulty::new(memory.clone(), []));
-    let first = TestEngine::start_on(store.clone(), clock.clone(), |engine| engine.workflow(counter()));
-    let first = first.await.unwrap();
-    let second = TestEngine::start_on(memory, clock, |engine| engine.workflow(counter())).await.unwrap();
+    let acts = |engine: stepwell::Builder| {
+        let script = Script::good();
+        engine.workflow(counter_that(|go| go.action("work"))).action("work", script.action())
+    };
+    let first = TestEngine::start_on(store.clone(), clock.clone(), acts).await.unwrap();
+    let second = TestEngine::start_on(memory, clock, acts).await.unwrap();
     let run = first.start(Start::new("counter")).await.unwrap();
     run.signal(go(1)).await.unwrap();
     settle(&[&first, &second]).await;

@@ -244,25 +244,27 @@ impl Oracle {
         let name = shadow.name.clone();
         let loaded = at_once(applied.memory.load(SCOPE, run)).map_err(|error| format!("{name}: {error}"))?;
         let loaded = loaded.ok_or_else(|| format!("{name}: it is gone"))?;
-        let entry = step.next.as_ref().map(|next| read_entry(&name, &next.entry)).transpose()?;
-        say(trace, applied, &name, step, &loaded, entry.as_ref());
+        let entries = step.next.iter().map(|next| read_entry(&name, &next.entry));
+        let entries = entries.collect::<Result<Vec<_>, _>>()?;
+        say(trace, applied, &name, step, &loaded, &entries);
         check_owner(shadow, applied, step)?;
         let (version, revision) = (loaded.head.version, loaded.head.revision);
-        let expected = shadow.version + u64::from(step.next.is_some());
+        let expected = shadow.version + step.next.len() as u64;
         if version != expected || revision != shadow.revision + 1 || loaded.head.fence < shadow.fence {
             return Err(format!(
                 "{name}: version {} was written over version {}, revision {revision} after {}, fence {} after {}",
                 version, shadow.version, shadow.revision, loaded.head.fence, shadow.fence
             ));
         }
-        self.signals.taken(shadow, applied, step, entry.as_ref())?;
         let ledger = read_ledger(loaded.attempt.as_ref())?;
         self.check_ledger(applied, run, &ledger, tally)?;
-        if let Some(entry) = &entry {
+        for entry in &entries {
+            let Some(shadow) = self.runs.get(&run) else { return Ok(()) };
+            self.signals.taken(shadow, applied, step, entry)?;
             self.moved(applied, run, &loaded, entry, tally)?;
-        } else if self.runs.get(&run).is_some_and(|shadow| shadow.history_state() != Some(&loaded.head.state))
-        {
-            return Err(format!("{name}: its state changed without a version"));
+        }
+        if self.runs.get(&run).is_some_and(|shadow| shadow.history_state() != Some(&loaded.head.state)) {
+            return Err(format!("{name}: its state is not that of its last version"));
         }
         let Some(shadow) = self.runs.get_mut(&run) else { return Ok(()) };
         shadow.issued = applied.issued;
@@ -336,10 +338,11 @@ fn say(
     name: &str,
     step: &Step,
     loaded: &Loaded,
-    entry: Option<&Entry>,
+    entries: &[Entry],
 ) {
     let Applied { process, issued, now, .. } = *applied;
-    let word = entry.map_or("-", |entry| entry.action.as_str());
+    let words: Vec<_> = entries.iter().map(|entry| entry.action.as_str()).collect();
+    let word = if words.is_empty() { "-".to_owned() } else { words.join(", ") };
     let (version, fence, status) = (loaded.head.version, loaded.head.fence, loaded.head.status);
     let owner = loaded.head.owner.map_or("nobody".to_owned(), |owner| format!("p{}", number_of(owner)));
     let wake = loaded.head.wake.map(micros);

@@ -27,13 +27,14 @@ impl Oracle {
     ) -> Result<(), String> {
         let Some(shadow) = self.runs.get(&run) else { return Ok(()) };
         let name = shadow.name.clone();
-        let (commit, written, state) = checkpoint(applied.memory, run, loaded.head.version)?;
-        if commit != applied.commit.id || state != loaded.head.state {
-            return Err(format!("{name}: version {} is not what was committed", loaded.head.version));
+        let version = shadow.history.len() as u64;
+        let (commit, written, state) = checkpoint(applied.memory, run, version)?;
+        if commit != applied.commit.id {
+            return Err(format!("{name}: version {version} is not what was committed"));
         }
         let after = read_snapshot(&name, &state)?;
-        if after.version() != loaded.head.version || entry.version != after.version() {
-            return Err(format!("{name}: version {} calls itself {}", loaded.head.version, after.version()));
+        if after.version() != version || entry.version != version {
+            return Err(format!("{name}: version {version} calls itself {}", after.version()));
         }
         if let Some(cancelled) = self.cancelled(applied, shadow, &after, entry) {
             cancelled?;

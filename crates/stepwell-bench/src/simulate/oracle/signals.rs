@@ -41,10 +41,9 @@ impl Signals {
         shadow: &Shadow,
         applied: &Applied<'_>,
         step: &Step,
-        entry: Option<&Entry>,
+        entry: &Entry,
     ) -> Result<(), String> {
         let (run, name) = (step.head.run, &shadow.name);
-        let Some(entry) = entry else { return Ok(()) };
         let word = entry.action.as_str();
         let by_signal = matches!(word, "ADD" | "CLOSE") || word.starts_with("__resolve_wait:");
         let Some(sig) = entry.payload.as_ref().filter(|_| by_signal).and_then(text) else { return Ok(()) };
@@ -56,15 +55,17 @@ impl Signals {
                 return Err(format!("{name}: the signal `{sig}` was applied {late} us after it had expired"));
             }
         }
-        let older = |held: &&Held| {
+        let done = self.applied.entry(run).or_default();
+        let own = held.get(&sig).and_then(|held| held.seq);
+        let older = |(sig, held): &(&String, &Held)| {
             let known = held.seq.is_some_and(|seq| seq <= step.head.inbox_seen);
-            held.name == word && known && step.take.first().is_some_and(|taken| held.seq < Some(*taken))
+            held.name == word && known && held.seq < own && !done.contains(*sig)
         };
-        if let Some(older) = held.values().find(older) {
+        if let Some((_, older)) = held.iter().find(older) {
             return Err(format!("{name}: the signal `{sig}` was applied before the older one {older:?}"));
         }
         self.seen.entry(run).or_default().insert(sig.clone());
-        if self.applied.entry(run).or_default().insert(sig.clone()) {
+        if done.insert(sig.clone()) {
             return Ok(());
         }
         let issued = applied.issued;
