@@ -161,6 +161,7 @@ impl Script {
         let mut commit = self.commit(at);
         commit.step = Some(Step {
             fence: Some(head.fence),
+            in_order: false,
             next: vec![self.next_state(state, at, "__auto:work")],
             status: head.status,
             wake: head.wake,

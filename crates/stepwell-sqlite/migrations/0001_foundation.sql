@@ -31,7 +31,7 @@ create index runs_owned on runs (tenant, owner, id) where owner is not null;
 create index runs_by_workflow on runs (tenant, workflow, id);
 create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
 create index runs_ended on runs (tenant, updated_at, id) where status in ('completed', 'cancelled') and wake_at is null;
-create index runs_in_need on runs (tenant, status, id) where status in ('pending', 'suspended', 'failed');
+create index runs_in_need on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
 
 -- Append-only. A rowid table: rows of this size in a table without one cost twice.
 create table checkpoints (

@@ -171,6 +171,7 @@ fn compare_and_set(
     let Step {
         head,
         fence,
+        in_order,
         next: _,
         status,
         wake,
@@ -187,6 +188,7 @@ fn compare_and_set(
         *status == head.status && *wake == head.wake && owner == head.owner && new_fence == head.fence;
     let (tenant, run) = (tenant.uuid(), head.run.uuid());
     let fence = fence.map(rows::int);
+    let seen = in_order.then(|| rows::int(head.inbox_seen));
     let changed = if still {
         session.run_step.execute(params![
             tenant.as_bytes(),
@@ -199,6 +201,7 @@ fn compare_and_set(
             rows::int(after.chain.bytes),
             rows::blob(attempt.as_ref()),
             at.micros(),
+            seen,
         ])?
     } else {
         session.run_turn.execute(params![
@@ -217,6 +220,7 @@ fn compare_and_set(
             rows::int(new_fence),
             rows::time(*wake),
             rows::int(head.inbox_seen),
+            seen,
         ])?
     };
     Ok(changed == 1)

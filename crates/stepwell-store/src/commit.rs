@@ -58,6 +58,8 @@ pub struct Step {
     pub head: Head,
     /// The fence under which its action ran; `None` for a decision that anyone may make.
     pub fence: Option<u64>,
+    /// It was decided with every message in the inbox; if one has come since, the run has moved.
+    pub in_order: bool,
     /// The snapshots that follow, one version each; none when only the row changes (an attempt, a suspension).
     pub next: Vec<NextState>,
     /// How the run is doing now.
@@ -310,7 +312,7 @@ pub enum Refused {
         /// The key.
         key: String,
     },
-    /// The run has moved since the decision; decide again.
+    /// The run has moved since the decision, or a message has come that was to be known; decide again.
     #[error("run {run} has moved: decided on revision {expected}, it is at {actual}")]
     Moved {
         /// The run.

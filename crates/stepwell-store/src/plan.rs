@@ -171,7 +171,8 @@ pub fn refuse_step(row: Option<&RunRow>, step: &Step) -> Option<Refused> {
         return Some(Refused::Fenced { run, expected, actual: row.fence });
     }
     let (expected, actual) = (step.head.revision, row.revision);
-    (expected != actual).then_some(Refused::Moved { run, expected, actual })
+    let is_late = step.in_order && row.inbox_seq > step.head.inbox_seen;
+    (expected != actual || is_late).then_some(Refused::Moved { run, expected, actual })
 }
 
 /// Owner and fence after a step.

@@ -16,6 +16,7 @@ use crate::action::{Action, boxed};
 use crate::error::{EngineError, RunError};
 use crate::host::Host;
 use crate::ledger::Ledger;
+use crate::recent::Recent;
 use crate::registry::{GuardInput, Registry, Workflow};
 use crate::room::{Pass, Room};
 use crate::runner;
@@ -434,6 +435,7 @@ pub(crate) struct Inner {
     pub(crate) registry: Arc<Registry>,
     pub(crate) room: Room,
     pub(crate) slots: Slots,
+    pub(crate) recent: Recent,
     names: Mutex<Names>,
     /// A commit or claim that may have made this process the owner of a run had no answer.
     doubt: AtomicBool,
@@ -476,6 +478,7 @@ impl Inner {
             doubt: AtomicBool::new(false),
             held: Mutex::default(),
             slots: Slots::default(),
+            recent: Recent::default(),
             stored: Mutex::default(),
             tenants: Mutex::default(),
             dead: Mutex::default(),

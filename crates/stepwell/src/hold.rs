@@ -12,7 +12,7 @@ use futures_util::future::{AbortHandle, Abortable, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::Value;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{ActionCall, Failure, RunId, Timestamp};
+use stepwell_core::{ActionCall, Cause, Failure, RunId, Timestamp};
 use stepwell_store::{Page, ProcessId, RunQuery, RunSummary, Status, StoreError, TenantScope};
 use tokio::sync::Notify;
 
@@ -24,7 +24,7 @@ use crate::look::{Act, Next, Rest};
 use crate::post::Says;
 use crate::registry::said;
 use crate::room::Pass;
-use crate::standing::{Flying, Move, Standing};
+use crate::standing::{Flight, Flying, Move, Standing};
 use crate::turn::{By, Turned, Turnless};
 
 /// Children that are told of a cancellation in one commit.
@@ -57,7 +57,7 @@ pub(crate) struct Hold {
     fence: u64,
     pub(crate) standing: Standing,
     flights: FuturesUnordered<BoxFuture<Option<Landed>>>,
-    flying: BTreeMap<ActivationId, Flight>,
+    flying: BTreeMap<ActivationId, InFlight>,
     told: Arc<Notify>,
     /// How long the store is given before it is asked again; it grows while the store cannot.
     pause_ms: u64,
@@ -67,8 +67,8 @@ pub(crate) struct Hold {
 }
 
 /// An action that runs.
-struct Flight {
-    message: Option<u64>,
+struct InFlight {
+    known: Flight,
     abort: AbortHandle,
 }
 
@@ -151,26 +151,28 @@ impl Hold {
             }
         }
         let wake = self.standing.head.wake.filter(|_| self.standing.head.owner.is_none());
-        let inner = self.inner.clone();
+        let (inner, tenant, standing) = (self.inner.clone(), self.scope.tenant(), self.standing.clone());
         drop(self);
         inner.look_at(wake);
+        inner.recent.put(tenant, standing);
     }
 
     pub(crate) fn flying(&self) -> Flying {
-        self.flying.iter().map(|(activation, flight)| (*activation, flight.message)).collect()
+        self.flying.iter().map(|(activation, flight)| (*activation, flight.known)).collect()
     }
 
     /// Starts an action. That it is tried is on record already: this process owns the run.
     async fn launch(&mut self, act: Act) -> Flow {
         let Act { call, message, attempt } = act;
         let activation = call.activation;
+        let known = Flight { message, is_automatic: call.cause == Cause::Auto };
         let mut flight = Box::pin(fly(&self.inner, self.scope, &self.standing, call, message, attempt));
         // Many actions have nothing to wait for: those are over before anything is set up for waiting.
         if let Poll::Ready(landed) = polled(&mut flight).await {
             return self.landed(landed).await;
         }
         let (abort, registration) = AbortHandle::new_pair();
-        self.flying.insert(activation, Flight { message, abort });
+        self.flying.insert(activation, InFlight { known, abort });
         self.flights.push(Box::pin(Abortable::new(flight, registration).map(Result::ok)));
         Flow::Look
     }

@@ -17,6 +17,7 @@ mod look;
 pub mod manual_clock;
 pub mod operate;
 mod post;
+mod recent;
 pub mod registry;
 mod room;
 mod runner;

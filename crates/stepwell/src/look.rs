@@ -1,5 +1,7 @@
 //! What is to happen next to a run: read off its snapshot, its inbox, its ledger and the time, and nothing else.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::ActivationId;
@@ -12,7 +14,7 @@ use stepwell_store::{AuditRow, Status};
 use crate::ledger::{Ledger, Stopped, Tries};
 use crate::post::{Letter, Says};
 use crate::registry::Registry;
-use crate::standing::{Flying, Move, Standing};
+use crate::standing::{Flying, Move, Standing, moved_by};
 
 /// What is to happen next to a run.
 pub(crate) enum Next {
@@ -207,11 +209,11 @@ impl Look<'_> {
     async fn automatic(&self) -> Option<Next> {
         let snapshot = &self.standing.snapshot;
         if self.standing.definition().spec().firing == Firing::All || self.is_idle() {
-            return self.offer(&Event::advance(), None).await;
+            return self.offer(&Event::advance(), None, &mut BTreeSet::new()).await;
         }
         for activation in snapshot.activations().iter().filter(|activation| !self.is_busy(activation.id)) {
             let event = Event::Advanced { activation: Some(activation.id) };
-            if let Some(next) = self.offer(&event, None).await {
+            if let Some(next) = self.offer(&event, None, &mut BTreeSet::new()).await {
                 return Some(next);
             }
         }
@@ -238,10 +240,12 @@ impl Look<'_> {
         }
         timers.sort_unstable();
         let mut timers = timers.into_iter().peekable();
+        let mut engaged = self.engaged();
         for letter in &self.standing.inbox {
             let Says::Signal { name, payload } = &letter.says else { continue };
             while let Some((_, activation)) = timers.next_if(|(due, _)| *due < letter.at) {
-                if let Some(next) = self.offer(&Event::TimerFired { activation }, None).await {
+                let event = Event::TimerFired { activation };
+                if let Some(next) = self.offer(&event, None, &mut engaged).await {
                     return Some(next);
                 }
             }
@@ -249,27 +253,50 @@ impl Look<'_> {
                 continue;
             }
             let event = Event::Signalled { signal: name.clone(), payload: payload.clone() };
-            if let Some(next) = self.offer(&event, Some(letter)).await {
+            if let Some(next) = self.offer(&event, Some(letter), &mut engaged).await {
                 return Some(next);
             }
         }
         for (_, activation) in timers {
-            if let Some(next) = self.offer(&Event::TimerFired { activation }, None).await {
+            if let Some(next) = self.offer(&Event::TimerFired { activation }, None, &mut engaged).await {
                 return Some(next);
             }
         }
         None
     }
 
+    /// Activations for which something from outside is being dealt with: what came later waits for it.
+    fn engaged(&self) -> BTreeSet<ActivationId> {
+        let flying = self.flying.iter().filter(|(_, flight)| !flight.is_automatic).map(|(id, _)| *id);
+        let tried = self.standing.ledger.tries.iter().map(|tries| tries.activation);
+        flying.chain(tried.filter(|id| self.standing.is_tried_again(*id))).collect()
+    }
+
     /// An action runs, is tried again, or has failed for good because of this message.
     fn is_in_use(&self, seq: u64) -> bool {
-        self.flying.values().any(|message| *message == Some(seq))
+        self.flying.values().any(|flight| flight.message == Some(seq))
             || self.standing.ledger.tries.iter().any(|tries| tries.message == Some(seq))
     }
 
-    /// Offers an event; what refuses it does so without consequence.
-    async fn offer(&self, event: &Event, letter: Option<&Letter>) -> Option<Next> {
+    /// Offers an event; what refuses it does so without consequence. If it has to wait for an activation, so does whatever
+    /// comes after it for the same one.
+    async fn offer(
+        &self,
+        event: &Event,
+        letter: Option<&Letter>,
+        engaged: &mut BTreeSet<ActivationId>,
+    ) -> Option<Next> {
         match self.decide(event).await {
+            Ok(Decision::Act(call)) if engaged.contains(&call.activation) => None,
+            Ok(Decision::Act(call)) if self.is_busy(call.activation) => {
+                engaged.insert(call.activation);
+                None
+            }
+            Ok(Decision::Change(change))
+                if moved_by(&self.standing.snapshot, &change).any(|id| engaged.contains(&id)) =>
+            {
+                None
+            }
             Ok(decision) => self.decided(decision, letter.map(|letter| letter.seq)),
             Err(Rejected::Undecidable(error)) => Some(self.stopped(undecidable(&error), None)),
             Err(Rejected::Refused(Refusal::UnknownSignal { .. } | Refusal::PayloadUnfit { .. })) => {

@@ -273,6 +273,7 @@ async fn unreadable(inner: &Inner, scope: TenantScope, loaded: Loaded, error: &E
     let mut commit = Commit::new(CommitId(inner.host.ids.next()), now);
     commit.step = Some(Step {
         fence: Some(loaded.head.fence),
+        in_order: false,
         head: loaded.head,
         next: Vec::new(),
         status: Status::Failed,

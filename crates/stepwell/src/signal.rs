@@ -15,9 +15,12 @@ use crate::engine::{Inner, Run};
 use crate::error::EngineError;
 use crate::ledger::Tries;
 use crate::post::Says;
-use crate::standing::{Along, Move, Standing};
+use crate::standing::{Along, Move, Standing, moved_by};
 use crate::start::{self, START, Start, Started};
 use crate::turn::{MAX_TRIES, Turnless};
+
+/// Why a signal is not taken although the run could.
+const BEFORE_IT: &str = "what came before the signal is still being dealt with, and it is not to be kept";
 
 /// A signal to a run.
 #[derive(Debug, Clone)]
@@ -80,8 +83,9 @@ impl Signal {
     }
 
     pub(crate) fn key(&self, run: RunId, payload: &Value, came_to: Signalled) -> Option<KeyWrite> {
+        let id = self.id.as_ref()?;
         let request = json!([self.name, payload]).to_string();
-        self.id.as_ref().map(|id| KeyWrite {
+        Some(KeyWrite {
             operation: operation(run),
             key: id.clone(),
             request: Sha256::digest(request.as_bytes()).into(),
@@ -105,16 +109,23 @@ impl Inner {
     ) -> Result<Signalled, EngineError> {
         let payload = signal.payload()?;
         for _ in 0..MAX_TRIES {
-            let standing = self.load(scope, run).await?;
+            // If the run is not as it was left, its commit says so. What is not a commit is said of the store's own.
+            let left = self.recent.take(scope.tenant(), run);
+            let is_left = left.is_some();
+            let standing = match left {
+                Some(standing) => standing,
+                None => self.load(scope, run).await?,
+            };
             let came_to = match self.received(&standing, signal, &payload).await {
                 Ok(Some(next)) => self.take(scope, &standing, next, signal, &payload).await,
+                _ if is_left => continue,
                 Ok(None) => self.keep(scope, run, signal, &payload).await,
                 // The same signal may have come before, and have led to where it is refused now.
                 Err(refused) => return self.answered(scope, run, signal, &payload).await?.ok_or(refused),
             };
             match came_to {
                 Ok(came_to) => return Ok(came_to),
-                Err(Turnless::Moved) => {}
+                Err(Turnless::Moved | Turnless::Refused(Refused::NoRun { .. })) => {}
                 Err(Turnless::Refused(Refused::Done { answer, .. })) => {
                     return serde_json::from_slice(&answer)
                         .map_err(|error| EngineError::Unreadable { run, why: error.to_string() });
@@ -192,7 +203,7 @@ impl Inner {
         let stands = standing.suspended || standing.ledger.stopped.is_some() || standing.is_pending(now);
         // What has come before it is dealt with before it.
         let unseen = standing.head.owner.is_none() && standing.head.wake.is_some_and(|wake| wake <= now);
-        let unseen = unseen || self.takes_an_earlier_one(standing).await?;
+        let waits = self.takes_an_earlier_one(standing).await?;
         let later = |why: &str| match signal.strict {
             true => Err(EngineError::NotNow {
                 run: standing.run(),
@@ -204,6 +215,12 @@ impl Inner {
         match decided {
             Ok(_) if stands => later("it does not go on now, and the signal is not to be kept"),
             Ok(_) if unseen && !signal.strict => Ok(None),
+            Ok(_) if waits => later(BEFORE_IT),
+            Ok(Decision::Change(change))
+                if moved_by(&standing.snapshot, &change).any(|id| standing.is_engaged(id, now)) =>
+            {
+                later(BEFORE_IT)
+            }
             Ok(Decision::Change(change)) => {
                 let stopped = change.stopped.clone();
                 let mut next = Move::change(change, standing);
@@ -242,6 +259,7 @@ impl Inner {
         payload: &Value,
     ) -> Result<Signalled, Turnless> {
         next.along.keys.extend(signal.key(standing.run(), payload, Signalled::Taken));
+        next.in_order = true;
         self.anyone(scope, standing, next).await?;
         Ok(Signalled::Taken)
     }

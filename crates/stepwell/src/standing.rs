@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepwell_core::snapshot::{Activation, ActivationId, ActivationStatus};
 use stepwell_core::spec::Trigger;
-use stepwell_core::{Change, Definition, Name, RunId, Snapshot, Timestamp};
+use stepwell_core::{Cause, Change, Definition, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
     AuditRow, CellWrite, DocumentWrite, Head, KeyWrite, Loaded, NewRun, Parent, Send, Status,
 };
@@ -92,6 +92,17 @@ impl Standing {
         })
     }
 
+    /// Something from outside, a signal or a timer, is being dealt with for this activation: what comes later waits.
+    pub(crate) fn is_engaged(&self, id: ActivationId, now: Timestamp) -> bool {
+        let due = || self.snapshot.activation(id).and_then(Activation::due).is_some_and(|due| due <= now);
+        self.is_tried_again(id) || due()
+    }
+
+    /// What came from outside for this activation is tried again.
+    pub(crate) fn is_tried_again(&self, id: ActivationId) -> bool {
+        self.ledger.of(id).is_some_and(|tries| tries.next.is_some() && tries.cause != Cause::Auto)
+    }
+
     pub(crate) fn run(&self) -> RunId {
         self.head.run
     }
@@ -116,6 +127,8 @@ pub(crate) struct Move {
     pub(crate) suspend: Option<bool>,
     /// It is pinned to another definition from here on.
     pub(crate) repin: Option<Arc<Workflow>>,
+    /// It comes after everything in the inbox: what has come there since is looked at first.
+    pub(crate) in_order: bool,
     pub(crate) along: Along,
 }
 
@@ -130,13 +143,22 @@ impl Move {
             takes: Vec::new(),
             suspend: None,
             repin: None,
+            in_order: false,
             along: Along::default(),
         }
     }
 
     /// A change only of what is beside the snapshot.
     pub(crate) fn note(ledger: Ledger) -> Self {
-        Move { change: None, ledger, takes: Vec::new(), suspend: None, repin: None, along: Along::default() }
+        Move {
+            change: None,
+            ledger,
+            takes: Vec::new(),
+            suspend: None,
+            repin: None,
+            in_order: false,
+            along: Along::default(),
+        }
     }
 
     pub(crate) fn taking(mut self, seq: Option<u64>) -> Self {
@@ -172,5 +194,24 @@ impl Along {
     }
 }
 
-/// The actions that run for a run: by activation, with the message that triggered each.
-pub(crate) type Flying = BTreeMap<ActivationId, Option<u64>>;
+/// The actions that run for a run, by activation.
+pub(crate) type Flying = BTreeMap<ActivationId, Flight>;
+
+/// What is known of an action that runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flight {
+    /// The message that triggered it.
+    pub(crate) message: Option<u64>,
+    /// Nothing from outside did.
+    pub(crate) is_automatic: bool,
+}
+
+/// The activations that a change itself moves; what ends with them is not among them.
+pub(crate) fn moved_by<'a>(
+    before: &'a Snapshot,
+    change: &'a Change,
+) -> impl Iterator<Item = ActivationId> + 'a {
+    let moved = |one: &&Activation| change.snapshot.activation(one.id) != Some(*one);
+    let moved = before.activations().iter().filter(moved).map(|one| one.id);
+    moved.filter(|id| !change.ended.contains(id))
+}

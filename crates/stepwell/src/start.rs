@@ -125,8 +125,9 @@ impl Start {
 
     /// The record of its key: the same key with another request is an error.
     pub(crate) fn key_for(&self, run: RunId) -> Option<KeyWrite> {
+        let key = self.key.as_ref()?;
         let asked = json!([self.workflow, self.input.as_ref().ok()]).to_string();
-        self.key.as_ref().map(|key| KeyWrite {
+        Some(KeyWrite {
             operation: START.to_owned(),
             key: key.clone(),
             request: Sha256::digest(asked.as_bytes()).into(),
@@ -294,6 +295,7 @@ impl Inner {
                         standing.head = head;
                         self.published(scope, &standing);
                         self.look_at(standing.head.wake);
+                        self.recent.put(scope.tenant(), standing);
                     }
                     // The answer was lost: whoever owns the run by now finds it as an orphan's or by its time.
                     (None, _) => {

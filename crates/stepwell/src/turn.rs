@@ -97,7 +97,7 @@ impl Inner {
         let state = self.checkpoint_of(&next).map_err(Turnless::Undecidable)?;
         draft.add(next, state);
         let next = self.follow(&mut draft, flying, by, now).await;
-        let Draft { mut after, states, takes, definition, along, .. } = draft;
+        let Draft { mut after, states, takes, definition, along, in_order, .. } = draft;
         let flying = still_flying(flying, &after);
         let (status, wake, owner) = self.resting(standing, &after, &next, &flying, by, now);
         expect_fence(standing, &mut after, owner, by);
@@ -110,6 +110,7 @@ impl Inner {
                 By::Owner => Some(standing.head.fence),
                 By::Anyone(_) => None,
             },
+            in_order,
             next: states,
             status,
             wake,
@@ -294,6 +295,7 @@ impl Inner {
             crate::hold::hold(self.clone(), scope, turned.standing, Some(turned.next), pass);
         } else {
             self.look_at(turned.standing.head.wake);
+            self.recent.put(scope.tenant(), turned.standing);
         }
     }
 }
@@ -307,6 +309,7 @@ struct Draft<'a> {
     takes: Vec<u64>,
     definition: Option<DefinitionHash>,
     along: Along,
+    in_order: bool,
     moves: usize,
 }
 
@@ -319,6 +322,7 @@ impl<'a> Draft<'a> {
             takes: Vec::new(),
             definition: None,
             along: Along::default(),
+            in_order: false,
             moves: 0,
         }
     }
@@ -330,7 +334,7 @@ impl<'a> Draft<'a> {
     }
 
     fn add(&mut self, next: Move, state: Option<NextState>) {
-        let Move { change, ledger, takes, suspend, repin, along } = next;
+        let Move { change, ledger, takes, suspend, repin, in_order, along } = next;
         let was_over = self.after.snapshot.is_terminal();
         let after = &mut self.after;
         after.ledger = ledger;
@@ -347,6 +351,7 @@ impl<'a> Draft<'a> {
         self.takes.extend(takes);
         self.along.extend(along);
         tell_parent(was_over, after, &mut self.along);
+        self.in_order |= in_order;
         self.moves += 1;
     }
 }

@@ -50,10 +50,6 @@ pub(crate) enum Wish {
 
 const KINDS: [&str; 9] = ["chain", "flaky", "mended", "gate", "both", "race", "inbox", "parent", "nap"];
 
-/// Runs are also closed as soon as all their signals were acknowledged, before they were applied. Off: an engine that
-/// lets a signal without an action overtake kept ones loses them.
-const HASTY_CLOSES: bool = false;
-
 /// How long clients keep beginning new things.
 const BEGINS_WITHIN_US: u64 = 6_000_000;
 
@@ -167,7 +163,7 @@ fn adds(dice: &mut Dice, plan: &mut Plan) {
         });
     }
     // Either it is closed when everything was applied, or as soon as everything was acknowledged.
-    plan.is_hasty = HASTY_CLOSES && dice.chance(400);
+    plan.is_hasty = dice.chance(400);
     if !plan.is_hasty {
         plan.wishes.push(Wish::Applied { sigs, told_by: Vec::new() });
     }

@@ -1,4 +1,4 @@
--- Compare-and-set on the revision (and the fence, if named) that also changes status, owner, fence or wake time. A message
+-- Compare-and-set on the revision (and the fence and the inbox, if named) that also changes status, owner, fence or wake time. A message
 -- the committer has not seen keeps the earlier wake time, unless the run ends: no wake-up is lost.
 update runs
    set revision = ?4 + 1, version = ?5, places = coalesce(?6, places), chain_base = ?7, chain_bytes = ?8,
@@ -6,3 +6,4 @@ update runs
        wake_at = case when inbox_seq > ?15 and ?11 not in ('completed', 'cancelled')
                       then min(coalesce(?14, wake_at), coalesce(wake_at, ?14)) else ?14 end
  where tenant = ?1 and id = ?2 and revision = ?4 and (?3 is null or fence = ?3)
+   and (?16 is null or inbox_seq <= ?16)

@@ -3,7 +3,7 @@ select id, workflow, definition, revision, version, fence, owner, status, places
        chain_base, chain_bytes, attempt, parent_run, parent_activation, parent_child, root, created_at, updated_at
   from runs
  where tenant = ?1 and id < ?2 and (?3 is null or workflow = ?3)
-   and status in ('pending', 'suspended', 'failed') and status = ?4
+   and (status = 'pending' or status = 'suspended' or status = 'failed') and status = ?4
    and (?5 is null or parent_run = ?5)
  order by id desc
  limit ?6

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::Shared;
 use super::ask::{apply, claim, claimed, load, moved, refuse, started, taken, topics};
-use super::make::{ME, Make, at, attempt, due_run, end, message, new_run, process, run, step, to};
+use super::make::{ME, Make, at, attempt, due_run, end, message, new_run, process, run, set, step, to};
 use crate::commit::{Commit, CommitError, Delivery, Missing, NewMessage, NewRun, Refused, Send, Step};
 use crate::run::{Head, Message, Status};
 
@@ -73,6 +73,27 @@ cases! { inbox as __suite_inbox;
         assert_eq!(topics(store, run(1)).await, Vec::<String>::new());
         let sent = apply(store, make.send([to(run(1), "d")])).await.sent;
         assert_eq!(sent, [Delivery::Kept(4)], "a place in the order is not given twice");
+    }
+
+    /// B10: what was decided with every message is decided again when one has come, so that nothing overtakes it.
+    async fn a_step_in_order_is_refused_when_a_message_has_come(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let in_order = |step: Step| Step { in_order: true, ..step };
+        let head = moved(store, make.step(in_order(step(&head, "one")))).await;
+        apply(store, Commit { send: vec![to(run(1), "came meanwhile")], ..make.commit_at(at(4)) }).await;
+        for late in [step(&head, "late"), attempt(&head, None), end(&head)] {
+            let refused = refuse(store, make.step(in_order(late))).await;
+            assert!(matches!(refused, Refused::Moved { .. }), "{refused}");
+        }
+        let taking = Commit { cells: vec![set("k", 1)], ..make.step(in_order(step(&head, "late"))) };
+        assert!(matches!(refuse(store, taking).await, Refused::Moved { .. }));
+        let known = load(store, run(1)).await.head;
+        let known = moved(store, make.step(in_order(step(&known, "two")))).await;
+        moved(store, make.step(in_order(attempt(&known, None)))).await;
+        let loose = load(store, run(1)).await.head;
+        let loose = Head { inbox_seen: 0, ..loose };
+        moved(store, make.step(step(&loose, "three"))).await;
     }
 
     /// The accident: a run is decided to sleep while a message for it comes in; it sleeps, and nobody looks again.

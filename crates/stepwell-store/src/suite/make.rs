@@ -148,6 +148,7 @@ pub fn attempt(head: &Head, attempt: Option<&str>) -> Step {
     Step {
         head: head.clone(),
         fence: None,
+        in_order: false,
         next: Vec::new(),
         status: head.status,
         wake: head.wake,

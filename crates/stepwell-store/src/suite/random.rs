@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::option::{of, weighted};
-use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop_oneof};
 use proptest::sample::{select, subsequence};
 use serde_json::{Number, Value, json};
 use stepwell_core::{RunId, Timestamp};
@@ -130,44 +130,55 @@ fn next() -> impl Strategy<Value = NextState> {
     })
 }
 
-fn step() -> impl Strategy<Value = Move> {
+fn step() -> BoxedStrategy<Move> {
     let head = (
         a_run(),
         weighted(0.05, Just(())),
         prop_oneof![2 => Just(None), 3 => Just(Some(0)), 1 => (1_usize..3).prop_map(Some)],
     );
     let fence = prop_oneof![3 => Just(None), 2 => Just(Some(0)), 1 => Just(Some(1))];
+    let fence = (fence, weighted(0.2, Just(())));
     let owner = prop_oneof![
         2 => Just(Ownership::Keep),
         2 => a_process().prop_map(Ownership::Take),
         1 => Just(Ownership::Release),
     ];
     let take = (0_usize..3, prop_oneof![9 => Just(vec![]), 1 => vec(1_u64..3, 1..3)]);
-    let nexts = prop_oneof![2 => vec(next(), 0..1), 7 => vec(next(), 1..2), 2 => vec(next(), 2..4)];
+    let nexts = prop_oneof![2 => vec(next(), 0..1), 7 => vec(next(), 1..2), 2 => vec(next(), 2..4)].boxed();
     let row = (nexts, status(), of(second()), owner, of(select(vec!["{}", ""]).prop_map(bytes)));
     let pinned = weighted(0.1, select(vec!["orders", "other"]).prop_map(definition));
     let waits = (vec((1_u64..3).prop_map(wait), 0..2), vec(1_u64..3, 0..2));
-    (head, fence, take, row, pinned, waits).prop_map(
-        |(head, fence, (take, guess), (next, status, wake, owner, attempt), definition, (open, close))| {
-            let (run, stray, back) = head;
-            Move {
-                run,
-                stray: stray.is_some(),
-                back,
-                fence,
-                take,
-                guess,
-                next,
-                status,
-                wake,
-                owner,
-                attempt,
+    (head, fence, take, row, pinned, waits)
+        .prop_map(
+            |(
+                head,
+                (fence, in_order),
+                (take, guess),
+                (next, status, wake, owner, attempt),
                 definition,
-                open,
-                close,
-            }
-        },
-    )
+                (open, close),
+            )| {
+                let (run, stray, back) = head;
+                Move {
+                    run,
+                    stray: stray.is_some(),
+                    back,
+                    fence,
+                    in_order: in_order.is_some(),
+                    take,
+                    guess,
+                    next,
+                    status,
+                    wake,
+                    owner,
+                    attempt,
+                    definition,
+                    open,
+                    close,
+                }
+            },
+        )
+        .boxed()
 }
 
 fn begin() -> impl Strategy<Value = NewRun> {

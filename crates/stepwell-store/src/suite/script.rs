@@ -66,6 +66,8 @@ pub struct Move {
     pub back: Option<usize>,
     /// The fence it names, counted from the head's.
     pub fence: Option<u64>,
+    /// It is to know every message.
+    pub in_order: bool,
     /// How many messages it takes, oldest first, if the run is loaded for it.
     pub take: usize,
     /// Messages it takes on good luck.
@@ -302,6 +304,7 @@ impl<'a> Player<'a> {
             stray,
             back,
             fence,
+            in_order,
             take,
             guess,
             next,
@@ -327,7 +330,8 @@ impl<'a> Player<'a> {
         let head = known.and_then(|heads| heads.iter().rev().nth(back.unwrap_or(0)).or(heads.first()));
         let head = head.cloned().unwrap_or_else(|| nowhere(run));
         let fence = fence.map(|ahead| head.fence + ahead);
-        Ok(Step { head, fence, next, status, wake, owner, attempt, definition, take: taken, open, close })
+        let take = taken;
+        Ok(Step { head, fence, in_order, next, status, wake, owner, attempt, definition, take, open, close })
     }
 }
 

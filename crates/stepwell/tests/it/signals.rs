@@ -348,10 +348,8 @@ async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
     let run = first.start(Start::new("counter")).await.unwrap();
     run.signal(go(1)).await.unwrap();
     settle(&[&first, &second]).await;
-    // It is loaded, and the commit that moves it is answered late: the first engine owns it by then.
-    [Fault::None, Fault::DelayAnswer(Duration::from_millis(30))]
-        .into_iter()
-        .for_each(|fault| store.then(fault));
+    // The commit that moves it is answered late: the first engine owns it by then.
+    store.then(Fault::DelayAnswer(Duration::from_millis(30)));
     let open = tokio::spawn({
         let run = run.clone();
         async move { run.signal(Signal::new("OPEN")).await }
@@ -651,6 +649,97 @@ async fn a_signal_that_comes_while_an_action_runs_for_the_same_place_waits_for_i
     gate.open(3);
     engine.settle().await;
     assert_eq!((taken(&engine, &run).await, gate.most()), (vec![json!(1), json!(2), json!(3)], 1));
+}
+
+#[tokio::test]
+async fn a_signal_without_an_action_waits_for_those_that_came_before_it() {
+    for first_is_kept in [false, true] {
+        let gate = Gate::new();
+        let definition = counter_that(|go| go.action("work"));
+        let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action()));
+        let engine = engine.await.unwrap();
+        let run = engine.start(Start::new("counter")).await.unwrap();
+        let open = Signal::new("OPEN");
+        let signals = if first_is_kept { [go(1), open] } else { [open, go(1)] };
+        for signal in signals {
+            run.signal(signal).await.unwrap();
+        }
+        engine.settle().await;
+        assert_eq!(gate.inside(), 1);
+        run.signal(go(2)).await.unwrap();
+        assert_eq!(run.signal(Signal::new("STOP")).await.unwrap(), Signalled::Kept);
+        assert!(matches!(run.signal(Signal::new("STOP").strict()).await, Err(EngineError::NotNow { .. })));
+        engine.settle().await;
+        assert_eq!(status(&run).await, Status::Running);
+        gate.open(2);
+        engine.settle().await;
+        assert_eq!(taken(&engine, &run).await, [json!(1), json!(2)]);
+        assert_eq!(status(&run).await, Status::Completed);
+    }
+}
+
+#[tokio::test]
+async fn a_signal_without_an_action_waits_for_the_next_try_of_the_one_before_it() {
+    for first_is_kept in [false, true] {
+        let script = Script::failing(1);
+        let retry = Retry { attempts: 3, delay_ms: 10_000, ..Retry::default() };
+        let definition = counter_that(|go| go.action("work").retry(retry));
+        let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
+        let engine = engine.await.unwrap();
+        let run = engine.start(Start::new("counter")).await.unwrap();
+        let open = Signal::new("OPEN");
+        let signals = if first_is_kept { [go(1), open] } else { [open, go(1)] };
+        for signal in signals {
+            run.signal(signal).await.unwrap();
+        }
+        engine.advance(5 * SECOND).await;
+        assert_eq!(run.signal(Signal::new("STOP")).await.unwrap(), Signalled::Kept);
+        engine.advance(4 * SECOND).await;
+        assert_eq!((status(&run).await, script.calls().len()), (Status::Running, 1));
+        engine.advance(2 * SECOND).await;
+        assert_eq!(taken(&engine, &run).await, [json!(1)]);
+        assert_eq!(status(&run).await, Status::Completed);
+    }
+}
+
+/// A place with a signal and a timer, one of which has an action.
+fn rivals(signal_acts: bool) -> Definition {
+    let acts = |transition: Transition, does: bool| if does { transition.action("work") } else { transition };
+    Spec::new("rivals")
+        .step("asked")
+        .end_with("answered", json!("answered"))
+        .end_with("late", json!("late"))
+        .signal("GO")
+        .transition(acts(Transition::new("answer", "asked", "answered").on_signal("GO"), signal_acts))
+        .transition(acts(Transition::new("expire", "asked", "late").after_ms(60_000), !signal_acts))
+        .build()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn what_came_first_of_a_signal_and_a_timer_is_dealt_with_first() {
+    for signal_acts in [true, false] {
+        let gate = Gate::new();
+        let engine =
+            TestEngine::start(|engine| engine.workflow(rivals(signal_acts)).action("work", gate.action()));
+        let engine = engine.await.unwrap();
+        let run = engine.start(Start::new("rivals")).await.unwrap();
+        engine.advance(59 * SECOND).await;
+        if signal_acts {
+            run.signal(Signal::new("GO")).await.unwrap();
+        }
+        engine.advance(2 * SECOND).await;
+        assert_eq!((gate.inside(), status(&run).await), (1, Status::Running));
+        if !signal_acts {
+            assert_eq!(run.signal(Signal::new("GO")).await.unwrap(), Signalled::Kept);
+            engine.settle().await;
+        }
+        assert_eq!(status(&run).await, Status::Running);
+        gate.open(1);
+        engine.settle().await;
+        let expected = if signal_acts { "answered" } else { "late" };
+        assert_eq!(soon(run.result()).await.unwrap(), json!(expected));
+    }
 }
 
 #[tokio::test]
