@@ -23,6 +23,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Benchmarks and kill tests. Figures are JSON lines on standard output, talk is on standard error.
 #[derive(Debug, Parser)]
 #[command(name = "stepwell-bench", version)]

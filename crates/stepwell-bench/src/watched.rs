@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use stepwell_core::RunId;
 use stepwell_store::{
-    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
-    Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
+    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
+    Due, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
     RunSummary, SchemaVersion, Status, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery,
     WaitRow,
 };
@@ -46,7 +46,7 @@ impl Store for Watched {
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         self.inner.tenants(after, limit).await
     }
-    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
         self.inner.beat(beat).await
     }
     fn hints(&self) -> Hints {

@@ -10,8 +10,8 @@ use stepwell_store::document::{DocumentRow, read_place};
 use stepwell_store::plan::decode_results;
 use stepwell_store::store::{bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor};
 use stepwell_store::{
-    AuditRow, Beat, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due,
-    HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
+    AuditRow, Beat, Beaten, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery,
+    Due, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
     RunSummary, Status, TenantId, WaitQuery, WaitRow, Whereabouts,
 };
 use uuid::Uuid;
@@ -110,9 +110,11 @@ pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) ->
     }
     let mut taken = Vec::with_capacity(found.len());
     for mut row in found {
-        let mut statement = connection.prepare_cached(sql::claim_take)?;
-        statement.execute(params![id.into_bytes(), row.run.uuid().into_bytes(), claim.by.0.into_bytes()])?;
-        row.claimed(claim.by);
+        if let Some(by) = claim.by {
+            let mut statement = connection.prepare_cached(sql::claim_take)?;
+            statement.execute(params![id.into_bytes(), row.run.uuid().into_bytes(), by.0.into_bytes()])?;
+            row.claimed(by);
+        }
         taken.push(loaded(connection, tenant, row)?);
     }
     Ok(taken)
@@ -150,7 +152,7 @@ pub(crate) fn due(connection: &Connection, dead: &[ProcessId]) -> Read<Vec<Due>>
     Ok(found.into_iter().map(|(tenant, at)| Due { tenant, at }).collect())
 }
 
-pub(crate) fn beat(connection: &Connection, beat: &Beat) -> Read<Vec<ProcessId>> {
+pub(crate) fn beat(connection: &Connection, beat: &Beat) -> Read<Beaten> {
     let until = beat.now.plus_ms(beat.lease_ms).micros();
     connection.prepare_cached(sql::process_beat)?.execute(params![beat.process.0.into_bytes(), until])?;
     connection.prepare_cached(sql::process_owners)?.execute([Timestamp::MIN.micros()])?;
@@ -158,7 +160,10 @@ pub(crate) fn beat(connection: &Connection, beat: &Beat) -> Read<Vec<ProcessId>>
     let mut statement = connection.prepare_cached(sql::process_dead)?;
     let dead =
         statement.query_map([beat.now.micros()], |row| Ok(ProcessId(Uuid::from_bytes(row.get(0)?))))?;
-    Ok(dead.collect::<rusqlite::Result<_>>()?)
+    let dead = dead.collect::<rusqlite::Result<_>>()?;
+    let mut statement = connection.prepare_cached(sql::process_living)?;
+    let living = statement.query_row([beat.now.micros()], |row| row.get::<_, u32>(0))?;
+    Ok(Beaten { dead, living: living.into() })
 }
 
 /// Whoever is known to the database is dead: nobody but this process has it open.

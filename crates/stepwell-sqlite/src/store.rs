@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use stepwell_core::{Limits, RunId};
 use stepwell_store::{
-    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
-    HintSender, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded,
+    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
+    Due, HintSender, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded,
     RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery,
     WaitRow,
 };
@@ -182,7 +182,9 @@ impl Store for SqliteStore {
     }
 
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
-        self.call(move |connection| query::claim(connection, scope.tenant(), &claim)).await
+        let takes = claim.by.is_some();
+        let claim = move |connection: &Connection| query::claim(connection, scope.tenant(), &claim);
+        if takes { self.call(claim).await } else { self.read(claim).await }
     }
 
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
@@ -193,7 +195,7 @@ impl Store for SqliteStore {
         self.read(move |connection| query::tenants(connection, after, limit)).await
     }
 
-    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
         self.call(move |connection| query::beat(connection, &beat)).await
     }
 

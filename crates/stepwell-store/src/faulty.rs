@@ -14,8 +14,8 @@ use crate::hints::Hints;
 use crate::run::{Loaded, ProcessId, RunSummary};
 use crate::scope::{TenantId, TenantScope};
 use crate::store::{
-    Beat, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded, RunQuery,
-    SchemaVersion, Store, StoreError, Sweep, Swept, WaitQuery, WaitRow,
+    Beat, Beaten, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded,
+    RunQuery, SchemaVersion, Store, StoreError, Sweep, Swept, WaitQuery, WaitRow,
 };
 
 /// Something that goes wrong with one call.
@@ -127,7 +127,7 @@ impl<S: Store> Store for Faulty<S> {
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         self.around(self.inner.tenants(after, limit)).await
     }
-    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
         self.around(self.inner.beat(beat)).await
     }
     fn hints(&self) -> Hints {

@@ -20,9 +20,9 @@ use crate::retention::{Cut, Versions, cut};
 use crate::run::{Loaded, Message, OpenWait, ProcessId, RunRow, RunSummary};
 use crate::scope::{TenantId, TenantScope};
 use crate::store::{
-    Beat, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded,
-    RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, WaitQuery, WaitRow, bad_cursor,
-    definition_cursor, page_rows, read_cursor, read_definition_cursor,
+    Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery,
+    Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, WaitQuery, WaitRow,
+    bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor,
 };
 
 /// A store in memory. Forgets everything when it is dropped.
@@ -317,7 +317,7 @@ impl Store for MemoryStore {
         let mut taken = Vec::new();
         for run in tables.claimable(&claim) {
             let Some(row) = tables.runs.get_mut(&run) else { continue };
-            row.claimed(claim.by);
+            claim.by.into_iter().for_each(|by| row.claimed(by));
             let row = row.clone();
             taken.push(tables.loaded(row)?);
         }
@@ -346,7 +346,7 @@ impl Store for MemoryStore {
         Ok(known.map(|(tenant, _)| *tenant).take(limit as usize).collect())
     }
 
-    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
         let mut state = self.state();
         let State { tenants, processes } = &mut *state;
         processes.insert(beat.process, beat.now.plus_ms(beat.lease_ms));
@@ -358,8 +358,9 @@ impl Store for MemoryStore {
         }
         // A dead process is remembered as long as it owns something: somebody still has to take that over.
         processes.retain(|process, until| *until > beat.now || owners.contains(process));
-        let dead = processes.iter().filter(|(_, until)| **until <= beat.now);
-        Ok(dead.map(|(process, _)| *process).collect())
+        let (dead, living): (Vec<_>, Vec<_>) = processes.iter().partition(|(_, until)| **until <= beat.now);
+        let dead = dead.into_iter().map(|(process, _)| *process).collect();
+        Ok(Beaten { dead, living: living.len() as u64 })
     }
 
     fn hints(&self) -> Hints {

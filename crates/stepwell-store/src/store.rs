@@ -29,7 +29,7 @@ pub trait Store: Send + Sync {
     async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
 
     /// Takes runs that are due and that nobody, or a dead process, owns: the dead's first, then by the time they are
-    /// due, then by id.
+    /// due, then by id. Whoever is alone need not take what can be decided without an owner, and only reads it.
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError>;
 
     /// Which tenants have work, and since or from when. Runs owned by one of the dead have been due since ever.
@@ -38,8 +38,8 @@ pub trait Store: Send + Sync {
     /// Tenants that have anything at all, in the order of their ids, from after one on.
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
 
-    /// I live; these do not.
-    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError>;
+    /// I live; who else does, and who does not.
+    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError>;
 
     /// Wake-ups from now on.
     fn hints(&self) -> Hints;
@@ -84,8 +84,8 @@ pub struct Recorded {
 /// Which runs a process takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Who takes them.
-    pub by: ProcessId,
+    /// Who takes them; `None` = nobody does, they are only read.
+    pub by: Option<ProcessId>,
     /// The engine's time.
     pub now: Timestamp,
     /// How many at most.
@@ -114,6 +114,15 @@ pub struct Beat {
     pub now: Timestamp,
     /// How long it counts as living without another beat.
     pub lease_ms: u64,
+}
+
+/// What a heartbeat is answered with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Beaten {
+    /// Processes that are dead and still own runs.
+    pub dead: Vec<ProcessId>,
+    /// How many live, this one among them.
+    pub living: u64,
 }
 
 /// Rows in a page when a caller asks for none or for too many.
@@ -417,7 +426,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         (**self).tenants(after, limit).await
     }
-    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
         (**self).beat(beat).await
     }
     fn hints(&self) -> Hints {

@@ -11,8 +11,8 @@ use crate::hints::Hints;
 use crate::run::{Loaded, ProcessId, RunSummary};
 use crate::scope::{TenantId, TenantScope};
 use crate::store::{
-    Beat, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded, RunQuery,
-    SchemaVersion, Store, StoreError, Sweep, Swept, WaitQuery, WaitRow,
+    Beat, Beaten, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded,
+    RunQuery, SchemaVersion, Store, StoreError, Sweep, Swept, WaitQuery, WaitRow,
 };
 
 /// A store that traces every call. Payloads are never in a span.
@@ -79,7 +79,7 @@ impl<S: Store> Store for Traced<S> {
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         noted(shared("tenants"), self.0.tenants(after, limit)).await
     }
-    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
         noted(shared("beat"), self.0.beat(beat)).await
     }
     fn hints(&self) -> Hints {

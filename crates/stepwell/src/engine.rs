@@ -1,5 +1,6 @@
 //! The engine: what programs hold on to, and what all of its parts share.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,7 +65,7 @@ impl Default for Options {
             max_runs_of: BTreeMap::new(),
             lease_ms: 15_000,
             poll_ms: 1_000,
-            tick_ms: 10,
+            tick_ms: 20,
             max_crashes: 5,
             signal_kept_ms: DEFAULT_SIGNAL_KEPT_MS,
             retention_ms: Some(DEFAULT_RETENTION_MS),
@@ -427,6 +428,32 @@ impl Drop for UnlessDropped<'_> {
     }
 }
 
+/// A claim that is under way.
+pub(crate) struct UnderWay<'a>(&'a Inner);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.claiming.fetch_sub(1, Ordering::AcqRel);
+        self.0.ended.notify_waiters();
+    }
+}
+
+/// The right to decide on a run that is due and that nobody owns.
+pub(crate) struct Deciding {
+    inner: Arc<Inner>,
+    run: RunId,
+}
+
+impl Drop for Deciding {
+    fn drop(&mut self) {
+        let wanted = self.inner.lock_deciding().remove(&self.run);
+        if wanted == Some(true) {
+            self.inner.look_at(Some(self.inner.host.now()));
+        }
+        self.inner.ended.notify_waiters();
+    }
+}
+
 /// What all parts of an engine share.
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
@@ -447,6 +474,10 @@ pub(crate) struct Inner {
     tenants: Mutex<BTreeSet<TenantId>>,
     /// Processes that are known to be dead.
     dead: Mutex<Vec<ProcessId>>,
+    /// No other process lives.
+    alone: AtomicBool,
+    /// Runs that are due and are being decided on without an owner, and whether they were found due meanwhile.
+    deciding: Mutex<BTreeMap<RunId, bool>>,
     stopping: AtomicBool,
     abandoned: AtomicBool,
     /// When runs are due that this process knows of.
@@ -482,6 +513,8 @@ impl Inner {
             stored: Mutex::default(),
             tenants: Mutex::default(),
             dead: Mutex::default(),
+            alone: AtomicBool::new(false),
+            deciding: Mutex::default(),
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             wakes: Wakes::default(),
@@ -574,7 +607,7 @@ impl Inner {
 
     /// It works on some run.
     pub(crate) fn is_at_work(&self) -> bool {
-        !self.lock_held().is_empty()
+        !self.lock_held().is_empty() || !self.lock_deciding().is_empty()
     }
 
     /// Processes whose runs are free.
@@ -584,6 +617,15 @@ impl Inner {
         dead.sort_unstable();
         dead.dedup();
         dead
+    }
+
+    /// As far as this process has heard, no other lives.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_alone(&self, alone: bool) {
+        self.alone.store(alone, Ordering::Release);
     }
 
     pub(crate) fn set_dead(&self, dead: Vec<ProcessId>) {
@@ -629,20 +671,40 @@ impl Inner {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A claim is under way, or no longer.
-    pub(crate) fn claiming(&self, is_under_way: bool) {
-        if is_under_way {
-            self.claiming.fetch_add(1, Ordering::AcqRel);
-        } else {
-            self.claiming.fetch_sub(1, Ordering::AcqRel);
-            self.ended.notify_waiters();
+    /// A claim is under way, until this is dropped.
+    pub(crate) fn under_way(&self) -> UnderWay<'_> {
+        self.claiming.fetch_add(1, Ordering::AcqRel);
+        UnderWay(self)
+    }
+
+    /// The right to decide on a run that is due; `None` = somebody does already. Then it is looked at again after that.
+    pub(crate) fn decides(self: &Arc<Self>, run: RunId) -> Option<Deciding> {
+        match self.lock_deciding().entry(run) {
+            Entry::Occupied(mut wanted) => {
+                wanted.insert(true);
+                None
+            }
+            Entry::Vacant(free) => {
+                free.insert(false);
+                Some(Deciding { inner: self.clone(), run })
+            }
         }
+    }
+
+    fn lock_deciding(&self) -> MutexGuard<'_, BTreeMap<RunId, bool>> {
+        self.deciding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.lock_held().is_empty()
+            && self.lock_deciding().is_empty()
+            && self.claiming.load(Ordering::Acquire) == 0
     }
 
     pub(crate) async fn all_let_go(&self) {
         loop {
             let ended = self.ended.notified();
-            if self.lock_held().is_empty() && self.claiming.load(Ordering::Acquire) == 0 {
+            if self.is_at_rest() {
                 return;
             }
             ended.await;

@@ -33,15 +33,9 @@ const TOLD_AT_ONCE: u32 = 200;
 const FRESH_MS: u64 = 5;
 
 /// Works on a run that this process owns, beside the caller, to its rest.
-pub(crate) fn hold(
-    inner: Arc<Inner>,
-    scope: TenantScope,
-    standing: Standing,
-    next: Option<Next>,
-    pass: Pass,
-) {
+pub(crate) fn hold(inner: Arc<Inner>, scope: TenantScope, standing: Standing, pass: Pass) {
     let spawn = inner.host.spawn.clone();
-    spawn.spawn(Box::pin(Hold::new(inner, scope, standing, Some(pass)).run(next)));
+    spawn.spawn(Box::pin(Hold::new(inner, scope, standing, Some(pass)).run(None)));
 }
 
 /// The same, while the caller waits.
@@ -94,7 +88,7 @@ pub(crate) enum Flow {
 }
 
 impl Hold {
-    fn new(inner: Arc<Inner>, scope: TenantScope, standing: Standing, pass: Option<Pass>) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, scope: TenantScope, standing: Standing, pass: Option<Pass>) -> Self {
         let told = Arc::new(Notify::new());
         let me = standing.head.owner.unwrap_or_else(|| inner.process());
         let looked = inner.host.now();
@@ -114,7 +108,7 @@ impl Hold {
         }
     }
 
-    async fn run(mut self, mut next: Option<Next>) {
+    pub(crate) async fn run(mut self, mut next: Option<Next>) {
         loop {
             let head = &self.standing.head;
             let mine = head.owner == Some(self.me) && head.fence == self.fence && self.inner.goes_by(self.me);
@@ -152,8 +146,11 @@ impl Hold {
         }
         let wake = self.standing.head.wake.filter(|_| self.standing.head.owner.is_none());
         let (inner, tenant, standing) = (self.inner.clone(), self.scope.tenant(), self.standing.clone());
+        let told = self.told.clone();
         drop(self);
-        inner.look_at(wake);
+        // What it was told after it had let go of the run is for whoever comes next.
+        let told = told.notified().now_or_never().map(|()| inner.host.now());
+        inner.look_at(told.or(wake));
         inner.recent.put(tenant, standing);
     }
 

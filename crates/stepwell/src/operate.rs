@@ -18,9 +18,10 @@ use crate::error::EngineError;
 use crate::ledger::{Ledger, Stopped};
 use crate::look::Next;
 use crate::registry::Workflow;
+use crate::room::Pass;
 use crate::runner;
 use crate::standing::{Along, Flying, Move, Standing};
-use crate::turn::{By, MAX_TRIES, Turnless, open_waits_of};
+use crate::turn::{By, MAX_TRIES, Turned, Turnless, open_waits_of};
 
 /// Something an operator does to a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -188,13 +189,25 @@ impl Inner {
     ) -> Result<(), Turnless> {
         let workflow = next.repin.as_ref().unwrap_or(&standing.workflow);
         let pass = if standing.head.owner.is_none() { self.pass_for(workflow) } else { None };
-        let by = By::Anyone(pass.as_ref().map(|_| self.process()));
-        let guard = pass.as_ref().map(|_| self.unless_dropped());
+        let turned = self.turn_with(scope, standing, next, pass.as_ref()).await?;
+        self.go_on(scope, turned, pass);
+        Ok(())
+    }
+
+    /// Commits what anybody may decide; with room for it, this process becomes the owner if there is more to do.
+    pub(crate) async fn turn_with(
+        &self,
+        scope: TenantScope,
+        standing: &Standing,
+        next: Move,
+        pass: Option<&Pass>,
+    ) -> Result<Turned, Turnless> {
+        let by = By::Anyone(pass.map(|_| self.process()));
+        let guard = pass.map(|_| self.unless_dropped());
         let turned = self.turn(scope, standing, next, &Flying::new(), by).await;
         guard.into_iter().for_each(UnlessDropped::done);
         self.tell_holder(standing.run());
-        self.go_on(scope, turned?, pass);
-        Ok(())
+        turned
     }
 
     async fn commanded(&self, standing: &Standing, command: &Command) -> Result<Move, EngineError> {

@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use stepwell_core::{Definition, DefinitionHash, Failure, Name, Timestamp};
 use stepwell_store::{
-    Beat, Claim, Commit, CommitId, Due, Hint, Loaded, Ownership, ProcessId, Record, RecordQuery, Status,
-    Step, Sweep, SweepWhat, TenantScope,
+    Beat, Beaten, Claim, Commit, CommitId, Due, Hint, Loaded, Ownership, ProcessId, Record, RecordQuery,
+    Status, Step, Sweep, SweepWhat, TenantScope,
 };
 
-use crate::engine::Inner;
+use crate::engine::{Deciding, Inner};
 use crate::error::EngineError;
 use crate::hold::hold;
 use crate::ledger::{Ledger, Stopped};
+use crate::look::Next;
 use crate::room::Pass;
-use crate::standing::Standing;
+use crate::standing::{Flying, Move, Standing};
+use crate::turn::Turnless;
 
 /// Runs that are taken from the store in one go.
 const TAKEN_AT_ONCE: usize = 256;
@@ -56,10 +58,11 @@ async fn beat(inner: &Inner) -> Result<(), EngineError> {
         inner.prolong(Timestamp::MIN);
     }
     let names = inner.renamed();
-    let mut dead = Vec::new();
+    let mut beaten = Beaten::default();
     for process in &names {
-        dead = inner.store.beat(Beat { process: *process, now, lease_ms }).await?;
+        beaten = inner.store.beat(Beat { process: *process, now, lease_ms }).await?;
     }
+    let Beaten { mut dead, living } = beaten;
     let until = now.plus_ms(lease_ms);
     let lease = inner.lease_until();
     let limit = if lease == Timestamp::MIN { until } else { lease.min(until) };
@@ -72,6 +75,7 @@ async fn beat(inner: &Inner) -> Result<(), EngineError> {
     inner.prolong(until);
     dead.retain(|other| !names.contains(other));
     inner.set_dead(dead);
+    inner.set_alone(living <= names.len() as u64);
     if !inner.dead().is_empty() {
         inner.look_at(Some(now));
     }
@@ -170,11 +174,13 @@ async fn round(inner: &Arc<Inner>, now: Timestamp) -> Timestamp {
         let scope = TenantScope::vouched(tenant);
         match claim(inner, scope, &dead, now).await {
             // What is due there is not for this process.
-            Ok(0) => {
+            Ok(Taken { found: 0, .. }) => {
                 if let Err(error) = learn_all(inner, scope).await {
                     tracing::warn!(%error, "the definitions of a tenant could not be read");
                 }
             }
+            // Whoever decides looks again when that is done.
+            Ok(Taken { begun: 0, .. }) => {}
             Ok(_) => next = next.min(now.plus_ms(inner.options.tick_ms)),
             Err(error) => tracing::warn!(%error, "runs could not be taken"),
         }
@@ -182,13 +188,13 @@ async fn round(inner: &Arc<Inner>, now: Timestamp) -> Timestamp {
     next
 }
 
-/// Takes runs of one tenant; gives how many.
+/// Takes runs of one tenant.
 async fn claim(
     inner: &Arc<Inner>,
     scope: TenantScope,
     dead: &[ProcessId],
     now: Timestamp,
-) -> Result<usize, EngineError> {
+) -> Result<Taken, EngineError> {
     let (limited, free): (Vec<_>, Vec<_>) =
         inner.registry.servable().into_iter().partition(|(_, name)| inner.room.limits(name));
     let all = free.iter().map(|(hash, _)| *hash).collect();
@@ -197,7 +203,9 @@ async fn claim(
     names.dedup();
     for name in names {
         let own = limited.iter().filter(|(_, other)| *other == name).map(|(hash, _)| *hash).collect();
-        taken += claim_for(inner, scope, Some(&name), own, dead, now).await?;
+        let more = claim_for(inner, scope, Some(&name), own, dead, now).await?;
+        taken.found += more.found;
+        taken.begun += more.begun;
     }
     Ok(taken)
 }
@@ -209,9 +217,9 @@ async fn claim_for(
     definitions: Vec<DefinitionHash>,
     dead: &[ProcessId],
     now: Timestamp,
-) -> Result<usize, EngineError> {
+) -> Result<Taken, EngineError> {
     if definitions.is_empty() {
-        return Ok(0);
+        return Ok(Taken::default());
     }
     let mut passes: Vec<Pass> = (0..TAKEN_AT_ONCE).map_while(|_| inner.room.enter_as(workflow)).collect();
     if passes.is_empty() {
@@ -220,48 +228,91 @@ async fn claim_for(
         passes.extend(inner.room.enter_as(workflow));
     }
     if passes.is_empty() {
-        return Ok(0);
+        return Ok(Taken::default());
     }
+    // Alone, a process need not take what is due before it decides: nobody else decides the same in vain.
+    let takes = !(inner.is_alone() && dead.is_empty());
     let claim = Claim {
-        by: inner.process(),
+        by: takes.then(|| inner.process()),
         now,
         limit: passes.len() as u32,
         definitions: Some(definitions),
         dead: dead.to_vec(),
     };
-    inner.claiming(true);
-    let claimed = inner.store.claim(scope, claim).await;
-    let taken = match claimed {
-        Ok(loaded) => Ok(hold_all(inner, scope, loaded, passes).await),
-        Err(error) => {
+    let _under_way = inner.under_way();
+    let loaded = inner.store.claim(scope, claim).await.inspect_err(|_| {
+        if takes {
             inner.in_doubt();
-            Err(error.into())
         }
-    };
-    inner.claiming(false);
-    taken
-}
-
-/// Works on what was claimed.
-async fn hold_all(
-    inner: &Arc<Inner>,
-    scope: TenantScope,
-    loaded: Vec<Loaded>,
-    mut passes: Vec<Pass>,
-) -> usize {
-    let taken = loaded.len();
-    if taken == passes.len() {
+    })?;
+    let found = loaded.len();
+    if found == passes.len() {
         // There may be more than there was room for.
         inner.room.starve();
     }
-    for loaded in loaded {
-        let Some(pass) = passes.pop() else { break };
+    let mut begun = 0;
+    for (loaded, pass) in loaded.into_iter().zip(passes) {
+        let run = loaded.head.run;
         match Standing::new(&inner.registry, loaded.clone()) {
-            Ok(standing) => hold(inner.clone(), scope, standing, None, pass.used()),
+            Ok(standing) if takes => hold(inner.clone(), scope, standing, pass.used()),
+            Ok(standing) => match inner.decides(run) {
+                Some(turn) => decide(inner.clone(), scope, standing, pass.used(), turn),
+                None => continue,
+            },
             Err(error) => unreadable(inner, scope, loaded, &error).await,
         }
+        begun += 1;
     }
-    taken
+    Ok(Taken { found, begun })
+}
+
+/// What came of looking for runs that are due.
+#[derive(Default)]
+struct Taken {
+    found: usize,
+    /// Those that were not being decided on already.
+    begun: usize,
+}
+
+/// Decides on a run that is due and that nobody owns, beside the caller. If there is something to do, the commit makes
+/// this process the owner.
+fn decide(inner: Arc<Inner>, scope: TenantScope, standing: Standing, pass: Pass, turn: Deciding) {
+    let spawn = inner.host.spawn.clone();
+    spawn.spawn(Box::pin(async move {
+        let next = match inner.look(&standing, &Flying::new(), inner.host.now()).await {
+            Next::Move(next) => *next,
+            Next::Act(_) | Next::TellChildren | Next::Rest(_) => Move::note(standing.ledger.clone()),
+        };
+        inner.beat_pulse();
+        let decided = inner.turn_with(scope, &standing, next, Some(&pass)).await;
+        drop(turn);
+        match decided {
+            Ok(turned) => {
+                if let Some((hold, next)) = inner.taken_up(scope, turned, Some(pass)) {
+                    hold.run(Some(next)).await;
+                }
+            }
+            Err(Turnless::Moved | Turnless::Fenced) => inner.look_at(Some(inner.host.now())),
+            Err(Turnless::Refused(refused)) => stop(&inner, scope, &standing, refused.to_string()).await,
+            Err(Turnless::Undecidable(error)) => stop(&inner, scope, &standing, error.to_string()).await,
+            Err(turnless) => {
+                let error = EngineError::from(turnless);
+                tracing::warn!(run = %standing.run(), %error, "a run that is due could not be moved");
+            }
+        }
+    }));
+}
+
+/// What was decided on a run cannot be written: it stands still with that as its error.
+async fn stop(inner: &Arc<Inner>, scope: TenantScope, standing: &Standing, why: String) {
+    tracing::error!(run = %standing.run(), why, "what was decided on a run cannot be written");
+    let error = Failure::new("refused", format!("the commit was refused: {why}")).finally();
+    let mut ledger = standing.ledger.clone();
+    ledger.stopped = Some(Stopped { at: inner.host.now(), error, activation: None });
+    if let Err(turnless) = inner.turn_with(scope, standing, Move::note(ledger), None).await {
+        let error = EngineError::from(turnless);
+        tracing::error!(run = %standing.run(), %error, "a run could not be put aside");
+    }
 }
 
 /// A run that cannot be read stands still with that as its error, instead of being taken again and again.

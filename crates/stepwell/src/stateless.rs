@@ -80,7 +80,7 @@ impl Inner {
         run: RunId,
     ) -> Result<Standing, EngineError> {
         let claim = stepwell_store::Claim {
-            by: self.process(),
+            by: Some(self.process()),
             now: self.host.now(),
             limit: 1,
             definitions: None,

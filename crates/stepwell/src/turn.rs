@@ -16,6 +16,7 @@ use stepwell_store::{
 
 use crate::engine::Inner;
 use crate::error::EngineError;
+use crate::hold::Hold;
 use crate::look::{Look, Next, Rest};
 use crate::post::Says;
 use crate::room::Pass;
@@ -238,7 +239,7 @@ impl Inner {
             (By::Owner, Ok(status)) => (status, head.wake, Ownership::Keep),
             (By::Owner, Err(rest)) if !flying.is_empty() => (rest.status, head.wake, Ownership::Keep),
             (By::Owner, Err(rest)) => (rest.status, rest.wake, Ownership::Release),
-            (By::Anyone(_), _) if after.snapshot.is_terminal() => {
+            (By::Anyone(_), _) if after.snapshot.is_terminal() && head.owner.is_some() => {
                 let rest = goes_on.err();
                 let status = rest.map_or(Status::Cancelled, |rest| rest.status);
                 (status, rest.map_or(Some(now), |rest| rest.wake), Ownership::Release)
@@ -288,15 +289,28 @@ impl Inner {
 
     /// Loads a run and goes on with it if this process may and can: the commit has made it the owner.
     pub(crate) fn go_on(self: &Arc<Self>, scope: TenantScope, turned: Turned, pass: Option<Pass>) {
-        let head = &turned.standing.head;
+        if let Some((hold, next)) = self.taken_up(scope, turned, pass) {
+            self.host.spawn.spawn(Box::pin(hold.run(Some(next))));
+        }
+    }
+
+    /// The same, for whoever goes on with it themselves.
+    pub(crate) fn taken_up(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        turned: Turned,
+        pass: Option<Pass>,
+    ) -> Option<(Hold, Next)> {
+        let Turned { standing, next, .. } = turned;
+        let head = &standing.head;
         let mine = head.owner.is_some_and(|owner| self.goes_by(owner));
         let mine = mine && !self.is_held_under(head.run, head.fence);
         if let (true, Some(pass)) = (mine, pass) {
-            crate::hold::hold(self.clone(), scope, turned.standing, Some(turned.next), pass);
-        } else {
-            self.look_at(turned.standing.head.wake);
-            self.recent.put(scope.tenant(), turned.standing);
+            return Some((Hold::new(self.clone(), scope, standing, Some(pass)), next));
         }
+        self.look_at(head.wake);
+        self.recent.put(scope.tenant(), standing);
+        None
     }
 }
 

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use stepwell::host::BoxFuture;
 use stepwell_core::RunId;
 use stepwell_store::{
-    Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery, Due,
-    Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
+    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
+    Due, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
     RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
@@ -148,7 +148,9 @@ impl Store for Wire {
         let (world, process) = (self.world.clone(), self.process);
         self.call(async move {
             let taken = world.memory.claim(scope, claim.clone()).await?;
-            world.claimed(process, &claim, &taken);
+            if claim.by.is_some() {
+                world.claimed(process, &claim, &taken);
+            }
             Ok(taken)
         })
         .await
@@ -164,7 +166,7 @@ impl Store for Wire {
         self.call(async move { memory.tenants(after, limit).await }).await
     }
 
-    async fn beat(&self, beat: Beat) -> Result<Vec<ProcessId>, StoreError> {
+    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
         let memory = self.world.memory.clone();
         self.call(async move { memory.beat(beat).await }).await
     }

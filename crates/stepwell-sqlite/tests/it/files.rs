@@ -117,8 +117,8 @@ async fn whoever_opens_the_file_knows_that_all_before_it_are_dead() {
     let make = make::Make::new();
     {
         let store = SqliteStore::open(&path).unwrap();
-        assert_eq!(store.beat(beat(1)).await.unwrap(), []);
-        assert_eq!(store.beat(beat(2)).await.unwrap(), [], "a second one in the same program");
+        assert_eq!(store.beat(beat(1)).await.unwrap().dead, []);
+        assert_eq!(store.beat(beat(2)).await.unwrap().dead, [], "a second one in the same program");
         for (number, owner) in [(1, 1), (2, 9)] {
             let owner = Some(make::process(owner));
             let new = NewRun { owner, wake: Some(make::at(99)), ..make::new_run(make::run(number)) };
@@ -126,14 +126,14 @@ async fn whoever_opens_the_file_knows_that_all_before_it_are_dead() {
         }
     }
     let store = SqliteStore::open(&path).unwrap();
-    let dead = store.beat(beat(3)).await.unwrap();
+    let dead = store.beat(beat(3)).await.unwrap().dead;
     assert_eq!(dead, [make::process(1), make::process(9)], "those that own something, though one never beat");
-    assert_eq!(store.beat(beat(4)).await.unwrap(), dead, "the living stay alive");
+    assert_eq!(store.beat(beat(4)).await.unwrap().dead, dead, "the living stay alive");
     let due = Due { tenant: make::ME.tenant(), at: Timestamp::MIN };
     assert_eq!(store.due(dead.clone()).await.unwrap(), [due]);
     let claim = Claim { dead, ..ask::claim(make::process(3), 0) };
     assert_eq!(ask::taken(&store, claim).await, [make::run(1), make::run(2)]);
-    assert_eq!(store.beat(beat(4)).await.unwrap(), []);
+    assert_eq!(store.beat(beat(4)).await.unwrap().dead, []);
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ pub async fn topics(store: &dyn Store, run: RunId) -> Vec<String> {
 
 /// A claim on whatever is due at this second.
 pub fn claim(by: ProcessId, seconds: i64) -> Claim {
-    Claim { by, now: at(seconds), limit: 100, definitions: None, dead: Vec::new() }
+    Claim { by: Some(by), now: at(seconds), limit: 100, definitions: None, dead: Vec::new() }
 }
 
 /// Claims runs.

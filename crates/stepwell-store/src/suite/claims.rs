@@ -19,7 +19,7 @@ fn beat(number: u128, seconds: i64) -> Beat {
 }
 
 async fn dead_at(store: &Shared, number: u128, seconds: i64) -> Vec<ProcessId> {
-    let mut dead = store.beat(beat(number, seconds)).await.unwrap();
+    let mut dead = store.beat(beat(number, seconds)).await.unwrap().dead;
     dead.sort();
     dead
 }
@@ -250,6 +250,33 @@ cases! { claims as __suite_claims;
         assert_eq!(store.claim(tenant(2), heirs).await.unwrap().len(), 1);
         assert_eq!(dead_at(store, 2, 13).await, []);
         assert_eq!(dead_at(store, 3, 999).await, [process(2)]);
+    }
+
+    /// Whoever is alone hears so.
+    async fn the_living_are_counted(store: &Shared) {
+        let living = async |number, seconds| store.beat(beat(number, seconds)).await.unwrap().living;
+        assert_eq!(living(1, 0).await, 1);
+        assert_eq!(living(2, 5).await, 2);
+        assert_eq!(living(2, 9).await, 2);
+        assert_eq!(living(2, 10).await, 1, "the lease of the first ends at this very instant");
+        assert_eq!(living(1, 11).await, 2);
+    }
+
+    /// What is only read stays as it is.
+    async fn what_is_due_can_be_read_without_taking_it(store: &Shared) {
+        let make = Make::new();
+        started(store, make.create(due_run(run(1), 5))).await;
+        started(store, make.create(due_run(run(2), 6))).await;
+        started(store, make.create(NewRun { owner: Some(process(9)), ..due_run(run(3), 0) })).await;
+        let read = Claim { by: None, ..claim(process(1), 5) };
+        for _ in 0..2 {
+            let found = store.claim(ME, read.clone()).await.unwrap();
+            assert_eq!(found, [load(store, run(1)).await]);
+        }
+        let heirs = Claim { dead: vec![process(9)], ..read.clone() };
+        assert_eq!(taken(store, heirs).await, [run(3), run(1)]);
+        assert_eq!(taken(store, claim(process(1), 5)).await, [run(1)]);
+        assert_eq!(taken(store, read).await, []);
     }
 
     async fn a_process_that_beats_again_lives(store: &Shared) {

@@ -316,13 +316,8 @@ fn ask() -> impl Strategy<Value = Ask> {
 
 fn claim() -> impl Strategy<Value = Claim> {
     let definitions = of(vec(select(vec!["orders", "other"]).prop_map(definition), 0..2));
-    (a_process(), 0_u32..4, definitions, dead()).prop_map(|(by, limit, definitions, dead)| Claim {
-        by,
-        now: at(0),
-        limit,
-        definitions,
-        dead,
-    })
+    (weighted(0.8, a_process()), 0_u32..4, definitions, dead())
+        .prop_map(|(by, limit, definitions, dead)| Claim { by, now: at(0), limit, definitions, dead })
 }
 
 fn listing() -> impl Strategy<Value = Ask> {

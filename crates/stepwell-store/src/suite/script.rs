@@ -393,7 +393,12 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
             Answer { text: said(taken), heads, ..Answer::default() }
         }
         Ask::Due(dead) => only(said(sorted(store.due(dead).await))),
-        Ask::Beat(beat) => only(said(sorted(store.beat(beat).await))),
+        Ask::Beat(beat) => {
+            let beaten = store.beat(beat).await;
+            let living = beaten.as_ref().map_or(0, |beaten| beaten.living);
+            let dead = sorted(beaten.map(|beaten| beaten.dead));
+            only(format!("{living} live, {}", said(dead)))
+        }
         Ask::Cells(query) => only(format!("{:?}", all_cells(store, scope, query).await)),
         Ask::Runs(query) => only(format!("{:?}", all_runs(store, scope, query).await)),
         Ask::Waits(query) => only(format!("{:?}", all_waits(store, scope, query).await)),

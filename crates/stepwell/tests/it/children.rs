@@ -360,6 +360,7 @@ async fn two_hundred_children_on_one_wait_are_each_told_exactly_once() {
     });
     assert!(join_all(told).await.iter().all(Result::is_ok));
     settle(&[&a, &b]).await;
+    let run = a.run(run.id());
     let ends: Vec<_> = (0..200).map(completed).collect();
     assert_eq!(soon(run.result()).await.unwrap(), json!({ "ends": ends }));
     let mut count = BTreeMap::<String, usize>::new();

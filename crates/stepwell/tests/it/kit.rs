@@ -9,10 +9,10 @@ use stepwell::core::{Entry, Name, RunId, Timestamp};
 use stepwell::engine::Builder;
 use stepwell::host::{BoxFuture, Spawn};
 use stepwell::store::{
-    AuditRow, Beat, Cell, CellQuery, Claim, Commit, CommitError, CommitId, CommitRef, Committed, Document,
-    DocumentQuery, Due, Hints, HistoryQuery, HistoryRow, Loaded, MemoryStore, Page, ProcessId, Record,
-    RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store, StoreError, Sweep, Swept,
-    TenantId, TenantScope, WaitQuery, WaitRow,
+    AuditRow, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitId, CommitRef, Committed,
+    Document, DocumentQuery, Due, Hints, HistoryQuery, HistoryRow, Loaded, MemoryStore, Page, ProcessId,
+    Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store, StoreError, Sweep,
+    Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{Engine, Host, ManualClock, Run};
@@ -219,7 +219,7 @@ impl Store for Watched {
     forward! {
         outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
         due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
-        beat(beat: Beat) -> Result<Vec<ProcessId>, StoreError>;
+        beat(beat: Beat) -> Result<Beaten, StoreError>;
         cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
         runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
         waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;

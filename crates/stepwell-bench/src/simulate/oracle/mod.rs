@@ -305,7 +305,7 @@ impl Oracle {
             }
             shadow.revision = loaded.head.revision;
             shadow.fence = fence;
-            shadow.owner = Some(claim.by);
+            shadow.owner = claim.by;
         }
         Ok(())
     }
