@@ -9,50 +9,24 @@ use stepwell_sqlite::SqliteStore;
 use stepwell_store::{Store, TenantScope};
 use tokio::runtime::Runtime;
 
-use crate::StoreKind;
 use crate::bare::{Bare, run_of, seed};
-use crate::sample::{Pairs, Slice, gather};
+use crate::sample::{Alternating, Pairs, Slice, gather};
 use crate::script::{Script, State};
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to measure.
-    #[arg(long, value_enum, default_value = "sqlite")]
-    store: StoreKind,
     /// Concurrent writers; one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "1,64,256")]
     writers: Vec<usize>,
-    /// Alternating slices of each kind; at least five, because a single pair lies by up to 40 %.
-    #[arg(long, default_value_t = 7)]
-    slices: usize,
-    /// Length of a slice in milliseconds.
-    #[arg(long, default_value_t = 1_500)]
-    slice_ms: u64,
-    /// A quick run that shows that everything works, not how fast it is.
-    #[arg(long)]
-    short: bool,
-    /// JSON lines only; without it a sentence for each measurement is written to standard error too.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    measured: Alternating,
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let StoreKind::Sqlite = options.store;
-    let (slices, slice) = if options.short {
-        (1, Duration::from_millis(150))
-    } else {
-        (options.slices.max(1), Duration::from_millis(options.slice_ms))
-    };
-    let runtime = crate::runtime()?;
-    for &writers in &options.writers {
-        let line = measure(&runtime, writers, slices, slice)?;
-        if !options.json {
-            eprintln!("{writers} writers: {} commits/s, {} of the bare loop", line["per_s"], line["ratio"]);
-        }
-        println!("{line}");
-    }
-    Ok(())
+    options.measured.each(&options.writers, measure, |writers, line| {
+        format!("{writers} writers: {} commits/s, {} of the bare loop", line["per_s"], line["ratio"])
+    })
 }
 
 fn measure(

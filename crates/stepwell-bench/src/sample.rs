@@ -5,6 +5,54 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use crate::StoreKind;
+
+/// How to measure: ours and the bare loop in alternating slices.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Alternating {
+    /// Where to measure.
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: StoreKind,
+    /// Alternating slices of each kind; at least five, because a single pair lies by up to 40 %.
+    #[arg(long, default_value_t = 7)]
+    slices: usize,
+    /// Length of a slice in milliseconds.
+    #[arg(long, default_value_t = 1_500)]
+    slice_ms: u64,
+    /// A quick run that shows that everything works, not how fast it is.
+    #[arg(long)]
+    short: bool,
+    /// JSON lines only; without it a sentence for each measurement is written to standard error too.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Alternating {
+    /// One measurement for each number of callers at a time, and a line for each.
+    pub(crate) fn each(
+        &self,
+        callers: &[usize],
+        measure: impl Fn(&Runtime, usize, usize, Duration) -> Result<Value, String>,
+        says: impl Fn(usize, &Value) -> String,
+    ) -> Result<(), String> {
+        let StoreKind::Sqlite = self.store;
+        let (slices, slice) = if self.short {
+            (1, Duration::from_millis(200))
+        } else {
+            (self.slices.max(1), Duration::from_millis(self.slice_ms))
+        };
+        let runtime = crate::runtime()?;
+        for &callers in callers {
+            let line = measure(&runtime, callers, slices, slice)?;
+            if !self.json {
+                eprintln!("{}", says(callers, &line));
+            }
+            println!("{line}");
+        }
+        Ok(())
+    }
+}
+
 /// What one slice of a measurement saw.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slice {

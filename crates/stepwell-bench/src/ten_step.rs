@@ -11,11 +11,10 @@ use stepwell::core::{Definition, Spec};
 use stepwell::{ActionError, Cx, Engine, Start};
 use tokio::runtime::Runtime;
 
-use crate::StoreKind;
 use crate::bare::Bare;
 use crate::engines;
 use crate::machine::{pages_in_use, resident_mb};
-use crate::sample::{Pairs, Slice, gather, round};
+use crate::sample::{Alternating, Pairs, Slice, gather, round};
 use crate::script::{Random, random_text};
 
 /// Durable steps of one workflow; its beginning is one commit more.
@@ -24,45 +23,17 @@ pub(crate) const STEPS: usize = 10;
 /// How to measure.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to measure.
-    #[arg(long, value_enum, default_value = "sqlite")]
-    store: StoreKind,
     /// Workflows in flight; one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "64,1")]
     in_flight: Vec<usize>,
-    /// Alternating slices of each kind.
-    #[arg(long, default_value_t = 7)]
-    slices: usize,
-    /// Length of a slice in milliseconds.
-    #[arg(long, default_value_t = 1_500)]
-    slice_ms: u64,
-    /// A quick run that shows that everything works, not how fast it is.
-    #[arg(long)]
-    short: bool,
-    /// JSON lines only.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    measured: Alternating,
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let StoreKind::Sqlite = options.store;
-    let (slices, slice) = if options.short {
-        (1, Duration::from_millis(200))
-    } else {
-        (options.slices.max(1), Duration::from_millis(options.slice_ms))
-    };
-    let runtime = crate::runtime()?;
-    for &in_flight in &options.in_flight {
-        let line = measure(&runtime, in_flight, slices, slice)?;
-        if !options.json {
-            eprintln!(
-                "{in_flight} in flight: {} steps/s, {} of the bare loop",
-                line["steps_per_s"], line["ratio"]
-            );
-        }
-        println!("{line}");
-    }
-    Ok(())
+    options.measured.each(&options.in_flight, measure, |in_flight, line| {
+        format!("{in_flight} in flight: {} steps/s, {} of the bare loop", line["steps_per_s"], line["ratio"])
+    })
 }
 
 fn measure(runtime: &Runtime, in_flight: usize, slices: usize, slice: Duration) -> Result<Value, String> {

@@ -10,6 +10,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A durable workflow engine whose state can rest anywhere.
 #[derive(Debug, Parser)]
 #[command(name = "stepwell", version)]

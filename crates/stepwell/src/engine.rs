@@ -65,7 +65,7 @@ impl Default for Options {
             max_runs_of: BTreeMap::new(),
             lease_ms: 15_000,
             poll_ms: 1_000,
-            tick_ms: 20,
+            tick_ms: 25,
             max_crashes: 5,
             signal_kept_ms: DEFAULT_SIGNAL_KEPT_MS,
             retention_ms: Some(DEFAULT_RETENTION_MS),

@@ -630,18 +630,11 @@ async fn the_signal_stays_where_it_is_until_its_action_has_done_its_work() {
 #[tokio::test]
 async fn a_signal_that_comes_while_an_action_runs_for_the_same_place_waits_for_it() {
     let gate = Gate::new();
-    let definition = Spec::new("loop")
-        .step("a")
-        .end("b")
-        .signal("GO")
-        .signal("STOP")
-        .transition(Transition::new("go", "a", "a").on_signal("GO").action("work"))
-        .on_signal("stop", "a", "STOP", "b")
-        .build()
-        .unwrap();
+    let definition = counter_that(|go| go.action("work"));
     let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action()));
     let engine = engine.await.unwrap();
-    let run = engine.start(Start::new("loop")).await.unwrap();
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
     assert_eq!(run.signal(go(1)).await.unwrap(), Signalled::Taken);
     engine.settle().await;
     assert_eq!(run.signal(go(2)).await.unwrap(), Signalled::Kept);
@@ -747,18 +740,11 @@ async fn what_came_first_of_a_signal_and_a_timer_is_dealt_with_first() {
 #[tokio::test]
 async fn of_signals_that_come_at_once_none_is_lost() {
     let script = Script::good();
-    let definition = Spec::new("loop")
-        .step("a")
-        .end("b")
-        .signal("GO")
-        .signal("STOP")
-        .transition(Transition::new("go", "a", "a").on_signal("GO").action("work"))
-        .on_signal("stop", "a", "STOP", "b")
-        .build()
-        .unwrap();
+    let definition = counter_that(|go| go.action("work"));
     let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
     let engine = engine.await.unwrap();
-    let run = engine.start(Start::new("loop")).await.unwrap();
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
     let sends: Vec<_> = (0..20)
         .map(|number| {
             let run = run.clone();
@@ -778,25 +764,11 @@ async fn of_signals_that_come_at_once_none_is_lost() {
 /// Two tries of the first signal's action, and a second signal in the pause between them.
 async fn second_in_the_pause(first_is_kept: bool) -> Vec<Value> {
     let script = Script::failing(1);
-    let definition = Spec::new("loop")
-        .step("before")
-        .step("a")
-        .end("b")
-        .signal("OPEN")
-        .signal("GO")
-        .signal("STOP")
-        .on_signal("open", "before", "OPEN", "a")
-        .transition(Transition::new("go", "a", "a").on_signal("GO").action("work").retry(Retry {
-            attempts: 3,
-            delay_ms: 10_000,
-            ..Retry::default()
-        }))
-        .on_signal("stop", "a", "STOP", "b")
-        .build()
-        .unwrap();
+    let retry = Retry { attempts: 3, delay_ms: 10_000, ..Retry::default() };
+    let definition = counter_that(|go| go.action("work").retry(retry));
     let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
     let engine = engine.await.unwrap();
-    let run = engine.start(Start::new("loop")).await.unwrap();
+    let run = engine.start(Start::new("counter")).await.unwrap();
     if first_is_kept {
         run.signal(go(1)).await.unwrap();
     }
