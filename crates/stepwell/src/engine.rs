@@ -428,12 +428,12 @@ impl Drop for UnlessDropped<'_> {
     }
 }
 
-/// A claim that is under way.
+/// A claim or a commit that is under way.
 pub(crate) struct UnderWay<'a>(&'a Inner);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.claiming.fetch_sub(1, Ordering::AcqRel);
+        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
         self.0.ended.notify_waiters();
     }
 }
@@ -489,8 +489,8 @@ pub(crate) struct Inner {
     /// There may be work.
     pub(crate) wake: Notify,
     ended: Notify,
-    /// Claims whose answer is under way.
-    claiming: AtomicU64,
+    /// Claims and commits that may make this process the owner of a run, and whose answer is under way.
+    under_way: AtomicU64,
     /// The engine is over: whoever sleeps for it need not.
     over: Notify,
     /// Counts what happens, so that a test can see that nothing does.
@@ -522,7 +522,7 @@ impl Inner {
             is_stateless: false,
             wake: Notify::new(),
             ended: Notify::new(),
-            claiming: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
             over: Notify::new(),
             pulse: AtomicU64::new(0),
             store,
@@ -671,9 +671,9 @@ impl Inner {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A claim is under way, until this is dropped.
+    /// Something is under way that may make this process the owner of a run, until this is dropped.
     pub(crate) fn under_way(&self) -> UnderWay<'_> {
-        self.claiming.fetch_add(1, Ordering::AcqRel);
+        self.under_way.fetch_add(1, Ordering::AcqRel);
         UnderWay(self)
     }
 
@@ -698,7 +698,7 @@ impl Inner {
     fn is_at_rest(&self) -> bool {
         self.lock_held().is_empty()
             && self.lock_deciding().is_empty()
-            && self.claiming.load(Ordering::Acquire) == 0
+            && self.under_way.load(Ordering::Acquire) == 0
     }
 
     pub(crate) async fn all_let_go(&self) {

@@ -15,7 +15,7 @@ use stepwell_store::{
 
 use crate::engine::{Engine, Inner, Run, UnlessDropped};
 use crate::error::EngineError;
-use crate::ledger::{Ledger, Stopped};
+use crate::ledger::{Ledger, Stopped, Tries};
 use crate::look::Next;
 use crate::registry::Workflow;
 use crate::room::Pass;
@@ -189,6 +189,7 @@ impl Inner {
     ) -> Result<(), Turnless> {
         let workflow = next.repin.as_ref().unwrap_or(&standing.workflow);
         let pass = if standing.head.owner.is_none() { self.pass_for(workflow) } else { None };
+        let _under_way = self.under_way();
         let turned = self.turn_with(scope, standing, next, pass.as_ref()).await?;
         self.go_on(scope, turned, pass);
         Ok(())
@@ -427,16 +428,19 @@ impl Inner {
 /// Runs what has failed again at once; `None` = nothing has.
 fn retry(mut ledger: Ledger, now: stepwell_core::Timestamp) -> Option<Move> {
     let stopped = ledger.stopped.take();
-    let waiting = ledger.tries.iter().any(|tries| tries.next.is_some() && tries.failed > 0);
-    if stopped.is_none() && !waiting {
+    // What is due already may be running.
+    let rests = |tries: &Tries| tries.failed > 0 && tries.next.is_none_or(|next| next > now);
+    if stopped.is_none() && !ledger.tries.iter().any(rests) {
         return None;
     }
-    for tries in ledger.tries.iter_mut().filter(|tries| tries.failed > 0) {
+    for tries in ledger.tries.iter_mut().filter(|tries| rests(tries)) {
+        if tries.next.is_none() {
+            ledger.deaths.remove(&tries.activation);
+        }
         tries.next = Some(now);
         tries.by_hand = true;
         tries.retries = 0;
     }
-    ledger.deaths.clear();
     Some(Move::note(ledger))
 }
 

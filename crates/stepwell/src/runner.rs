@@ -285,13 +285,11 @@ fn decide(inner: Arc<Inner>, scope: TenantScope, standing: Standing, pass: Pass,
         };
         inner.beat_pulse();
         let decided = inner.turn_with(scope, &standing, next, Some(&pass)).await;
+        let decided = decided.map(|turned| inner.taken_up(scope, turned, Some(pass)));
         drop(turn);
         match decided {
-            Ok(turned) => {
-                if let Some((hold, next)) = inner.taken_up(scope, turned, Some(pass)) {
-                    hold.run(Some(next)).await;
-                }
-            }
+            Ok(Some((hold, next))) => hold.run(Some(next)).await,
+            Ok(None) => {}
             Err(Turnless::Moved | Turnless::Fenced) => inner.look_at(Some(inner.host.now())),
             Err(Turnless::Refused(refused)) => stop(&inner, scope, &standing, refused.to_string()).await,
             Err(Turnless::Undecidable(error)) => stop(&inner, scope, &standing, error.to_string()).await,

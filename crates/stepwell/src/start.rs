@@ -266,7 +266,7 @@ impl Inner {
         along.create.push(new);
         let handle = Run::new(self.clone(), scope, run, true);
         let commit = self.commit_of(scope, along, self.host.now());
-        let guard = self.unless_dropped();
+        let (guard, _under_way) = (self.unless_dropped(), self.under_way());
         let started = self.begun(scope, commit, (standing, next, pass), owned, handle).await;
         guard.done();
         started
