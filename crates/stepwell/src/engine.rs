@@ -464,6 +464,8 @@ pub(crate) struct Inner {
     pub(crate) slots: Slots,
     pub(crate) recent: Recent,
     names: Mutex<Names>,
+    /// A heartbeat is under way.
+    pub(crate) beating: tokio::sync::Mutex<()>,
     /// A commit or claim that may have made this process the owner of a run had no answer.
     doubt: AtomicBool,
     /// Runs this process works on, and how to tell whoever does that somebody else has moved them.
@@ -506,6 +508,7 @@ impl Inner {
                 retired: Vec::new(),
                 given_up: Vec::new(),
             }),
+            beating: tokio::sync::Mutex::default(),
             doubt: AtomicBool::new(false),
             held: Mutex::default(),
             slots: Slots::default(),

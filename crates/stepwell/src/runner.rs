@@ -50,6 +50,8 @@ pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
 /// Says that this process lives. An answer that comes after the lease has run out is no use: others may have called it
 /// dead meanwhile. It is another process from then on, and what it worked on belongs to whoever takes it.
 async fn beat(inner: &Inner) -> Result<(), EngineError> {
+    // One after the other: the answer to an older one must not vouch for a name that was taken since.
+    let _alone = inner.beating.lock().await;
     let (now, lease_ms) = (inner.host.now(), inner.options.lease_ms);
     let lease = inner.lease_until();
     if lease != Timestamp::MIN && now >= lease {
