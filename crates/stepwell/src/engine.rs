@@ -464,8 +464,9 @@ pub(crate) struct Inner {
     pub(crate) slots: Slots,
     pub(crate) recent: Recent,
     names: Mutex<Names>,
-    /// A heartbeat is under way.
-    pub(crate) beating: tokio::sync::Mutex<()>,
+    /// Held while a heartbeat is under way: until when this process counts as living, under any of its names, by the one
+    /// before.
+    pub(crate) beating: tokio::sync::Mutex<Timestamp>,
     /// A commit or claim that may have made this process the owner of a run had no answer.
     doubt: AtomicBool,
     /// Runs this process works on, and how to tell whoever does that somebody else has moved them.
@@ -508,7 +509,7 @@ impl Inner {
                 retired: Vec::new(),
                 given_up: Vec::new(),
             }),
-            beating: tokio::sync::Mutex::default(),
+            beating: tokio::sync::Mutex::new(Timestamp::MIN),
             doubt: AtomicBool::new(false),
             held: Mutex::default(),
             slots: Slots::default(),
@@ -564,6 +565,8 @@ impl Inner {
         let retired = std::mem::take(&mut names.retired);
         names.given_up.extend(retired.into_iter().chain([old]));
         drop(names);
+        // Nothing is owned under a name that nobody has heard of.
+        self.prolong(Timestamp::MIN);
         self.tell_all_holders();
     }
 

@@ -51,13 +51,12 @@ pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
 /// dead meanwhile. It is another process from then on, and what it worked on belongs to whoever takes it.
 async fn beat(inner: &Inner) -> Result<(), EngineError> {
     // One after the other: the answer to an older one must not vouch for a name that was taken since.
-    let _alone = inner.beating.lock().await;
+    let mut known = inner.beating.lock().await;
     let (now, lease_ms) = (inner.host.now(), inner.options.lease_ms);
-    let lease = inner.lease_until();
-    if lease != Timestamp::MIN && now >= lease {
+    if *known != Timestamp::MIN && now >= *known {
         tracing::warn!("this process was silent for longer than its lease; it gives up what it worked on");
         inner.reborn();
-        inner.prolong(Timestamp::MIN);
+        *known = Timestamp::MIN;
     }
     let names = inner.renamed();
     let mut beaten = Beaten::default();
@@ -66,14 +65,14 @@ async fn beat(inner: &Inner) -> Result<(), EngineError> {
     }
     let Beaten { mut dead, living } = beaten;
     let until = now.plus_ms(lease_ms);
-    let lease = inner.lease_until();
-    let limit = if lease == Timestamp::MIN { until } else { lease.min(until) };
+    let limit = if *known == Timestamp::MIN { until } else { until.min(*known) };
     if inner.host.now() >= limit {
         tracing::warn!("a heartbeat took longer than the lease; this process gives up what it worked on");
         inner.reborn();
-        inner.prolong(Timestamp::MIN);
+        *known = Timestamp::MIN;
         return Ok(());
     }
+    *known = until;
     inner.prolong(until);
     dead.retain(|other| !names.contains(other));
     inner.set_dead(dead);
