@@ -345,11 +345,24 @@ impl Inner {
     ) -> Result<(), EngineError> {
         let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
         let standing = Standing::new(&self.registry, loaded)?;
+        self.published(scope, &standing);
+        if standing.head.revision != BEGUN {
+            // Somebody has moved it since. Whether this process works on it, has let go of it, or owns it without
+            // knowing, is settled under another name.
+            if standing.head.owner.is_some_and(|owner| self.goes_by(owner)) {
+                self.in_doubt();
+            }
+            self.look_at(standing.head.wake);
+            return Ok(());
+        }
         let next = self.look(&standing, &Flying::new(), self.host.now()).await;
         self.go_on(scope, Turned { standing, next, at: self.host.now() }, pass);
         Ok(())
     }
 }
+
+/// The revision of a run that nobody has moved yet.
+const BEGUN: u64 = 1;
 
 /// The run that the record of a start's key names.
 pub(crate) fn run_of(answer: Option<&Bytes>) -> Result<RunId, EngineError> {

@@ -90,7 +90,13 @@ async fn commit_way(
     let reference = commit.reference();
     let unknown = || CommitError::Unknown { reference, why: "the answer was lost (simulated)".to_owned() };
     world.sleep(trip.there_us).await;
-    let answer = match trip.fate {
+    // Nobody dies any more when it is quiet, whatever was to come.
+    let is_quiet = world.scene().quiet_since.is_some();
+    let fate = match trip.fate {
+        Fate::DeathBefore | Fate::DeathAfter if is_quiet => Fate::Done,
+        fate => fate,
+    };
+    let answer = match fate {
         Fate::Missed => Err(missed().into()),
         Fate::MissedUnanswered => {
             world.sleep(trip.back_us).await;
@@ -103,7 +109,7 @@ async fn commit_way(
         }
         Fate::Done | Fate::Unanswered | Fate::DeathAfter => world.apply(process, issued, scope, commit),
     };
-    if trip.fate == Fate::DeathAfter {
+    if fate == Fate::DeathAfter {
         world.kill(process, "right after a commit");
         return pending().await;
     }
