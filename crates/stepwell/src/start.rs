@@ -262,12 +262,12 @@ impl Inner {
             along.keys.extend(signal.key(run, &payload, Signalled::Kept));
         }
         along.keys.extend(wanted.key_for(run));
-        let owned = new.owner.is_some();
+        let owner = new.owner;
         along.create.push(new);
         let handle = Run::new(self.clone(), scope, run, true);
         let commit = self.commit_of(scope, along, self.host.now());
         let (guard, _under_way) = (self.unless_dropped(), self.under_way());
-        let started = self.begun(scope, commit, (standing, next, pass), owned, handle).await;
+        let started = self.begun(scope, commit, (standing, next, pass), owner, handle).await;
         guard.done();
         started
     }
@@ -278,18 +278,19 @@ impl Inner {
         scope: TenantScope,
         commit: Commit,
         (mut standing, next, pass): (Standing, Next, Option<Pass>),
-        owned: bool,
+        owner: Option<ProcessId>,
         handle: Run,
     ) -> Result<Started, EngineError> {
         let run = standing.run();
         match self.apply(scope, commit).await {
             Ok(committed) => {
                 let head = committed.and_then(|committed| committed.created.into_iter().next());
-                match (head, owned) {
+                match (head, owner.is_some()) {
                     (Some(head), true) => {
                         standing.head = head;
                         self.published(scope, &standing);
-                        self.go_on(scope, Turned { standing, next, at: self.host.now() }, pass);
+                        let at = self.host.now();
+                        self.go_on(scope, Turned { standing, next, at, is_ours: true }, pass);
                     }
                     (Some(head), false) => {
                         standing.head = head;
@@ -299,7 +300,7 @@ impl Inner {
                     }
                     // The answer was lost: whoever owns the run by now finds it as an orphan's or by its time.
                     (None, _) => {
-                        if let Err(error) = self.adopt(scope, run, pass).await {
+                        if let Err(error) = self.adopt(scope, run, owner, pass).await {
                             tracing::warn!(%run, %error, "a run was begun whose answer was lost");
                             self.in_doubt();
                         }
@@ -341,27 +342,22 @@ impl Inner {
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,
+        owner: Option<ProcessId>,
         pass: Option<Pass>,
     ) -> Result<(), EngineError> {
         let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
         let standing = Standing::new(&self.registry, loaded)?;
         self.published(scope, &standing);
-        if standing.head.revision != BEGUN {
-            // Somebody has moved it since. Whether this process works on it, has let go of it, or owns it without
-            // knowing, is settled under another name.
-            if standing.head.owner.is_some_and(|owner| self.goes_by(owner)) {
-                self.in_doubt();
-            }
-            self.look_at(standing.head.wake);
-            return Ok(());
-        }
-        let next = self.look(&standing, &Flying::new(), self.host.now()).await;
-        self.go_on(scope, Turned { standing, next, at: self.host.now() }, pass);
+        let at = self.host.now();
+        let next = self.look(&standing, &Flying::new(), at).await;
+        // As it is read it may belong to this process by another commit than the one that began it.
+        let is_ours = owner.is_some() && standing.head.owner == owner && standing.head.fence == BEGUN;
+        self.go_on(scope, Turned { standing, next, at, is_ours }, pass);
         Ok(())
     }
 }
 
-/// The revision of a run that nobody has moved yet.
+/// The fence of a run's first owner.
 const BEGUN: u64 = 1;
 
 /// The run that the record of a start's key names.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use stepwell_core::graph::open_waits;
 use stepwell_core::snapshot::{ChildEnd, Finished};
 use stepwell_core::{DecideError, Definition, DefinitionHash, Snapshot, Timestamp};
+use stepwell_store::plan::ownership;
 use stepwell_store::{
     Commit, CommitError, CommitId, Committed, NextState, OpenWait, Ownership, ProcessId, Refused, Status,
     Step, StoreError, TenantScope,
@@ -45,6 +46,8 @@ pub(crate) struct Turned {
     pub(crate) next: Next,
     /// When that was looked for.
     pub(crate) at: Timestamp,
+    /// If this process owns the run, it does by this turn, and nobody else in it knows.
+    pub(crate) is_ours: bool,
 }
 
 /// Why a turn came to nothing.
@@ -105,7 +108,7 @@ impl Inner {
         let (open, close) = waits(standing, &after);
         let started = along.create.iter().filter_map(|new| new.wake).min();
         let mut commit = self.commit_of(scope, along, now);
-        commit.step = Some(Step {
+        let step = Step {
             head: standing.head.clone(),
             fence: match by {
                 By::Owner => Some(standing.head.fence),
@@ -121,15 +124,19 @@ impl Inner {
             take: takes,
             open,
             close,
-        });
+        };
+        let owned = ownership(&step);
+        commit.step = Some(step);
         let committed = self.apply(scope, commit).await?;
         self.look_at(started);
-        let Some(mut committed) = committed else { return self.applied_unseen(scope, &after, &flying).await };
+        let Some(mut committed) = committed else {
+            return self.applied_unseen(scope, &after, &flying, owned).await;
+        };
         if let Some(head) = committed.head.take() {
             after.head = head;
         }
         self.published(scope, &after);
-        Ok(Turned { standing: after, next, at: now })
+        Ok(Turned { standing: after, next, at: now, is_ours: true })
     }
 
     /// What comes after the moves of a draft. Moves that follow by themselves go into the same commit: nothing happens
@@ -202,6 +209,7 @@ impl Inner {
         scope: TenantScope,
         after: &Standing,
         flying: &Flying,
+        owned: (Option<ProcessId>, u64),
     ) -> Result<Turned, Turnless> {
         let loaded = self.store.load(scope, after.run()).await.map_err(|error| {
             self.in_doubt();
@@ -212,7 +220,8 @@ impl Inner {
         self.published(scope, &standing);
         let at = self.host.now();
         let next = self.look(&standing, flying, at).await;
-        Ok(Turned { standing, next, at })
+        let is_ours = (standing.head.owner, standing.head.fence) == owned;
+        Ok(Turned { standing, next, at, is_ours })
     }
 
     /// How the run is doing after the commit, when it is looked at, and who works on it.
@@ -301,9 +310,9 @@ impl Inner {
         turned: Turned,
         pass: Option<Pass>,
     ) -> Option<(Hold, Next)> {
-        let Turned { standing, next, .. } = turned;
+        let Turned { standing, next, is_ours, .. } = turned;
         let head = &standing.head;
-        let mine = head.owner.is_some_and(|owner| self.goes_by(owner));
+        let mine = is_ours && head.owner.is_some_and(|owner| self.goes_by(owner));
         let mine = mine && !self.is_held_under(head.run, head.fence);
         if let (true, Some(pass)) = (mine, pass) {
             return Some((Hold::new(self.clone(), scope, standing, Some(pass)), next));
