@@ -9,7 +9,8 @@ use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::delta::Stored;
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{
-    self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, is_told, new_row, ownership, refuse_step,
+    self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, is_told, is_unfenced, new_row, ownership,
+    refuse_step,
 };
 use stepwell_store::{
     AuditRow, Cell, CellKey, Commit, CommitId, Committed, Document, Head, Hint, NewRun, OpenWait, Refused,
@@ -137,7 +138,7 @@ fn plain_step(
         None => woken(session.connection, tenant, *at, step)?,
         Some(_) => step.wake,
     };
-    if is_told(moved.head.owner, wake, *at, step.fence.is_none()) {
+    if is_told(moved.head.owner, wake, *at, is_unfenced(step)) {
         hints.push(Hint::Run(tenant, run));
     }
     Ok(Ok(Committed { head: Some(moved.head.clone()), ..nothing() }))

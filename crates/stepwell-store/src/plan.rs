@@ -121,7 +121,7 @@ pub struct Plan {
     pub definitions: Vec<StoredDefinition>,
     /// Audit rows to insert.
     pub audit: Vec<AuditRow>,
-    /// The run that a step moved without naming a fence: if it has an owner, somebody else did.
+    /// The run that somebody has moved who is not its owner, if it has one.
     pub unfenced: Option<RunId>,
     /// The answer.
     pub committed: Committed,
@@ -139,6 +139,12 @@ impl Plan {
         let runs = runs.map(|row| Hint::Run(tenant, row.run));
         runs.chain(self.cells.iter().map(|cell| Hint::Cell(tenant, cell.key.clone()))).collect()
     }
+}
+
+/// Whether a step may be news to the run's owner: no fence is named, and it was not the step that made them the owner.
+pub fn is_unfenced(step: &Step) -> bool {
+    let is_first = step.head.owner.is_none() && matches!(step.owner, Ownership::Take(_));
+    step.fence.is_none() && !is_first
 }
 
 /// Whether a run whose row was written gives a hint. Nobody owns it: if it is due, anyone may take it. Somebody does:
@@ -297,7 +303,7 @@ impl<'a, R: Rows> Planner<'a, R> {
             keys: Vec::new(),
             definitions,
             audit,
-            unfenced: step.as_ref().filter(|step| step.fence.is_none()).map(|step| step.head.run),
+            unfenced: step.as_ref().filter(|step| is_unfenced(step)).map(|step| step.head.run),
             committed: Committed { head: None, created: Vec::new(), results: Vec::new(), sent: Vec::new() },
         };
         let results = self.operate(&cells)?;
