@@ -154,7 +154,7 @@ impl Drop for SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
-        commit.check_size(&self.limits)?;
+        commit.check(&self.limits)?;
         let reference = commit.reference();
         let (reply, answer) = oneshot::channel();
         let prepared = Prepared::new(commit, &self.limits);

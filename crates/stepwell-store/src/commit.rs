@@ -1,7 +1,7 @@
 //! The only write: everything a decision changes, as one value that a store applies whole or not at all.
 //!
 //! A store takes a [`Commit`] apart without `..`, so that a field added here does not compile until every backend
-//! writes it. What is checked, and in which order, is part of the contract: size, keys, the run, its inbox, new runs,
+//! writes it. What is checked, and in which order, is part of the contract: text, size, keys, the run, its inbox, new runs,
 //! cells, fills, documents, messages. The first thing that cannot be done refuses the whole commit.
 
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use stepwell_core::{DefinitionHash, LimitExceeded, Limits, Name, RunId, Timestam
 use uuid::Uuid;
 
 use crate::cell::{CellError, CellKey, CellWrite, OpResult};
-use crate::document::{DocumentError, DocumentWrite};
+use crate::document::{DocumentError, DocumentOp, DocumentWrite};
 use crate::run::{Head, OpenWait, Parent, ProcessId, Status};
 use crate::store::StoreError;
 
@@ -294,6 +294,14 @@ pub enum Refused {
     /// It is larger than a commit may be.
     #[error(transparent)]
     TooLarge(#[from] LimitExceeded),
+    /// A text has a NUL character in it.
+    #[error("the {what} {text:?} has a NUL character in it, which not every database keeps")]
+    Nul {
+        /// What the text is for.
+        what: &'static str,
+        /// The text.
+        text: String,
+    },
     /// The same request was committed before under this key; this was the answer.
     #[error("`{operation}` with key `{key}` has been done before")]
     Done {
@@ -485,8 +493,61 @@ impl Commit {
             && self.record().is_none()
     }
 
-    /// Refuses what is larger than a commit may be; no backend is asked for that.
-    pub fn check_size(&self, limits: &Limits) -> Result<(), Refused> {
+    /// Refuses what is larger than a commit may be, and text that not every database keeps; no backend is asked for that.
+    pub fn check(&self, limits: &Limits) -> Result<(), Refused> {
+        self.check_text()?;
+        self.check_size(limits)
+    }
+
+    fn check_text(&self) -> Result<(), Refused> {
+        let mut found = None;
+        self.each_text(|what, text| {
+            if text.contains('\0') {
+                found.get_or_insert_with(|| Refused::Nul { what, text: text.to_owned() });
+            }
+        });
+        found.map_or(Ok(()), Err)
+    }
+
+    /// Everything in it that is kept as text.
+    fn each_text(&self, mut see: impl FnMut(&'static str, &str)) {
+        let state = |next: &NextState, see: &mut dyn FnMut(&'static str, &str)| {
+            next.places.iter().for_each(|place| see("place", place.as_str()));
+        };
+        for step in &self.step {
+            step.next.iter().for_each(|next| state(next, &mut see));
+            step.open.iter().for_each(|wait| see("place", wait.place.as_str()));
+        }
+        for new in &self.create {
+            see("workflow", new.workflow.as_str());
+            state(&new.first, &mut see);
+            new.open.iter().for_each(|wait| see("place", wait.place.as_str()));
+        }
+        self.send.iter().for_each(|send| see("topic", &send.message.topic));
+        for cell in &self.cells {
+            see("owner", &cell.key.owner);
+            see("key", &cell.key.key);
+        }
+        for document in &self.documents {
+            see("key", &document.key);
+            if let DocumentOp::Put { kind, tags, .. } = &document.op {
+                see("type", kind.as_str());
+                tags.iter().for_each(|tag| see("tag", tag));
+            }
+        }
+        for key in &self.keys {
+            see("operation", &key.operation);
+            see("key", &key.key);
+        }
+        self.definitions.iter().for_each(|definition| see("workflow", definition.workflow.as_str()));
+        for row in &self.audit {
+            see("operation", &row.operation);
+            see("subject", &row.subject);
+            row.actor.iter().for_each(|actor| see("actor", actor));
+        }
+    }
+
+    fn check_size(&self, limits: &Limits) -> Result<(), Refused> {
         let waits = |open: &[OpenWait]| open.iter().map(|wait| wait.detail.len()).sum::<usize>();
         let state = |next: &NextState| next.state.len() + next.entry.len();
         let tries = |attempt: &Option<Bytes>| attempt.as_ref().map_or(0, Bytes::len);

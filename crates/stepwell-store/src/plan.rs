@@ -278,7 +278,7 @@ impl<'a, R: Rows> Planner<'a, R> {
     }
 
     fn run(mut self, commit: Commit) -> Result<Plan, Failed<R::Error>> {
-        commit.check_size(self.limits)?;
+        commit.check(self.limits)?;
         let record = commit.record();
         let Commit { id, at, step, create, send, cells, fills, documents, keys, definitions, audit } = commit;
         let keys: Vec<_> = keys.into_iter().chain(record).collect();

@@ -24,7 +24,7 @@ use crate::store::{CellQuery, HistoryQuery, Record, RecordQuery, RunQuery, Store
 const RAW: &[u8] = b"\0\x01\xFF\xFE\xC3(\0\x80'\"\\\n\r\x1A";
 /// Names from everywhere.
 const NAMES: [&str; 7] =
-    ["übung", "注文", "🚀 go", "a'b\"c", "{\"not\":\"json\"}", "tab\tand\nline", "nul\0and\\"];
+    ["übung", "注文", "🚀 go", "a'b\"c", "{\"not\":\"json\"}", "tab\tand\nline", "back\\slash"];
 
 fn shows(run: stepwell_core::RunId, key: &str, kind: &str, body: &Bytes, tag: &str) -> DocumentWrite {
     let tags = vec!["first".to_owned(), tag.to_owned()];
@@ -44,6 +44,47 @@ fn state_of(bytes: usize) -> NextState {
 }
 
 cases! { odd as __suite_odd;
+    /// Not every database keeps a NUL character in a text, so none does.
+    async fn a_text_with_a_nul_character_is_refused(store: &Shared) {
+        let make = Make::new();
+        let head = started(store, make.create(new_run(run(1)))).await;
+        let nul = "a\0b".to_owned();
+        let in_place = NextState { places: vec![nul.as_str().into()], ..next("on") };
+        let in_wait = OpenWait { place: nul.as_str().into(), ..wait(1) };
+        let own = CellKey { space: Space::Kv, owner: nul.clone(), key: "k".to_owned() };
+        let commits = [
+            make.step(Step { next: vec![in_place.clone()], ..step(&head, "") }),
+            make.step(Step { open: vec![in_wait.clone()], ..step(&head, "on") }),
+            make.create(NewRun { workflow: nul.as_str().into(), ..new_run(run(2)) }),
+            make.create(NewRun { first: in_place, ..new_run(run(2)) }),
+            make.create(NewRun { open: vec![in_wait], ..new_run(run(2)) }),
+            Commit { send: vec![to(run(1), &nul)], ..make.commit_at(at(1)) },
+            make.write([set(&nul, 1)]),
+            make.write([CellWrite { key: own, ..set("k", 1) }]),
+            Commit { documents: vec![put(run(1), &nul, "x")], ..make.step(step(&head, "on")) },
+            Commit {
+                documents: vec![shows(run(1), "k", &nul, &bytes("{}"), "tag")],
+                ..make.step(step(&head, "on"))
+            },
+            Commit {
+                documents: vec![shows(run(1), "k", "note", &bytes("{}"), &nul)],
+                ..make.step(step(&head, "on"))
+            },
+            Commit { keys: vec![key(&nul, 1)], ..make.commit_at(at(1)) },
+            Commit {
+                keys: vec![KeyWrite { operation: nul.clone(), ..key("k", 1) }],
+                ..make.commit_at(at(1))
+            },
+            Commit { definitions: vec![stored(&nul)], ..make.commit_at(at(1)) },
+            Commit { audit: vec![audit(&nul)], ..make.commit_at(at(1)) },
+        ];
+        for commit in commits {
+            let refused = refuse(store, commit.clone()).await;
+            assert!(matches!(&refused, Refused::Nul { text, .. } if *text == nul), "{refused} for {commit:?}");
+        }
+        assert_eq!(load(store, run(1)).await.head, head);
+    }
+
     /// What the engine wrote is bytes to a store: it comes back as it was, text or not.
     async fn raw_bytes_read_back_as_they_were(store: &Shared) {
         let make = Make::new();
