@@ -514,7 +514,7 @@ impl Commit {
         let state = |next: &NextState, see: &mut dyn FnMut(&'static str, &str)| {
             next.places.iter().for_each(|place| see("place", place.as_str()));
         };
-        for step in &self.step {
+        if let Some(step) = &self.step {
             step.next.iter().for_each(|next| state(next, &mut see));
             step.open.iter().for_each(|wait| see("place", wait.place.as_str()));
         }
