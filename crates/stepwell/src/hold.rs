@@ -246,13 +246,12 @@ impl Hold {
 
     /// What to do when a turn came to nothing.
     pub(crate) async fn come_to_nothing(&mut self, turnless: Turnless) -> Flow {
+        if let Some(failure) = turnless.failure() {
+            return self.stop(failure).await;
+        }
         match turnless {
-            Turnless::Moved => self.reload().await,
             Turnless::Fenced => Flow::End,
-            Turnless::Refused(refused) => {
-                self.stop(Failure::new("refused", format!("the commit was refused: {refused}"))).await
-            }
-            Turnless::Undecidable(error) => self.stop(Failure::new("undecidable", error.to_string())).await,
+            Turnless::Moved | Turnless::Refused(_) | Turnless::Undecidable(_) => self.reload().await,
             Turnless::Store(StoreError::Unavailable(_) | StoreError::Full(_)) => {
                 self.pause().await;
                 self.reload().await
@@ -280,8 +279,7 @@ impl Hold {
     async fn stop(&mut self, error: Failure) -> Flow {
         let mut ledger = self.standing.ledger.clone();
         tracing::error!(run = %self.standing.run(), %error, "what was decided on a run cannot be written");
-        ledger.stopped =
-            Some(Stopped { at: self.inner.host.now(), error: error.finally(), activation: None });
+        ledger.stopped = Some(Stopped { at: self.inner.host.now(), error, activation: None });
         let (note, flying) = (Move::note(ledger), self.flying());
         match self.inner.turn(self.scope, &self.standing, note, &flying, By::Owner).await {
             Ok(turned) => self.turned(turned),

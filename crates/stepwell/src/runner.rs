@@ -292,20 +292,20 @@ fn decide(inner: Arc<Inner>, scope: TenantScope, standing: Standing, pass: Pass,
             Ok(Some((hold, next))) => hold.run(Some(next)).await,
             Ok(None) => {}
             Err(Turnless::Moved | Turnless::Fenced) => inner.look_at(Some(inner.host.now())),
-            Err(Turnless::Refused(refused)) => stop(&inner, scope, &standing, refused.to_string()).await,
-            Err(Turnless::Undecidable(error)) => stop(&inner, scope, &standing, error.to_string()).await,
-            Err(turnless) => {
-                let error = EngineError::from(turnless);
-                tracing::warn!(run = %standing.run(), %error, "a run that is due could not be moved");
-            }
+            Err(turnless) => match turnless.failure() {
+                Some(failure) => stop(&inner, scope, &standing, failure).await,
+                None => {
+                    let error = EngineError::from(turnless);
+                    tracing::warn!(run = %standing.run(), %error, "a run that is due could not be moved");
+                }
+            },
         }
     }));
 }
 
 /// What was decided on a run cannot be written: it stands still with that as its error.
-async fn stop(inner: &Arc<Inner>, scope: TenantScope, standing: &Standing, why: String) {
-    tracing::error!(run = %standing.run(), why, "what was decided on a run cannot be written");
-    let error = Failure::new("refused", format!("the commit was refused: {why}")).finally();
+async fn stop(inner: &Arc<Inner>, scope: TenantScope, standing: &Standing, error: Failure) {
+    tracing::error!(run = %standing.run(), %error, "what was decided on a run cannot be written");
     let mut ledger = standing.ledger.clone();
     ledger.stopped = Some(Stopped { at: inner.host.now(), error, activation: None });
     if let Err(turnless) = inner.turn_with(scope, standing, Move::note(ledger), None).await {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stepwell_core::graph::open_waits;
 use stepwell_core::snapshot::{ChildEnd, Finished};
-use stepwell_core::{DecideError, Definition, DefinitionHash, Snapshot, Timestamp};
+use stepwell_core::{DecideError, Definition, DefinitionHash, Failure, Snapshot, Timestamp};
 use stepwell_store::plan::ownership;
 use stepwell_store::{
     Commit, CommitError, CommitId, Committed, NextState, OpenWait, Ownership, ProcessId, Refused, Status,
@@ -64,6 +64,19 @@ pub(crate) enum Turnless {
     Store(StoreError),
     /// Nobody knows.
     Engine(EngineError),
+}
+
+impl Turnless {
+    /// Why what was decided cannot be written, however often it is decided.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        match self {
+            Turnless::Refused(refused) => {
+                Some(Failure::new("refused", format!("the commit was refused: {refused}")).finally())
+            }
+            Turnless::Undecidable(error) => Some(Failure::new("undecidable", error.to_string()).finally()),
+            Turnless::Moved | Turnless::Fenced | Turnless::Store(_) | Turnless::Engine(_) => None,
+        }
+    }
 }
 
 impl From<Turnless> for EngineError {

@@ -522,6 +522,28 @@ async fn a_run_that_nobody_can_serve_makes_no_timer_late() {
     assert_eq!((status(&b.run(stranger)).await, version(&b.run(stranger)).await), (Status::Waiting, 0));
 }
 
+#[tokio::test]
+async fn alone_a_process_moves_what_is_due_without_taking_it_first() {
+    for is_alone in [true, false] {
+        let (store, clock) = ground();
+        let only_calls =
+            |builder: stepwell::Builder| builder.workflow(reminder()).with(|options| options.max_runs = 0);
+        let _other = match is_alone {
+            true => None,
+            false => Some(TestEngine::start_on(store.clone(), clock.clone(), only_calls).await.unwrap()),
+        };
+        let build = |builder: stepwell::Builder| builder.workflow(reminder());
+        let engine = TestEngine::start_on(store, clock, build).await.unwrap();
+        let run = engine.start(Start::new("reminder")).await.unwrap();
+        engine.advance(seconds(3_600)).await;
+        let head = crate::world::row(&engine, run.id()).await.head;
+        assert_eq!((head.status, head.version), (Status::Completed, 1));
+        // A claim gives the run an owner, and with it a fence and a revision more.
+        let expected = if is_alone { (2, 0) } else { (3, 1) };
+        assert_eq!((head.revision, head.fence), expected);
+    }
+}
+
 /// Ten thousand runs sleep; the process has no task for any of them, and wakes up only for the one that is due.
 #[tokio::test]
 async fn ten_thousand_sleeping_runs_cost_no_tasks_and_are_not_looked_at() {
