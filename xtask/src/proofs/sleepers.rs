@@ -15,6 +15,8 @@ const MOST_MB: f64 = 100.0;
 const MOST_LAG_MS: f64 = 100.0;
 /// Of one core, while they wake.
 const MOST_CPU: f64 = 0.25;
+/// The same where each then runs an action: that takes an owner, and so a second commit.
+const MOST_CPU_ACTING: f64 = 0.4;
 
 const FIGURES: &[&str] = &["rss_mb", "rss_peak_mb", "cpu", "lag_p50_ms", "lag_p99_ms"];
 
@@ -24,12 +26,13 @@ pub(super) fn prove(size: Size) -> Result<(), String> {
         command.args(["sleepers", "--store", "sqlite", "--json", "--runs", &RUNS.to_string()]);
         command.args(with_action.then_some("--with-action"));
         command.args((size == Size::Short).then_some("--short"));
-        judge(&super::measured(&mut command, size)?, size)?;
+        let most_cpu = if with_action { MOST_CPU_ACTING } else { MOST_CPU };
+        judge(&super::measured(&mut command, size)?, size, most_cpu)?;
     }
     Ok(())
 }
 
-fn judge(lines: &[Value], size: Size) -> Result<(), String> {
+fn judge(lines: &[Value], size: Size, most_cpu: f64) -> Result<(), String> {
     let line = one(lines)?;
     measured(line, FIGURES)?;
     let runs = if size == Size::Full { RUNS } else { line["runs"].as_u64().unwrap_or(RUNS) };
@@ -38,7 +41,7 @@ fn judge(lines: &[Value], size: Size) -> Result<(), String> {
     if size == Size::Full {
         all_met &= at_most(line, "rss_peak_mb", MOST_MB)?;
         all_met &= at_most(line, "lag_p99_ms", MOST_LAG_MS)?;
-        all_met &= at_most(line, "cpu", MOST_CPU)?;
+        all_met &= at_most(line, "cpu", most_cpu)?;
     }
     verdict(all_met)
 }
@@ -56,9 +59,9 @@ mod tests {
 
     #[test]
     fn bars_that_are_just_met_are_met() {
-        judge(&[figures(100_000)], Size::Full).unwrap();
-        judge(&[figures(2_000)], Size::Short).unwrap();
-        assert!(judge(&[figures(2_000)], Size::Full).is_err());
+        judge(&[figures(100_000)], Size::Full, MOST_CPU).unwrap();
+        judge(&[figures(2_000)], Size::Short, MOST_CPU).unwrap();
+        assert!(judge(&[figures(2_000)], Size::Full, MOST_CPU).is_err());
     }
 
     #[test]
@@ -66,8 +69,8 @@ mod tests {
         for (field, value) in [("rss_peak_mb", 100.1), ("cpu", 0.26), ("lag_p99_ms", 101.0)] {
             let mut slow = figures(100_000);
             slow[field] = json!(value);
-            assert!(judge(&[slow.clone()], Size::Full).is_err(), "{field}");
-            judge(&[slow], Size::Short).unwrap();
+            assert!(judge(&[slow.clone()], Size::Full, MOST_CPU).is_err(), "{field}");
+            judge(&[slow], Size::Short, MOST_CPU).unwrap();
         }
     }
 
@@ -76,7 +79,7 @@ mod tests {
         for (field, value) in [("woken", 1_999), ("early", 1)] {
             let mut broken = figures(2_000);
             broken[field] = json!(value);
-            assert!(judge(&[broken], Size::Short).is_err(), "{field}");
+            assert!(judge(&[broken], Size::Short, MOST_CPU).is_err(), "{field}");
         }
     }
 }
