@@ -137,15 +137,7 @@ impl Move {
     pub(crate) fn change(change: Box<Change>, standing: &Standing) -> Self {
         let mut ledger = standing.ledger.clone();
         ledger.prune(&change.snapshot);
-        Move {
-            change: Some(change),
-            ledger,
-            takes: Vec::new(),
-            suspend: None,
-            repin: None,
-            in_order: false,
-            along: Along::default(),
-        }
+        Move { change: Some(change), ..Move::note(ledger) }
     }
 
     /// A change only of what is beside the snapshot.
