@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 use stepwell::core::retry::Retry;
 use stepwell::core::spec::{Guard, Transition};
 use stepwell::core::{Definition, Limits, Refusal, Spec};
-use stepwell::store::{Fault, Faulty, MemoryStore, Status, Store};
+use stepwell::store::{
+    Commit, CommitId, Fault, Faulty, MemoryStore, Missing, NewMessage, Send, Status, Store, TenantScope,
+};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, EngineError, ManualClock, Operator, Run, Signal, Signalled, Start};
 
 use crate::kit::{
-    LEASE_MS, Watched, audit, ground, history, mortal, places, settle, soon, status, version, words,
+    Fate, LEASE_MS, Watched, audit, ground, history, mortal, places, settle, soon, status, version, words,
 };
 use crate::world::{Gate, Script, desk, desk_spec, row};
 
@@ -57,6 +60,16 @@ fn go(number: i64) -> Signal {
 async fn taken(engine: &TestEngine, run: &Run) -> Vec<Value> {
     let entries = history(engine, run.id()).await.into_iter();
     entries.filter(|(entry, _)| entry.action == "GO").filter_map(|(entry, _)| entry.payload).collect()
+}
+
+/// A counter that is open and has got its first number, before it was opened or after.
+async fn going(engine: &TestEngine, first_is_kept: bool) -> Run {
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    let open = Signal::new("OPEN");
+    for signal in if first_is_kept { [go(1), open] } else { [open, go(1)] } {
+        run.signal(signal).await.unwrap();
+    }
+    run
 }
 
 fn is_refused(result: &Result<Signalled, EngineError>, wanted: fn(&Refusal) -> bool) -> bool {
@@ -364,6 +377,32 @@ async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
     assert_eq!(taken(&first, &run).await, [json!(1), json!(2)]);
 }
 
+/// A signal comes into the inbox between the decision on a newer one and its commit.
+#[tokio::test]
+async fn a_new_signal_does_not_overtake_one_that_came_while_it_was_decided_on() {
+    let (memory, clock) = ground();
+    let watched = Watched::new(memory.clone());
+    let engine = TestEngine::start_on(watched.clone(), clock, |engine| engine.workflow(counter()));
+    let engine = engine.await.unwrap();
+    let run = engine.start(Start::new("counter")).await.unwrap();
+    run.signal(Signal::new("OPEN")).await.unwrap();
+    engine.settle().await;
+    let (id, mut older) = (run.id(), Some(memory));
+    watched.rule(move |_| {
+        if let Some(store) = older.take() {
+            let body = json!({"kind": "signal", "name": "GO", "payload": 1}).to_string().into();
+            let message = NewMessage { topic: "signal:GO".to_owned(), body, expires_at: None, counts: true };
+            let mut commit = Commit::new(CommitId(uuid::Uuid::from_u128(7)), BEGINS);
+            commit.send = vec![Send { to: id, message, missing: Missing::Refuse }];
+            store.commit(TenantScope::single(), commit).now_or_never().unwrap().unwrap();
+        }
+        Fate::Arrives
+    });
+    run.signal(go(2)).await.unwrap();
+    engine.settle().await;
+    assert_eq!(taken(&engine, &run).await, [json!(1), json!(2)]);
+}
+
 #[tokio::test]
 async fn a_kept_signal_whose_guard_says_no_stays_and_holds_up_no_other() {
     let engine = with(guarded()).await;
@@ -653,12 +692,7 @@ async fn a_signal_without_an_action_waits_for_those_that_came_before_it() {
         let definition = counter_that(|go| go.action("work"));
         let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action()));
         let engine = engine.await.unwrap();
-        let run = engine.start(Start::new("counter")).await.unwrap();
-        let open = Signal::new("OPEN");
-        let signals = if first_is_kept { [go(1), open] } else { [open, go(1)] };
-        for signal in signals {
-            run.signal(signal).await.unwrap();
-        }
+        let run = going(&engine, first_is_kept).await;
         engine.settle().await;
         assert_eq!(gate.inside(), 1);
         run.signal(go(2)).await.unwrap();
@@ -681,12 +715,7 @@ async fn a_signal_without_an_action_waits_for_the_next_try_of_the_one_before_it(
         let definition = counter_that(|go| go.action("work").retry(retry));
         let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
         let engine = engine.await.unwrap();
-        let run = engine.start(Start::new("counter")).await.unwrap();
-        let open = Signal::new("OPEN");
-        let signals = if first_is_kept { [go(1), open] } else { [open, go(1)] };
-        for signal in signals {
-            run.signal(signal).await.unwrap();
-        }
+        let run = going(&engine, first_is_kept).await;
         engine.advance(5 * SECOND).await;
         assert_eq!(run.signal(Signal::new("STOP")).await.unwrap(), Signalled::Kept);
         engine.advance(4 * SECOND).await;
@@ -768,14 +797,7 @@ async fn second_in_the_pause(first_is_kept: bool) -> Vec<Value> {
     let definition = counter_that(|go| go.action("work").retry(retry));
     let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
     let engine = engine.await.unwrap();
-    let run = engine.start(Start::new("counter")).await.unwrap();
-    if first_is_kept {
-        run.signal(go(1)).await.unwrap();
-    }
-    run.signal(Signal::new("OPEN")).await.unwrap();
-    if !first_is_kept {
-        run.signal(go(1)).await.unwrap();
-    }
+    let run = going(&engine, first_is_kept).await;
     engine.advance(5 * SECOND).await;
     assert_eq!(run.signal(go(2)).await.unwrap(), Signalled::Kept);
     engine.advance(60 * SECOND).await;
