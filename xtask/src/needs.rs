@@ -1,5 +1,6 @@
 //! Sees to it that the programs a build needs are there, installing them where that is ours to do.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use std::{env, fs};
@@ -8,7 +9,7 @@ use crate::process;
 
 /// Something the machine must have that cargo does not bring.
 struct Need {
-    /// Looked for in `PATH`.
+    /// Looked for in `PATH` and where Debian keeps the programs of a PostgreSQL server.
     program: &'static str,
     /// Debian's packages that bring it.
     packages: &'static [&'static str],
@@ -18,7 +19,21 @@ struct Need {
 const NEEDS: &[Need] = &[
     Need { program: "cc", packages: &["gcc", "libc6-dev"], why: "the bundled SQLite is compiled from C" },
     Need { program: "git", packages: &["git"], why: "tidy asks it which files belong to the project" },
+    Need {
+        program: "postgres",
+        packages: &[POSTGRESQL],
+        why: "the PostgreSQL backend is tested on a real server",
+    },
 ];
+
+const POSTGRESQL: &str = "postgresql";
+
+/// One folder per version, with the programs in its `bin`.
+const POSTGRESQL_VERSIONS: &str = "/usr/lib/postgresql";
+
+/// While this is there, Debian's package starts no server of its own when it is installed.
+const NO_SERVER: (&str, &str) =
+    ("/etc/postgresql-common/createcluster.d/stepwell.conf", "create_main_cluster = false\n");
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
 
@@ -32,7 +47,7 @@ enum Remedy {
 
 /// Makes sure that every need is met, or says what to install.
 pub(crate) fn ensure() -> Result<(), String> {
-    match remedy(NEEDS, in_path, || in_path("apt-get") && is_root()) {
+    match remedy(NEEDS, is_there, || in_path("apt-get") && is_root()) {
         Remedy::Nothing => Ok(()),
         Remedy::Install(packages) => install(&packages),
         Remedy::Ask(message) => Err(message),
@@ -61,7 +76,33 @@ fn install(packages: &[&str]) -> Result<(), String> {
         command
     };
     process::run(apt_get().arg("update"), INSTALL_LIMIT)?;
-    process::run(apt_get().args(["install", "-y", "--no-install-recommends"]).args(packages), INSTALL_LIMIT)
+    let mut command = apt_get();
+    command.args(["install", "-y", "--no-install-recommends"]).args(packages);
+    if packages.contains(&POSTGRESQL) {
+        without_server(Path::new(NO_SERVER.0), || process::run(&mut command, INSTALL_LIMIT))
+    } else {
+        process::run(&mut command, INSTALL_LIMIT)
+    }
+}
+
+/// Keeps the setting only for the installation: what the machine's owner installs later is theirs.
+fn without_server(path: &Path, install: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(path, NO_SERVER.1))
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    let installed = install();
+    fs::remove_file(path).map_err(|error| format!("cannot remove {}: {error}", path.display()))?;
+    installed
+}
+
+fn is_there(program: &str) -> bool {
+    in_path(program) || in_versions(Path::new(POSTGRESQL_VERSIONS), program)
+}
+
+fn in_versions(versions: &Path, program: &str) -> bool {
+    let mut found = fs::read_dir(versions).into_iter().flatten().flatten();
+    found.any(|version| version.path().join("bin").join(program).is_file())
 }
 
 fn in_path(program: &str) -> bool {
@@ -77,6 +118,7 @@ fn is_root() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn nothing_is_done_when_everything_is_there() {
@@ -102,5 +144,34 @@ mod tests {
     fn programs_are_found_in_the_path() {
         assert!(in_path("sh"));
         assert!(!in_path("no-program-has-this-name"));
+    }
+
+    /// The path of a folder that does not exist yet.
+    fn scratch(name: &str) -> PathBuf {
+        env::temp_dir().join(format!("stepwell-needs-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn programs_are_found_in_any_version() {
+        let versions = scratch("versions");
+        assert!(!in_versions(&versions, "postgres"));
+        fs::create_dir_all(versions.join("16/bin")).unwrap();
+        fs::write(versions.join("16/bin/postgres"), "").unwrap();
+        assert!(in_versions(&versions, "postgres"));
+        assert!(!in_versions(&versions, "initdb"));
+        fs::remove_dir_all(versions).unwrap();
+    }
+
+    #[test]
+    fn no_server_is_started_by_the_installation_and_nothing_stays_behind() {
+        let folder = scratch("no-server");
+        let path = folder.join("createcluster.d/stepwell.conf");
+        let install = || {
+            assert_eq!(fs::read_to_string(&path).unwrap(), NO_SERVER.1);
+            Err("no network".to_owned())
+        };
+        assert_eq!(without_server(&path, install), Err("no network".to_owned()));
+        assert!(!path.exists());
+        fs::remove_dir_all(folder).unwrap();
     }
 }

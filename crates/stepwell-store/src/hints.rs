@@ -13,6 +13,8 @@ pub enum Hint {
     Run(TenantId, RunId),
     /// A cell may have a new value.
     Cell(TenantId, CellKey),
+    /// Who lives and who does not may have changed: a heartbeat tells.
+    Processes,
     /// More happened than could be told: look at everything.
     Missed,
 }

@@ -153,6 +153,18 @@ impl<T> Page<T> {
     }
 }
 
+/// The first text after all that begin with a prefix; `None` if there is none.
+pub fn after_prefix(prefix: &str) -> Option<String> {
+    let mut text: Vec<char> = prefix.chars().collect();
+    while let Some(last) = text.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            text.push(next);
+            return Some(text.into_iter().collect());
+        }
+    }
+    None
+}
+
 /// A cursor that was not made by this listing.
 pub fn bad_cursor(cursor: &str) -> StoreError {
     StoreError::Invalid(format!(

@@ -120,6 +120,11 @@ async fn listen(inner: Arc<Inner>) {
                 inner.tell_all_holders();
                 inner.look_at(Some(inner.host.now()));
             }
+            Hint::Processes => {
+                if let Err(error) = beat(&inner).await {
+                    tracing::warn!(%error, "the heartbeat could not be written");
+                }
+            }
             Hint::Cell(..) => {}
         }
     }

@@ -1,0 +1,177 @@
+-- Runs and their checkpoints, documents, inboxes and waits; cells, keys, definitions, the audit trail and the processes.
+-- The tenant comes first in every key, so that each tenant's rows can live on one node. Text is compared by its bytes.
+
+-- Narrow and hot: one row per run, and the work queue too. No index holds a column that changes at every step, so that
+-- a step writes no index; the room left in the pages is for the row versions of the runs that are worked on.
+create table runs (
+    tenant            uuid     not null,
+    id                uuid     not null,
+    workflow          text     collate "C" not null,
+    definition        bytea    not null,
+    revision          bigint   not null,
+    version           bigint   not null,
+    fence             bigint   not null,
+    owner             uuid,
+    status            text     collate "C" not null,
+    places            text     not null,
+    wake_at           bigint,
+    inbox_seq         bigint   not null,
+    inbox_len         bigint   not null,
+    chain_base        bigint   not null,
+    chain_bytes       bigint   not null,
+    attempt           bytea,
+    parent_run        uuid,
+    parent_activation bigint,
+    parent_child      bigint,
+    root              uuid     not null,
+    created_at        bigint   not null,
+    updated_at        bigint   not null,
+    ended_at          bigint   generated always as (case when status in ('completed', 'cancelled') then updated_at end) stored,
+    constraint runs_by_id primary key (tenant, id)
+) with (fillfactor = 70);
+create index runs_due on runs (tenant, wake_at, id) where owner is null and wake_at is not null;
+create index runs_owned on runs (tenant, owner, id) where owner is not null;
+create index runs_by_workflow on runs (tenant, workflow, id);
+create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
+create index runs_ended on runs (tenant, ended_at, id) where ended_at is not null and wake_at is null;
+create index runs_in_need on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
+
+-- Append-only.
+create table checkpoints (
+    tenant    uuid   not null,
+    run       uuid   not null,
+    version   bigint not null,
+    base      bigint not null,
+    commit_id uuid   not null,
+    at        bigint not null,
+    body      bytea  not null,
+    entry     bytea  not null,
+    results   bytea,
+    constraint checkpoints_by_version primary key (tenant, run, version)
+);
+-- What is stored is packed already.
+alter table checkpoints alter column body set storage external, alter column entry set storage external;
+
+-- What a run shows besides its state, by the versions it is visible from and to; without the latter it still is.
+create table documents (
+    tenant       uuid   not null,
+    run          uuid   not null,
+    key          text   collate "C" not null,
+    kind         text   collate "C" not null,
+    body         bytea  not null,
+    tags         text   not null,
+    visible_from bigint not null,
+    visible_to   bigint,
+    ordinal      bigint not null,
+    at           bigint not null,
+    constraint documents_by_key primary key (tenant, run, key, visible_from)
+);
+create index documents_by_end on documents (tenant, run, visible_to, visible_from, ordinal);
+
+create table inbox (
+    tenant      uuid    not null,
+    run         uuid    not null,
+    seq         bigint  not null,
+    topic       text    not null,
+    body        bytea   not null,
+    received_at bigint  not null,
+    expires_at  bigint,
+    counts      boolean not null,
+    constraint inbox_by_seq primary key (tenant, run, seq)
+);
+
+create table waits (
+    tenant     uuid   not null,
+    run        uuid   not null,
+    activation bigint not null,
+    place      text   not null,
+    since      bigint not null,
+    until      bigint,
+    detail     bytea  not null,
+    constraint waits_by_run primary key (tenant, run, activation)
+);
+
+-- Scoped state and the key-value store. A row without a value is a tombstone.
+create table cells (
+    tenant     uuid   not null,
+    space      text   collate "C" not null,
+    owner      text   collate "C" not null,
+    key        text   collate "C" not null,
+    value      text,
+    value_type text   not null,
+    revision   bigint not null,
+    expires_at bigint,
+    created_at bigint not null,
+    updated_at bigint not null,
+    created_by uuid,
+    constraint cells_by_key primary key (tenant, space, owner, key)
+) with (fillfactor = 70);
+create index cells_expiring on cells (tenant, expires_at, space, owner, key) where expires_at is not null;
+
+create table idempotency (
+    tenant    uuid  not null,
+    operation text  collate "C" not null,
+    key       text  collate "C" not null,
+    request   bytea not null,
+    answer    bytea not null,
+    results   bytea,
+    until     bigint,
+    run       uuid,
+    commit_id uuid  not null,
+    constraint idempotency_by_key primary key (tenant, operation, key)
+);
+create index idempotency_expiring on idempotency (tenant, until, operation, key) where until is not null;
+create index idempotency_of_run on idempotency (tenant, run) where run is not null;
+
+-- Immutable, by content hash.
+create table definitions (
+    tenant   uuid   not null,
+    hash     bytea  not null,
+    workflow text   collate "C" not null,
+    version  bigint not null,
+    body     bytea  not null,
+    constraint definitions_by_hash primary key (tenant, hash)
+);
+create index definitions_by_workflow on definitions (tenant, workflow, version, hash);
+
+-- Append-only.
+create table audit (
+    tenant    uuid   not null,
+    commit_id uuid   not null,
+    ordinal   bigint not null,
+    at        bigint not null,
+    operation text   not null,
+    subject   text   not null,
+    actor     text,
+    run       uuid,
+    detail    bytea  not null,
+    constraint audit_by_commit primary key (tenant, commit_id, ordinal)
+);
+
+-- Whoever has ever written anything.
+create table tenants (
+    tenant uuid not null,
+    constraint tenants_by_id primary key (tenant)
+);
+
+-- The heartbeat of each engine process: the lease of its runs. `session` is the lock its session holds while it lives.
+create table processes (
+    id          uuid   not null,
+    lives_until bigint not null,
+    session     bigint,
+    constraint processes_by_id primary key (id)
+);
+
+-- The second wall: whoever has not said whose rows they are after sees none.
+do $$
+declare t text;
+begin
+    foreach t in array array['runs', 'checkpoints', 'documents', 'inbox', 'waits', 'cells', 'idempotency', 'definitions', 'audit', 'tenants'] loop
+        execute format('alter table %I enable row level security', t);
+        execute format('alter table %I force row level security', t);
+        execute format($p$create policy own on %I using (tenant = (select nullif(current_setting('app.current_tenant', true), '')::uuid))$p$, t);
+    end loop;
+end $$;
+-- Who has work due, and who is there: the only reads that span tenants.
+create policy due on runs for select using ((select current_setting('stepwell.sees', true)) = 'due');
+create policy due on tenants for select using ((select current_setting('stepwell.sees', true)) = 'due');

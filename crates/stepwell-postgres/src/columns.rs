@@ -1,0 +1,401 @@
+//! Rows to be written, column by column: one array each, so that any number of rows goes in one statement.
+
+use stepwell_core::{RunId, Timestamp};
+use stepwell_store::delta::Stored;
+use stepwell_store::document::{DocumentEnd, DocumentRow};
+use stepwell_store::plan::{CheckpointRow, KeyRow, MessageRow};
+use stepwell_store::{AuditRow, Cell, CommitId, Head, OpenWait, RunRow, Step, StoredDefinition};
+use uuid::Uuid;
+
+use crate::connection::Param;
+use crate::rows;
+
+/// A statement and its parameters.
+pub(crate) struct Asked<'a> {
+    pub(crate) sql: &'static str,
+    pub(crate) params: Vec<Param<'a>>,
+}
+
+/// Where the checkpoint is that tells whether a commit was applied; nowhere if that is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trace {
+    pub(crate) commit: CommitId,
+    pub(crate) at: Option<(RunId, u64)>,
+}
+
+impl Trace {
+    fn run(self) -> Option<Uuid> {
+        self.at.map(|(run, _)| run.uuid())
+    }
+
+    fn version(self) -> Option<i64> {
+        self.at.map(|(_, version)| rows::int(version))
+    }
+}
+
+macro_rules! columns {
+    ($(#[$meta:meta])* $name:ident { $($column:ident: $kind:ty),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Default)]
+        pub(crate) struct $name<'a> {
+            $($column: Vec<$kind>,)+
+            rows: std::marker::PhantomData<&'a ()>,
+        }
+
+        impl<'a> $name<'a> {
+            #[allow(clippy::too_many_arguments)]
+            fn add(&mut self, $($column: $kind),+) {
+                $(self.$column.push($column);)+
+            }
+
+            /// A statement that takes the tenant, and then these columns.
+            pub(crate) fn asked<'s>(&'s self, sql: &'static str, tenant: &'s Uuid) -> Asked<'s> {
+                Asked { sql, params: vec![tenant $(, &self.$column)+] }
+            }
+
+            #[allow(dead_code)]
+            pub(crate) fn is_empty(&self) -> bool {
+                [$(self.$column.is_empty()),+].contains(&true)
+            }
+        }
+    };
+}
+
+columns! {
+    /// Runs' rows.
+    Runs {
+        id: Uuid, workflow: &'a str, definition: &'a [u8], revision: i64, version: i64, fence: i64,
+        owner: Option<Uuid>, status: &'static str, places: String, wake: Option<i64>, inbox_seq: i64,
+        inbox_len: i64, chain_base: i64, chain_bytes: i64, attempt: Option<&'a [u8]>, parent_run: Option<Uuid>,
+        parent_activation: Option<i64>, parent_child: Option<i64>, root: Uuid, created_at: i64, updated_at: i64,
+    }
+}
+
+impl<'a> Runs<'a> {
+    pub(crate) fn push(&mut self, row: &'a RunRow, places: String) {
+        // Taken apart without `..`: a new field does not compile until it is written here.
+        let RunRow {
+            run,
+            workflow,
+            definition,
+            revision,
+            version,
+            fence,
+            owner,
+            status,
+            places: _,
+            wake,
+            inbox_seq,
+            inbox_len,
+            chain,
+            attempt,
+            parent,
+            root,
+            created_at,
+            updated_at,
+        } = row;
+        let parent = parent.as_ref();
+        self.add(
+            run.uuid(),
+            workflow.as_str(),
+            definition.as_bytes(),
+            rows::int(*revision),
+            rows::int(*version),
+            rows::int(*fence),
+            owner.map(|owner| owner.0),
+            status.as_str(),
+            places,
+            rows::time(*wake),
+            rows::int(*inbox_seq),
+            rows::int(*inbox_len),
+            rows::int(chain.base),
+            rows::int(chain.bytes),
+            attempt.as_deref(),
+            parent.map(|parent| parent.run.uuid()),
+            parent.map(|parent| rows::int(parent.activation)),
+            parent.map(|parent| parent.child.into()),
+            root.uuid(),
+            created_at.micros(),
+            updated_at.micros(),
+        );
+    }
+
+    /// What a step proposes; `commit.sql` says what its columns mean.
+    pub(crate) fn propose(&mut self, step: &'a Step, head: &Head, places: String, at: Timestamp) {
+        let Step {
+            head: before,
+            fence,
+            in_order,
+            next: _,
+            status,
+            wake,
+            owner: _,
+            attempt,
+            definition: _,
+            take: _,
+            open: _,
+            close: _,
+        } = step;
+        let run = before.run.uuid();
+        self.add(
+            run,
+            "",
+            &[],
+            rows::int(head.revision),
+            rows::int(head.version),
+            rows::int(head.fence),
+            head.owner.map(|owner| owner.0),
+            status.as_str(),
+            places,
+            rows::time(*wake),
+            rows::int(before.inbox_seen),
+            (*in_order).into(),
+            rows::int(head.chain.base),
+            rows::int(head.chain.bytes),
+            attempt.as_deref(),
+            None,
+            fence.map(rows::int),
+            None,
+            run,
+            0,
+            at.micros(),
+        );
+    }
+}
+
+columns! {
+    /// Checkpoints' rows without results.
+    Plain {
+        run: Uuid, version: i64, base: i64, commit: Uuid, at: i64, body: &'a [u8], entry: &'a [u8],
+    }
+}
+
+impl<'a> Plain<'a> {
+    pub(crate) fn push(
+        &mut self,
+        run: RunId,
+        version: u64,
+        stored: &'a Stored,
+        commit: CommitId,
+        at: Timestamp,
+    ) {
+        let Stored { body, entry, chain } = stored;
+        let base = rows::int(chain.base);
+        self.add(run.uuid(), rows::int(version), base, commit.0, at.micros(), body, entry);
+    }
+}
+
+columns! {
+    /// Checkpoints' rows.
+    Checkpoints {
+        run: Uuid, version: i64, base: i64, commit: Uuid, at: i64, body: &'a [u8], entry: &'a [u8],
+        results: Option<&'a [u8]>,
+    }
+}
+
+impl<'a> Checkpoints<'a> {
+    pub(crate) fn push(&mut self, row: &'a CheckpointRow, commit: CommitId, at: Timestamp) {
+        let CheckpointRow { run, version, stored: Stored { body, entry, chain }, results } = row;
+        let (version, base) = (rows::int(*version), rows::int(chain.base));
+        self.add(run.uuid(), version, base, commit.0, at.micros(), body, entry, results.as_deref());
+    }
+}
+
+columns! {
+    /// Messages' rows.
+    Messages {
+        run: Uuid, seq: i64, topic: &'a str, body: &'a [u8], received_at: i64, expires_at: Option<i64>,
+        counts: bool,
+    }
+}
+
+impl<'a> Messages<'a> {
+    pub(crate) fn push(&mut self, row: &'a MessageRow) {
+        let MessageRow { run, message, counts } = row;
+        self.add(
+            run.uuid(),
+            rows::int(message.seq),
+            &message.topic,
+            &message.body,
+            message.received_at.micros(),
+            rows::time(message.expires_at),
+            *counts,
+        );
+    }
+}
+
+columns! {
+    /// Something of a run by its number: messages to be taken.
+    Numbers { run: Uuid, number: i64 }
+}
+
+impl Numbers<'_> {
+    pub(crate) fn push(&mut self, run: RunId, number: u64) {
+        self.add(run.uuid(), rows::int(number));
+    }
+}
+
+columns! {
+    /// Waits to be closed.
+    Closed { run: Uuid, activation: i64, commit: Uuid, version: Option<i64> }
+}
+
+impl Closed<'_> {
+    pub(crate) fn push(&mut self, run: RunId, activation: u64, trace: Trace) {
+        self.add(run.uuid(), rows::int(activation), trace.commit.0, trace.version());
+    }
+}
+
+columns! {
+    /// Waits to be opened.
+    Opened {
+        run: Uuid, activation: i64, place: &'a str, since: i64, until: Option<i64>, detail: &'a [u8],
+        commit: Uuid, version: Option<i64>,
+    }
+}
+
+impl<'a> Opened<'a> {
+    /// Of several for one activation the last counts.
+    pub(crate) fn push_all(&mut self, run: RunId, waits: &'a [OpenWait], trace: Trace) {
+        for (index, wait) in waits.iter().enumerate() {
+            let OpenWait { activation, place, since, until, detail } = wait;
+            if waits[index + 1..].iter().any(|later| later.activation == *activation) {
+                continue;
+            }
+            self.add(
+                run.uuid(),
+                rows::int(*activation),
+                place.as_str(),
+                since.micros(),
+                rows::time(*until),
+                detail,
+                trace.commit.0,
+                trace.version(),
+            );
+        }
+    }
+}
+
+columns! {
+    /// Cells' rows.
+    Cells {
+        space: &'static str, owner: &'a str, key: &'a str, value: Option<String>, value_type: &'static str,
+        revision: i64, expires_at: Option<i64>, created_at: i64, updated_at: i64, created_by: Option<Uuid>,
+    }
+}
+
+impl<'a> Cells<'a> {
+    pub(crate) fn push(&mut self, cell: &'a Cell) {
+        let Cell { key, value, value_type, revision, expires_at, created_at, updated_at, created_by } = cell;
+        self.add(
+            key.space.as_str(),
+            &key.owner,
+            &key.key,
+            value.as_ref().map(ToString::to_string),
+            value_type.as_str(),
+            rows::int(*revision),
+            rows::time(*expires_at),
+            created_at.micros(),
+            updated_at.micros(),
+            created_by.map(RunId::uuid),
+        );
+    }
+}
+
+columns! {
+    /// Documents that end.
+    Hidden { run: Uuid, key: &'a str, version: i64 }
+}
+
+impl<'a> Hidden<'a> {
+    pub(crate) fn push(&mut self, end: &'a DocumentEnd) {
+        let DocumentEnd { run, key, version } = end;
+        self.add(run.uuid(), key, rows::int(*version));
+    }
+}
+
+columns! {
+    /// Documents' rows.
+    Documents {
+        run: Uuid, key: &'a str, kind: &'a str, body: &'a [u8], tags: String, visible_from: i64, ordinal: i64,
+        at: i64,
+    }
+}
+
+impl<'a> Documents<'a> {
+    pub(crate) fn push(&mut self, row: &'a DocumentRow) {
+        let DocumentRow { document, ordinal } = row;
+        // It is visible from the version it is written at, so it has no end yet.
+        let stepwell_store::Document { run, key, kind, body, tags, visible_from, visible_to: _, at } =
+            document;
+        let (from, ordinal) = (rows::int(*visible_from), rows::int(*ordinal));
+        self.add(run.uuid(), key, kind.as_str(), body, rows::tags(tags), from, ordinal, at.micros());
+    }
+}
+
+columns! {
+    /// Keys' rows.
+    Keys {
+        operation: &'a str, key: &'a str, request: &'a [u8], answer: &'a [u8], results: Option<&'a [u8]>,
+        until: Option<i64>, run: Option<Uuid>, commit: Uuid,
+    }
+}
+
+impl<'a> Keys<'a> {
+    pub(crate) fn push(&mut self, row: &'a KeyRow) {
+        let KeyRow { operation, key, request, answer, results, lives, commit } = row;
+        let (until, run) = rows::lives(*lives);
+        self.add(operation, key, request, answer, results.as_deref(), until, run, commit.0);
+    }
+}
+
+columns! {
+    /// Definitions' rows.
+    Definitions {
+        hash: &'a [u8], workflow: &'a str, version: i64, body: &'a [u8], commit: Uuid, trace: Option<Uuid>,
+        trace_version: Option<i64>,
+    }
+}
+
+impl<'a> Definitions<'a> {
+    pub(crate) fn push(&mut self, definition: &'a StoredDefinition, trace: Trace) {
+        let StoredDefinition { hash, workflow, version, body } = definition;
+        let version = (*version).into();
+        self.add(
+            hash.as_bytes(),
+            workflow.as_str(),
+            version,
+            body,
+            trace.commit.0,
+            trace.run(),
+            trace.version(),
+        );
+    }
+}
+
+columns! {
+    /// The audit trail's rows.
+    Audit {
+        commit: Uuid, ordinal: i64, at: i64, operation: &'a str, subject: &'a str, actor: Option<&'a str>,
+        run: Option<Uuid>, detail: &'a [u8], trace: Option<Uuid>, version: Option<i64>,
+    }
+}
+
+impl<'a> Audit<'a> {
+    pub(crate) fn push_all(&mut self, audit: &'a [AuditRow], at: Timestamp, trace: Trace) {
+        for (ordinal, AuditRow { operation, subject, actor, run, detail }) in (0..).zip(audit) {
+            self.add(
+                trace.commit.0,
+                ordinal,
+                at.micros(),
+                operation,
+                subject,
+                actor.as_deref(),
+                run.map(RunId::uuid),
+                detail,
+                trace.run(),
+                trace.version(),
+            );
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! A connection as Stepwell needs it, the pool of them, and a tenant's transaction in as few writes as can be.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts};
+use futures_util::future::BoxFuture;
+use stepwell_store::{StoreError, TenantId};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Row, Statement};
+
+use crate::error::{Failure, OpenError, described};
+
+/// The first version whose statements and policies are those used here.
+pub(crate) const NEEDED: (i32, &str) = (140_000, "14");
+
+/// Plans must not depend on what the statistics say of a table that has just been made: every statement is meant to go
+/// by an index, and one plan is as good as another.
+const SETTINGS: &str = "-c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off";
+
+/// How long a connection may take to be made, and a lost one to be noticed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How to get a connection.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    config: Config,
+    tls: Tls,
+}
+
+/// How connections are encrypted.
+#[derive(Clone, Default)]
+pub(crate) enum Tls {
+    /// They are not.
+    #[default]
+    None,
+    /// By rustls.
+    #[cfg(feature = "tls")]
+    Rustls(std::sync::Arc<rustls::ClientConfig>),
+}
+
+/// The task that carries a connection's bytes, and the notifications that come with them.
+pub(crate) type Driver = BoxFuture<'static, ()>;
+/// Who is told of notifications.
+pub(crate) type Told = Box<dyn Fn(&str, i32) + Send + Sync>;
+
+impl Connector {
+    pub(crate) fn new(config: &Config, schema: Option<&str>, tls: Tls) -> Self {
+        let mut config = config.clone();
+        let given = config.get_options().map(|options| format!("{options} ")).unwrap_or_default();
+        let path = schema.map(|schema| format!(" -c search_path={}", escaped(schema))).unwrap_or_default();
+        config.options(format!("{given}{SETTINGS}{path}"));
+        if config.get_application_name().is_none() {
+            config.application_name("stepwell");
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(PATIENCE);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(PATIENCE);
+        }
+        config.keepalives_idle(PATIENCE).keepalives_interval(Duration::from_secs(2)).keepalives_retries(3);
+        Connector { config, tls }
+    }
+
+    /// A new connection; whoever listens is told of notifications.
+    pub(crate) async fn connect(
+        &self,
+        told: Option<Told>,
+    ) -> Result<(Client, Driver), tokio_postgres::Error> {
+        match &self.tls {
+            Tls::None => {
+                let (client, connection) = self.config.connect(tokio_postgres::NoTls).await?;
+                Ok((client, drive(connection, told)))
+            }
+            #[cfg(feature = "tls")]
+            Tls::Rustls(tls) => {
+                let tls = tokio_postgres_rustls::MakeRustlsConnect::new((**tls).clone());
+                let (client, connection) = self.config.connect(tls).await?;
+                Ok((client, drive(connection, told)))
+            }
+        }
+    }
+}
+
+/// An identifier as a value of the `options` of a connection: quoted for SQL, and escaped for the command line it is.
+fn escaped(schema: &str) -> String {
+    let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
+    quoted.replace('\\', "\\\\").replace(' ', "\\ ")
+}
+
+fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, told: Option<Told>) -> Driver
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    Box::pin(async move {
+        loop {
+            match std::future::poll_fn(|context| connection.poll_message(context)).await {
+                Some(Ok(tokio_postgres::AsyncMessage::Notification(note))) => {
+                    if let Some(told) = &told {
+                        told(note.payload(), note.process_id());
+                    }
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    tracing::debug!(error = described(&error), "a connection has ended");
+                    return;
+                }
+                None => return,
+            }
+        }
+    })
+}
+
+/// A server process of ours, told apart from a later one with the same number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Backend {
+    pub(crate) pid: i32,
+    pub(crate) began: String,
+}
+
+/// A connection and the statements that were prepared on it.
+pub(crate) struct Connection {
+    client: Client,
+    pub(crate) backend: Backend,
+    statements: Mutex<HashMap<usize, Statement>>,
+}
+
+/// A parameter.
+pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
+
+impl Connection {
+    /// A statement, prepared once. It is known by the address of its text: the texts are constants.
+    pub(crate) async fn statement(&self, sql: &'static str) -> Result<Statement, Failure> {
+        let address = sql.as_ptr() as usize;
+        let known = self.lock().get(&address).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare(sql).await?;
+        self.lock().insert(address, statement.clone());
+        Ok(statement)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Statement>> {
+        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks without waiting for what was asked before: the answer comes in the same order.
+    pub(crate) async fn ask(&self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {
+        Ok(self.client.query(statement, params).await?)
+    }
+
+    /// The same with the error as it is.
+    pub(crate) async fn try_ask(
+        &self,
+        statement: &Statement,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.client.query(statement, params).await
+    }
+
+    /// Sends commands without parameters.
+    pub(crate) async fn command(&self, commands: &str) -> Result<(), Failure> {
+        Ok(self.client.batch_execute(commands).await?)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+}
+
+/// Who may see what in a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sees {
+    /// One tenant's rows.
+    Tenant(TenantId),
+    /// Which tenants have work, and who is there.
+    Due,
+    /// No tenant's rows.
+    None,
+}
+
+/// Makes connections, and throws away those that are closed.
+pub(crate) struct Maker(pub(crate) Connector);
+
+impl Manager for Maker {
+    type Type = Connection;
+    type Error = OpenError;
+
+    async fn create(&self) -> Result<Connection, OpenError> {
+        let unreachable = |error: tokio_postgres::Error| OpenError::Unreachable(described(&error));
+        let (client, driver) = self.0.connect(None).await.map_err(unreachable)?;
+        tokio::spawn(driver);
+        let whoami = "select pid, backend_start::text from pg_stat_activity where pid = pg_backend_pid()";
+        let row = client.query_one(whoami, &[]).await.map_err(unreachable)?;
+        let backend = Backend { pid: row.get(0), began: row.get(1) };
+        Ok(Connection { client, backend, statements: Mutex::default() })
+    }
+
+    async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<OpenError> {
+        if connection.is_closed() {
+            return Err(RecycleError::message("it is closed"));
+        }
+        Ok(())
+    }
+}
+
+/// The connections of a store.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    pool: Pool<Maker>,
+    has_citus: bool,
+}
+
+/// A connection that goes back to the others when it is dropped.
+pub(crate) type Lent = Object<Maker>;
+
+impl Connections {
+    pub(crate) fn new(connector: Connector, most: usize, has_citus: bool) -> Result<Self, OpenError> {
+        let timeouts = Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: None };
+        let pool = Pool::builder(Maker(connector))
+            .max_size(most.max(1))
+            .timeouts(timeouts)
+            .runtime(deadpool::Runtime::Tokio1)
+            .build()
+            .map_err(|error| OpenError::Config(error.to_string()))?;
+        Ok(Connections { pool, has_citus })
+    }
+
+    /// A connection; while the server is away, it is tried again for a while.
+    pub(crate) async fn get(&self) -> Result<Lent, StoreError> {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        let mut pause = Duration::from_millis(20);
+        loop {
+            match self.pool.get().await {
+                Ok(connection) => return Ok(connection),
+                Err(PoolError::Backend(error)) if tokio::time::Instant::now() + pause < until => {
+                    tracing::debug!(%error, "no connection yet");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                }
+                Err(PoolError::Backend(error)) => return Err(StoreError::Unavailable(error.to_string())),
+                Err(error) => {
+                    return Err(StoreError::Unavailable(format!("no connection is free: {error}")));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn has_citus(&self) -> bool {
+        self.has_citus
+    }
+
+    /// How a transaction begins that may see this much. The setting has to be made by a command of its own: only then
+    /// does it reach the nodes of a cluster.
+    pub(crate) fn begin(&self, sees: Sees, mode: Mode) -> String {
+        let begin = match mode {
+            Mode::Writes => "begin",
+            Mode::Reads => "begin read only",
+            Mode::ReadsOnce => "begin isolation level repeatable read read only",
+        };
+        let spread = match (self.has_citus, sees) {
+            (true, Sees::Tenant(_) | Sees::Due) => "; set local citus.propagate_set_commands = 'local'",
+            _ => "",
+        };
+        match sees {
+            Sees::Tenant(tenant) => {
+                format!("{begin}{spread}; set local app.current_tenant = '{}'", tenant.uuid())
+            }
+            Sees::Due => format!("{begin}{spread}; set local stepwell.sees = 'due'"),
+            Sees::None => begin.to_owned(),
+        }
+    }
+
+    /// One statement in a transaction of its own, in one write.
+    pub(crate) async fn one(
+        &self,
+        sees: Sees,
+        mode: Mode,
+        sql: &'static str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Failure> {
+        let connection = self.get().await?;
+        let statement = connection.statement(sql).await?;
+        let begin = self.begin(sees, mode);
+        let (begun, rows, ended) = tokio::join!(
+            connection.command(&begin),
+            connection.ask(&statement, params),
+            connection.command("commit")
+        );
+        begun?;
+        let rows = rows?;
+        ended?;
+        Ok(rows)
+    }
+}
+
+/// What a transaction is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// It writes.
+    Writes,
+    /// One statement reads.
+    Reads,
+    /// Several statements read, and see the same.
+    ReadsOnce,
+}
+
+/// A transaction of several writes and reads that wait for each other. If it is dropped before its end, so is its
+/// connection: nobody else gets one in the middle of a transaction.
+pub(crate) struct Transaction {
+    connection: Option<Lent>,
+}
+
+impl Transaction {
+    pub(crate) fn new(connection: Lent) -> Self {
+        Transaction { connection: Some(connection) }
+    }
+
+    pub(crate) fn on(&self) -> &Connection {
+        self.connection.as_ref().expect("it is there until the end")
+    }
+
+    /// It is over: committed, or rolled back by the server.
+    pub(crate) fn over(mut self) {
+        drop(self.connection.take());
+    }
+
+    /// Takes it back.
+    pub(crate) async fn roll_back(self) -> Result<(), Failure> {
+        self.on().command("rollback").await?;
+        self.over();
+        Ok(())
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            drop(Object::take(connection));
+        }
+    }
+}

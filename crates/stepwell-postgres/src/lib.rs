@@ -1,0 +1,27 @@
+//! Stepwell for many processes: PostgreSQL, batched commits, claims that nobody waits for, ready for Citus.
+//!
+//! Whatever waits of one tenant goes into one statement and one transaction; everybody is answered after it. Any number
+//! of processes share a database: each holds a session lock while it lives, and whoever looks knows who has died. Read
+//! `writer.rs` first, then `apply.rs` and `sql/commit.sql`.
+
+mod apply;
+#[cfg(feature = "cluster")]
+pub mod cluster;
+mod columns;
+mod connection;
+mod error;
+#[cfg(feature = "cluster")]
+pub mod ground;
+mod jobs;
+mod migrate;
+mod planned;
+mod query;
+mod rows;
+mod session;
+mod statements;
+mod store;
+mod sweep;
+mod writer;
+
+pub use error::OpenError;
+pub use store::{Options, PostgresStore};

@@ -1,0 +1,191 @@
+//! Brings a database's schema up to date: numbered migrations, forward only, each applied once and never changed.
+//!
+//! Whoever owns the tables migrates; the engine's role only looks. Processes that start at the same time wait for
+//! each other. Where Citus is, the new tables are spread over its nodes by tenant.
+
+use sha2::{Digest, Sha256};
+use stepwell_store::{SchemaVersion, StoreError};
+use tokio_postgres::{Client, Transaction};
+
+use crate::error::described;
+
+/// A step from one schema to the next.
+struct Migration {
+    version: i32,
+    name: &'static str,
+    sql: &'static str,
+    /// The tables it makes that begin with the tenant.
+    tables: &'static [&'static str],
+}
+
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "foundation",
+    sql: include_str!("../migrations/0001_foundation.sql"),
+    tables: &[
+        "runs",
+        "checkpoints",
+        "documents",
+        "inbox",
+        "waits",
+        "cells",
+        "idempotency",
+        "definitions",
+        "audit",
+        "tenants",
+    ],
+}];
+
+const LEDGER: &str = "create table if not exists stepwell_migrations (
+    version integer not null primary key, name text not null, checksum bytea not null)";
+
+/// What the engine's role may do: append to what is only appended to, and no more than it does with the rest.
+const RIGHTS: &[(&str, &str)] = &[
+    ("select, insert, update, delete", "runs, documents, inbox, waits, cells, idempotency, processes"),
+    ("select, insert, delete", "checkpoints"),
+    ("select, insert", "definitions, audit, tenants"),
+    ("select", "stepwell_migrations"),
+];
+
+/// Only one process migrates a schema at a time.
+const LOCK: i64 = 0x5354_4550_5745_4c4c;
+
+/// Applies what is missing, all of it or nothing, and lets the engine's role use it.
+pub(crate) async fn migrate(
+    client: &mut Client,
+    schema: Option<&str>,
+    role: &str,
+) -> Result<SchemaVersion, StoreError> {
+    apply(client, MIGRATIONS, schema, Some(role)).await
+}
+
+async fn apply(
+    client: &mut Client,
+    migrations: &[Migration],
+    schema: Option<&str>,
+    role: Option<&str>,
+) -> Result<SchemaVersion, StoreError> {
+    let transaction = client.transaction().await.map_err(failed)?;
+    transaction.execute("select pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
+    if let Some(schema) = schema {
+        let create = format!("create schema if not exists {}", quoted(schema));
+        transaction.batch_execute(&create).await.map_err(failed)?;
+    }
+    transaction.batch_execute(LEDGER).await.map_err(failed)?;
+    let applied = applied(&transaction).await?;
+    check_known(&applied, migrations)?;
+    let citus = "select 1 from pg_extension where extname = 'citus'";
+    let has_citus = !transaction.query(citus, &[]).await.map_err(failed)?.is_empty();
+    for migration in &migrations[applied.len()..] {
+        one(&transaction, migration, has_citus).await?;
+    }
+    if let Some(role) = role {
+        grant(&transaction, schema, role).await?;
+    }
+    transaction.commit().await.map_err(failed)?;
+    Ok(newest(migrations))
+}
+
+async fn one(
+    transaction: &Transaction<'_>,
+    migration: &Migration,
+    has_citus: bool,
+) -> Result<(), StoreError> {
+    let Migration { version, name, sql, tables } = migration;
+    let wrong = |error: tokio_postgres::Error| {
+        StoreError::Schema(format!("migration {version} ({name}) failed: {}", described(&error)))
+    };
+    transaction.batch_execute(sql).await.map_err(wrong)?;
+    if has_citus {
+        for table in *tables {
+            // All where the runs are, so that a tenant's rows are on one node.
+            let with = if *table == "runs" { "none" } else { "runs" };
+            let spread =
+                format!("select create_distributed_table('{table}', 'tenant', colocate_with => '{with}')");
+            transaction.batch_execute(&spread).await.map_err(wrong)?;
+        }
+    }
+    let row = "insert into stepwell_migrations (version, name, checksum) values ($1, $2, $3)";
+    transaction.execute(row, &[version, name, &checksum(sql)]).await.map_err(wrong)?;
+    Ok(())
+}
+
+async fn grant(transaction: &Transaction<'_>, schema: Option<&str>, role: &str) -> Result<(), StoreError> {
+    let role = quoted(role);
+    let mut grants = String::new();
+    if let Some(schema) = schema {
+        grants.push_str(&format!("grant usage on schema {} to {role};", quoted(schema)));
+    }
+    for (rights, tables) in RIGHTS {
+        grants.push_str(&format!("grant {rights} on {tables} to {role};"));
+    }
+    transaction.batch_execute(&grants).await.map_err(failed)
+}
+
+/// What the schema of a database is, for a role that may not change it.
+pub(crate) async fn check(client: &Client) -> Result<SchemaVersion, StoreError> {
+    let there = client.query_one("select to_regclass('stepwell_migrations') is not null", &[]);
+    if !there.await.map_err(failed)?.get::<_, bool>(0) {
+        return Err(StoreError::Schema(
+            "the database has no Stepwell schema where this role looks for it: migrate it as the owner of its \
+             tables first, and see to the schema or the search_path"
+                .to_owned(),
+        ));
+    }
+    let ledger = "select version, checksum from stepwell_migrations order by version";
+    let rows = client.query(ledger, &[]).await.map_err(failed)?;
+    let applied: Vec<_> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    check_known(&applied, MIGRATIONS)?;
+    let (found, newest) = (applied.len() as u32, newest(MIGRATIONS));
+    if found < newest.0 {
+        return Err(StoreError::Schema(format!(
+            "the database has schema version {found}, and this program needs {}: migrate it as the owner of its tables",
+            newest.0
+        )));
+    }
+    Ok(newest)
+}
+
+fn newest(migrations: &[Migration]) -> SchemaVersion {
+    SchemaVersion(migrations.last().map_or(0, |migration| migration.version as u32))
+}
+
+async fn applied(transaction: &Transaction<'_>) -> Result<Vec<(i32, Vec<u8>)>, StoreError> {
+    let ledger = "select version, checksum from stepwell_migrations order by version";
+    let rows = transaction.query(ledger, &[]).await.map_err(failed)?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// What the database has must be what this program knows, in the same order and with the same content.
+fn check_known(applied: &[(i32, Vec<u8>)], migrations: &[Migration]) -> Result<(), StoreError> {
+    for (index, (version, sum)) in applied.iter().enumerate() {
+        let Some(known) = migrations.get(index).filter(|known| known.version == *version) else {
+            let newest = newest(migrations).0;
+            return Err(StoreError::Schema(format!(
+                "the database has schema version {version}, and this program knows up to {newest}: use a newer Stepwell"
+            )));
+        };
+        if checksum(known.sql) != *sum {
+            return Err(StoreError::Schema(format!(
+                "migration {version} ({}) is not the one the database was made with: use the Stepwell that made it",
+                known.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn checksum(sql: &str) -> Vec<u8> {
+    Sha256::digest(sql.as_bytes()).to_vec()
+}
+
+/// An identifier.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+// By value, for `map_err`.
+#[allow(clippy::needless_pass_by_value)]
+fn failed(error: tokio_postgres::Error) -> StoreError {
+    crate::error::Failure::from(error).into()
+}

@@ -1,0 +1,344 @@
+//! Commits that are decided on the rows they name: which rows those are, the plans, and what is written in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+
+use stepwell_core::{Limits, RunId, Timestamp};
+use stepwell_store::document::{DocumentEnd, DocumentRow};
+use stepwell_store::plan::{self, CheckpointRow, KeyRow, MessageRow, Plan, Rows};
+use stepwell_store::{
+    AuditRow, Cell, CellKey, Commit, CommitId, OpenWait, RunRow, StoredDefinition, TenantId,
+};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::apply::{Applied, beside};
+use crate::columns::{
+    Asked, Audit, Cells, Checkpoints, Closed, Definitions, Documents, Hidden, Keys, Messages, Numbers,
+    Opened, Runs, Trace,
+};
+use crate::error::Failure;
+use crate::{rows, statements as sql};
+
+/// The rows that commits name, in the order in which they are locked.
+pub(crate) struct Names {
+    runs: Vec<Uuid>,
+    taken_from: Vec<Uuid>,
+    taken: Vec<i64>,
+    operations: Vec<String>,
+    keys: Vec<String>,
+    cells: Vec<CellKey>,
+    spaces: Vec<&'static str>,
+    owners: Vec<String>,
+    cell_keys: Vec<String>,
+}
+
+impl Names {
+    pub(crate) fn of(commits: &[&Commit]) -> Self {
+        let mut runs = BTreeSet::new();
+        let mut taken = BTreeSet::new();
+        let mut keys = BTreeSet::new();
+        let mut cells = BTreeSet::new();
+        for commit in commits {
+            if let Some(step) = &commit.step {
+                runs.insert(step.head.run.uuid());
+                taken.extend(step.take.iter().map(|seq| (step.head.run.uuid(), rows::int(*seq))));
+            }
+            runs.extend(commit.create.iter().map(|new| new.run.uuid()));
+            runs.extend(commit.send.iter().map(|send| send.to.uuid()));
+            let record = commit.record();
+            let used = commit.keys.iter().chain(&record);
+            keys.extend(used.map(|key| (key.operation.clone(), key.key.clone())));
+            cells.extend(commit.cells.iter().map(|write| write.key.clone()));
+        }
+        let (taken_from, taken) = taken.into_iter().unzip();
+        let (operations, keys) = keys.into_iter().unzip();
+        let cells: Vec<CellKey> = cells.into_iter().collect();
+        Names {
+            runs: runs.into_iter().collect(),
+            taken_from,
+            taken,
+            operations,
+            keys,
+            spaces: cells.iter().map(|key| key.space.as_str()).collect(),
+            owners: cells.iter().map(|key| key.owner.clone()).collect(),
+            cell_keys: cells.iter().map(|key| key.key.clone()).collect(),
+            cells,
+        }
+    }
+
+    /// The statements that lock and read them. A run's messages change only under its lock, so they come after it.
+    pub(crate) fn asked<'s>(&'s self, tenant: &'s Uuid) -> Vec<Asked<'s>> {
+        let mut asked = vec![Asked { sql: sql::runs_lock, params: vec![tenant, &self.runs] }];
+        if !self.taken.is_empty() {
+            asked.push(Asked { sql: sql::inbox_find, params: vec![tenant, &self.taken_from, &self.taken] });
+        }
+        if !self.keys.is_empty() {
+            asked.push(Asked { sql: sql::keys_lock, params: vec![tenant, &self.operations, &self.keys] });
+        }
+        if !self.cells.is_empty() {
+            let params: Vec<crate::connection::Param<'_>> =
+                vec![tenant, &self.spaces, &self.owners, &self.cell_keys];
+            asked.push(Asked { sql: sql::cells_lock, params });
+        }
+        asked
+    }
+}
+
+/// Rows as they are under their locks, and as the plans made so far leave them.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    runs: BTreeMap<RunId, RunRow>,
+    messages: BTreeMap<(RunId, u64), bool>,
+    keys: BTreeMap<(String, String), KeyRow>,
+    cells: BTreeMap<CellKey, Cell>,
+    /// What was there when it was read, of what may not have been.
+    old_runs: BTreeSet<RunId>,
+    old_keys: BTreeSet<(String, String)>,
+    old_cells: BTreeSet<CellKey>,
+}
+
+impl Rows for Gathered {
+    type Error = Infallible;
+
+    fn run(&mut self, run: RunId) -> Result<Option<RunRow>, Infallible> {
+        Ok(self.runs.get(&run).cloned())
+    }
+
+    fn message(&mut self, run: RunId, seq: u64) -> Result<Option<bool>, Infallible> {
+        Ok(self.messages.get(&(run, seq)).copied())
+    }
+
+    fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, Infallible> {
+        Ok(self.keys.get(&(operation.to_owned(), key.to_owned())).cloned())
+    }
+
+    fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, Infallible> {
+        Ok(self.cells.get(key).cloned())
+    }
+}
+
+impl Gathered {
+    /// Reads what the statements of [`Names::asked`] gave.
+    pub(crate) fn read(names: &Names, found: &[Vec<Row>]) -> Result<Self, Failure> {
+        let mut gathered = Gathered::default();
+        let mut found = found.iter();
+        let mut next = || found.next().into_iter().flatten();
+        for row in next() {
+            let row = rows::run(row)?;
+            gathered.old_runs.insert(row.run);
+            gathered.runs.insert(row.run, row);
+        }
+        if !names.taken.is_empty() {
+            for row in next() {
+                let seq = rows::unsigned(row, 1)?;
+                gathered.messages.insert((rows::run_id(row, 0)?, seq), rows::get(row, 2)?);
+            }
+        }
+        let nth = |row: &Row, column: usize| rows::get::<i64>(row, column).map(|number| number as usize - 1);
+        if !names.keys.is_empty() {
+            for row in next() {
+                let index = nth(row, 6)?;
+                let name = (names.operations[index].clone(), names.keys[index].clone());
+                gathered.keys.insert(name.clone(), rows::key(row, &name.0, &name.1)?);
+                gathered.old_keys.insert(name);
+            }
+        }
+        if !names.cells.is_empty() {
+            for row in next() {
+                let name = &names.cells[nth(row, 0)?];
+                gathered.cells.insert(name.clone(), rows::cell(row, 1, name.space, &name.owner)?);
+                gathered.old_cells.insert(name.clone());
+            }
+        }
+        Ok(gathered)
+    }
+
+    /// Plans the commits one after the other, each on what those before it leave.
+    pub(crate) fn plan(
+        &mut self,
+        tenant: TenantId,
+        commits: &[&Commit],
+        limits: &Limits,
+    ) -> (Vec<Applied>, Written) {
+        let mut written = Written::default();
+        let plan_one = |commit: &&Commit| {
+            let Ok(planned) = plan::plan((*commit).clone(), self, limits);
+            let plan = planned?;
+            let hints = plan.hints(tenant);
+            let committed = plan.committed.clone();
+            self.follow(&plan);
+            written.add(plan);
+            Ok((committed, hints))
+        };
+        let applied = commits.iter().map(plan_one).collect();
+        (applied, written)
+    }
+
+    fn follow(&mut self, plan: &Plan) {
+        for row in plan.insert.iter().chain(&plan.update) {
+            self.runs.insert(row.run, row.clone());
+        }
+        for (run, seq) in &plan.take {
+            self.messages.remove(&(*run, *seq));
+        }
+        for row in &plan.put {
+            self.messages.insert((row.run, row.message.seq), row.counts);
+        }
+        for row in &plan.keys {
+            self.keys.insert((row.operation.clone(), row.key.clone()), row.clone());
+        }
+        for cell in &plan.cells {
+            self.cells.insert(cell.key.clone(), cell.clone());
+        }
+    }
+}
+
+/// What the plans of a batch come to.
+#[derive(Default)]
+pub(crate) struct Written {
+    runs: BTreeSet<RunId>,
+    keys: BTreeSet<(String, String)>,
+    cells: BTreeSet<CellKey>,
+    put: BTreeMap<(RunId, u64), MessageRow>,
+    take: Vec<(RunId, u64)>,
+    checkpoints: Vec<(CommitId, Timestamp, CheckpointRow)>,
+    waits: Vec<(CommitId, RunId, Vec<OpenWait>, Vec<u64>)>,
+    hide: Vec<DocumentEnd>,
+    documents: Vec<DocumentRow>,
+    definitions: Vec<(CommitId, StoredDefinition)>,
+    audit: Vec<(CommitId, Timestamp, Vec<AuditRow>)>,
+}
+
+impl Written {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+            && self.keys.is_empty()
+            && self.cells.is_empty()
+            && self.definitions.is_empty()
+            && self.audit.is_empty()
+    }
+
+    fn add(&mut self, plan: Plan) {
+        // Taken apart without `..`: a new field does not compile until it is written here.
+        let Plan {
+            commit,
+            at,
+            insert,
+            update,
+            checkpoints,
+            put,
+            take,
+            open,
+            close,
+            cells,
+            hide,
+            documents,
+            keys,
+            definitions,
+            audit,
+            unfenced: _,
+            committed: _,
+        } = plan;
+        self.runs.extend(insert.into_iter().chain(update).map(|row| row.run));
+        self.checkpoints.extend(checkpoints.into_iter().map(|row| (commit, at, row)));
+        // A message that came in the same batch was never there.
+        self.take.extend(take.into_iter().filter(|name| self.put.remove(name).is_none()));
+        self.put.extend(put.into_iter().map(|row| ((row.run, row.message.seq), row)));
+        let mut waits: BTreeMap<RunId, (Vec<OpenWait>, Vec<u64>)> = BTreeMap::new();
+        open.into_iter().for_each(|(run, wait)| waits.entry(run).or_default().0.push(wait));
+        close.into_iter().for_each(|(run, activation)| waits.entry(run).or_default().1.push(activation));
+        self.waits.extend(waits.into_iter().map(|(run, (open, close))| (commit, run, open, close)));
+        self.cells.extend(cells.into_iter().map(|cell| cell.key));
+        self.hide.extend(hide);
+        self.documents.extend(documents);
+        self.keys.extend(keys.into_iter().map(|row| (row.operation, row.key)));
+        self.definitions.extend(definitions.into_iter().map(|definition| (commit, definition)));
+        if !audit.is_empty() {
+            self.audit.push((commit, at, audit));
+        }
+    }
+
+    /// The rows to write, as they are after all plans.
+    pub(crate) fn columns<'a>(&'a self, gathered: &'a Gathered) -> PlannedColumns<'a> {
+        let mut columns = PlannedColumns::default();
+        for row in self.runs.iter().filter_map(|run| gathered.runs.get(run)) {
+            let is_old = gathered.old_runs.contains(&row.run);
+            let runs = if is_old { &mut columns.update } else { &mut columns.insert };
+            runs.push(row, rows::places(&row.places));
+        }
+        for (commit, at, row) in &self.checkpoints {
+            columns.checkpoints.push(row, *commit, *at);
+        }
+        self.take.iter().for_each(|(run, seq)| columns.take.push(*run, *seq));
+        self.put.values().for_each(|row| columns.put.push(row));
+        for (commit, run, open, close) in &self.waits {
+            let trace = Trace { commit: *commit, at: None };
+            columns.open.push_all(*run, open, trace);
+            close.iter().for_each(|activation| columns.close.push(*run, *activation, trace));
+        }
+        for cell in self.cells.iter().filter_map(|key| gathered.cells.get(key)) {
+            let is_old = gathered.old_cells.contains(&cell.key);
+            (if is_old { &mut columns.cells } else { &mut columns.new_cells }).push(cell);
+        }
+        for (name, row) in self.keys.iter().filter_map(|name| Some((name, gathered.keys.get(name)?))) {
+            let is_old = gathered.old_keys.contains(name);
+            (if is_old { &mut columns.keys } else { &mut columns.new_keys }).push(row);
+        }
+        self.hide.iter().for_each(|end| columns.hide.push(end));
+        self.documents.iter().for_each(|row| columns.documents.push(row));
+        for (commit, definition) in &self.definitions {
+            columns.definitions.push(definition, Trace { commit: *commit, at: None });
+        }
+        for (commit, at, audit) in &self.audit {
+            columns.audit.push_all(audit, *at, Trace { commit: *commit, at: None });
+        }
+        columns
+    }
+}
+
+/// What a batch of plans writes.
+#[derive(Default)]
+pub(crate) struct PlannedColumns<'a> {
+    insert: Runs<'a>,
+    update: Runs<'a>,
+    checkpoints: Checkpoints<'a>,
+    take: Numbers<'a>,
+    put: Messages<'a>,
+    close: Closed<'a>,
+    open: Opened<'a>,
+    new_cells: Cells<'a>,
+    cells: Cells<'a>,
+    hide: Hidden<'a>,
+    documents: Documents<'a>,
+    new_keys: Keys<'a>,
+    keys: Keys<'a>,
+    definitions: Definitions<'a>,
+    audit: Audit<'a>,
+}
+
+impl PlannedColumns<'_> {
+    /// The statements, in order.
+    pub(crate) fn asked<'s>(&'s self, tenant: &'s Uuid, is_new: bool) -> Vec<Asked<'s>> {
+        let mut asked = Vec::with_capacity(8);
+        if is_new {
+            asked.push(Asked { sql: sql::tenant_put, params: vec![tenant] });
+        }
+        let filled = [
+            (!self.new_keys.is_empty()).then(|| self.new_keys.asked(sql::keys_insert, tenant)),
+            (!self.keys.is_empty()).then(|| self.keys.asked(sql::keys_put, tenant)),
+            (!self.insert.is_empty()).then(|| self.insert.asked(sql::runs_insert, tenant)),
+            (!self.update.is_empty()).then(|| self.update.asked(sql::runs_write, tenant)),
+            (!self.checkpoints.is_empty()).then(|| self.checkpoints.asked(sql::checkpoints_insert, tenant)),
+            (!self.take.is_empty()).then(|| self.take.asked(sql::inbox_delete, tenant)),
+            (!self.put.is_empty()).then(|| self.put.asked(sql::inbox_insert, tenant)),
+            (!self.new_cells.is_empty()).then(|| self.new_cells.asked(sql::cells_insert, tenant)),
+            (!self.cells.is_empty()).then(|| self.cells.asked(sql::cells_put, tenant)),
+            (!self.hide.is_empty()).then(|| self.hide.asked(sql::documents_hide, tenant)),
+            (!self.documents.is_empty()).then(|| self.documents.asked(sql::documents_insert, tenant)),
+        ];
+        asked.extend(filled.into_iter().flatten());
+        beside(&mut asked, tenant, &self.close, &self.open, &self.definitions, &self.audit);
+        asked
+    }
+}

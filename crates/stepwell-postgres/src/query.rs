@@ -1,0 +1,410 @@
+//! The reads, each in one transaction of its own; and two small writes, the claim and the beat.
+
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+
+use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
+use stepwell_store::delta;
+use stepwell_store::document::{DocumentRow, read_place};
+use stepwell_store::plan::{KeyRow, decode_results};
+use stepwell_store::store::{
+    after_prefix, bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor,
+};
+use stepwell_store::{
+    AuditRow, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due,
+    HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
+    RunSummary, Status, TenantId, WaitQuery, WaitRow, Whereabouts,
+};
+use tokio_postgres::{Row, Statement};
+use uuid::Uuid;
+
+use crate::connection::{Connection, Connections, Mode, Param, Sees, Transaction};
+use crate::rows::{self, Read};
+use crate::statements as sql;
+
+/// The rows to ask for: one more than the page has tells whether there is another page.
+fn ask(limit: u32) -> i64 {
+    page_rows(limit) as i64 + 1
+}
+
+/// One statement that reads a tenant's rows.
+async fn read(on: &Connections, tenant: TenantId, sql: &'static str, params: &[Param<'_>]) -> Read<Vec<Row>> {
+    on.one(Sees::Tenant(tenant), Mode::Reads, sql, params).await
+}
+
+fn each<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Vec<T>> {
+    rows.iter().map(value).collect()
+}
+
+fn first<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Option<T>> {
+    rows.first().map(value).transpose()
+}
+
+pub(crate) async fn load(on: &Connections, tenant: TenantId, run: RunId) -> Read<Option<Loaded>> {
+    let rows = read(on, tenant, sql::load, &[&tenant.uuid(), &run.uuid()]).await?;
+    first(&rows, rows::loaded)
+}
+
+pub(crate) async fn runs_by_id(
+    on: &Connections,
+    tenant: TenantId,
+    runs: &[Uuid],
+) -> Read<HashMap<RunId, RunRow>> {
+    let rows = read(on, tenant, sql::runs_get, &[&tenant.uuid(), &runs]).await?;
+    Ok(each(&rows, rows::run)?.into_iter().map(|row| (row.run, row)).collect())
+}
+
+pub(crate) async fn outcome(
+    on: &Connections,
+    tenant: TenantId,
+    commit: &CommitRef,
+) -> Read<Option<Recorded>> {
+    match &commit.at {
+        Whereabouts::Checkpoint { run, version } => {
+            let which: [Param<'_>; 3] = [&tenant.uuid(), &run.uuid(), &rows::int(*version)];
+            let found = read(on, tenant, sql::checkpoint_commit, &which).await?;
+            let found =
+                first(&found, |row| Ok((rows::get::<Uuid>(row, 0)?, row.try_get::<_, Option<Vec<u8>>>(1)?)))?;
+            let Some((_, results)) = found.filter(|(id, _)| *id == commit.id.0) else { return Ok(None) };
+            Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
+        }
+        Whereabouts::Key { operation, key } => {
+            let row = key_row(on, tenant, operation, key).await?;
+            let Some(row) = row.filter(|row| row.commit == commit.id) else { return Ok(None) };
+            let results = decode_results(row.results.as_deref())?;
+            Ok(Some(Recorded { results, answer: Some(row.answer), request: None }))
+        }
+    }
+}
+
+async fn key_row(on: &Connections, tenant: TenantId, operation: &str, key: &str) -> Read<Option<KeyRow>> {
+    // What cannot be written cannot be there.
+    if operation.contains('\0') || key.contains('\0') {
+        return Ok(None);
+    }
+    let found = read(on, tenant, sql::key_get, &[&tenant.uuid(), &operation, &key]).await?;
+    first(&found, |row| rows::key(row, operation, key))
+}
+
+/// Finds or takes runs: those of the dead by id, then by the time they are due. What is taken is locked until it is
+/// read, so that the two fit together.
+pub(crate) async fn claim(on: &Connections, tenant: TenantId, claim: &Claim) -> Read<Vec<Loaded>> {
+    let connection = on.get().await?;
+    let by = claim.by.map(|by| by.0);
+    let (orphans, due, mode) = match by {
+        Some(_) => (sql::claim_orphans, sql::claim_due, Mode::Writes),
+        None => (sql::find_orphans, sql::find_due, Mode::ReadsOnce),
+    };
+    let (orphans, due) = (connection.statement(orphans).await?, connection.statement(due).await?);
+    let loads = connection.statement(sql::loads).await?;
+    let transaction = Transaction::new(connection);
+    let connection = transaction.on();
+    let mut begin = Some(on.begin(Sees::Tenant(tenant), mode));
+    let dead: Vec<Uuid> = claim.dead.iter().map(|process| process.0).collect();
+    let known = claim.definitions.as_ref();
+    let known: Option<Vec<&[u8]>> =
+        known.map(|known| known.iter().map(|hash| &hash.as_bytes()[..]).collect());
+    let (id, now, limit) = (tenant.uuid(), claim.now.micros(), i64::from(claim.limit));
+    // Who takes them is the last parameter of the statements that take.
+    let given = if by.is_some() { 5 } else { 4 };
+    let mut taken: Vec<Uuid> = Vec::new();
+    if !dead.is_empty() {
+        let which: [Param<'_>; 5] = [&id, &dead, &known, &limit, &by];
+        taken = found(connection, begin.take(), &orphans, &which[..given]).await?;
+    }
+    let orphaned: HashSet<Uuid> = taken.iter().copied().collect();
+    let room = limit - taken.len() as i64;
+    if room > 0 {
+        let which: [Param<'_>; 5] = [&id, &now, &known, &room, &by];
+        taken.extend(found(connection, begin.take(), &due, &which[..given]).await?);
+    }
+    let which: [Param<'_>; 2] = [&id, &taken];
+    let (rows, ended) = tokio::join!(connection.ask(&loads, &which), connection.command("commit"));
+    let rows = rows?;
+    ended?;
+    transaction.over();
+    let mut loaded = each(&rows, rows::loaded)?;
+    loaded.sort_by_key(|loaded| {
+        let run = loaded.head.run;
+        let wake = loaded.head.wake.filter(|_| !orphaned.contains(&run.uuid()));
+        (wake, run)
+    });
+    Ok(loaded)
+}
+
+/// The ids a statement gives, with the beginning of the transaction before it, if it has not begun.
+async fn found(
+    connection: &Connection,
+    begin: Option<String>,
+    statement: &Statement,
+    params: &[Param<'_>],
+) -> Read<Vec<Uuid>> {
+    let begun = async {
+        match &begin {
+            Some(begin) => connection.command(begin).await,
+            None => Ok(()),
+        }
+    };
+    let (begun, rows) = tokio::join!(begun, connection.ask(statement, params));
+    begun?;
+    each(&rows?, |row| rows::get(row, 0))
+}
+
+pub(crate) async fn tenants(on: &Connections, after: Option<TenantId>, limit: u32) -> Read<Vec<TenantId>> {
+    let after = after.map(TenantId::uuid);
+    let which: [Param<'_>; 2] = [&after, &i64::from(limit)];
+    let rows = on.one(Sees::Due, Mode::Reads, sql::tenants_after, &which).await?;
+    each(&rows, |row| Ok(TenantId::new(rows::get(row, 0)?)))
+}
+
+/// Which tenants have work: since or from when, and since ever if one of the dead owns a run of theirs, or, where the
+/// living are named, somebody who is not one of them.
+pub(crate) async fn due(on: &Connections, dead: &[ProcessId], living: Option<&[Uuid]>) -> Read<Vec<Due>> {
+    let dead: Vec<Uuid> = dead.iter().map(|process| process.0).collect();
+    let statement = if on.has_citus() { sql::due_spread } else { sql::due };
+    let which: [Param<'_>; 3] = [&dead, &living, &Timestamp::MIN.micros()];
+    let rows = on.one(Sees::Due, Mode::Reads, statement, &which).await?;
+    let mut found = Vec::new();
+    for row in &rows {
+        if let Some(at) = rows::instant(row, 1)? {
+            found.push(Due { tenant: TenantId::new(rows::get(row, 0)?), at });
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+pub(crate) async fn cells(on: &Connections, tenant: TenantId, query: &CellQuery) -> Read<Page<Cell>> {
+    let CellQuery { space, owner, filter, now, with_dead, limit, cursor } = query;
+    let (id, word) = (tenant.uuid(), space.as_str());
+    let prefix = match filter {
+        CellFilter::Key(key) => {
+            let rows = read(on, tenant, sql::cell_get, &[&id, &word, owner, key]).await?;
+            let cell = first(&rows, |row| rows::cell(row, 0, *space, owner))?;
+            let wanted = |cell: &Cell| {
+                (*with_dead || cell.live(*now).is_some())
+                    && cursor.as_ref().is_none_or(|cursor| cell.key.key > *cursor)
+            };
+            return Ok(Page { items: cell.into_iter().filter(wanted).collect(), next: None });
+        }
+        CellFilter::Prefix(prefix) => prefix,
+    };
+    let (end, after) = (after_prefix(prefix), cursor.as_deref().unwrap_or_default());
+    let which: [Param<'_>; 9] =
+        [&id, &word, owner, prefix, &end, &after, with_dead, &now.micros(), &ask(*limit)];
+    let rows = read(on, tenant, sql::cells_list, &which).await?;
+    let cells = each(&rows, |row| rows::cell(row, 0, *space, owner))?;
+    Ok(Page::cut(cells, *limit, |cell: &Cell| cell.key.key.clone()))
+}
+
+pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
+    let RunQuery { workflow, status, parent, limit, cursor } = query;
+    let before: Option<RunId> =
+        cursor.as_ref().map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
+    // The greatest of all ids is nobody's.
+    let before = before.map_or(Uuid::max(), RunId::uuid);
+    let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
+    let statement = match (parent, in_need, workflow) {
+        (Some(_), ..) => sql::runs_of_parent,
+        (None, true, _) => sql::runs_in_need,
+        (None, false, Some(_)) => sql::runs_of_workflow,
+        (None, false, None) => sql::runs_all,
+    };
+    let (workflow, status) = (workflow.as_ref().map(Name::as_str), status.map(Status::as_str));
+    let which: [Param<'_>; 6] =
+        [&tenant.uuid(), &before, &workflow, &status, &parent.map(RunId::uuid), &ask(*limit)];
+    let rows = read(on, tenant, statement, &which).await?;
+    let found = each(&rows, |row| rows::run(row).map(RunRow::summary))?;
+    Ok(Page::cut(found, *limit, |row: &RunSummary| row.run.to_string()))
+}
+
+pub(crate) async fn waits(on: &Connections, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
+    let WaitQuery { run, limit, cursor } = query;
+    let (after, activation) = after(cursor.as_deref())?;
+    let rows = match run {
+        None => {
+            let which: [Param<'_>; 4] = [&tenant.uuid(), &after, &activation, &ask(*limit)];
+            read(on, tenant, sql::waits_all, &which).await?
+        }
+        Some(run) => {
+            let activation = match after.cmp(&run.uuid()) {
+                Ordering::Less => -1,
+                Ordering::Equal => activation,
+                Ordering::Greater => i64::MAX,
+            };
+            let which: [Param<'_>; 4] = [&tenant.uuid(), &run.uuid(), &activation, &ask(*limit)];
+            read(on, tenant, sql::waits_of_run, &which).await?
+        }
+    };
+    let found = each(&rows, rows::wait)?;
+    Ok(Page::cut(found, *limit, |row: &WaitRow| format!("{}:{}", row.run, row.wait.activation)))
+}
+
+/// Where a listing by id and number begins: after the cursor, or before everything.
+fn after(cursor: Option<&str>) -> Read<(Uuid, i64)> {
+    Ok(match read_cursor(cursor)? {
+        Some((id, number)) => (id, rows::int(number)),
+        None => (Uuid::nil(), -1),
+    })
+}
+
+pub(crate) async fn history(
+    on: &Connections,
+    tenant: TenantId,
+    query: &HistoryQuery,
+) -> Read<Page<HistoryRow>> {
+    let HistoryQuery { run, from, with_state, limit } = query;
+    let (id, run, from) = (tenant.uuid(), run.uuid(), rows::int(*from));
+    let which: [Param<'_>; 5] = [&id, &run, &from, &ask(*limit), with_state];
+    let (found, before) = if *with_state {
+        history_with_base(on, tenant, &which).await?
+    } else {
+        (read(on, tenant, sql::history, &which).await?, Vec::new())
+    };
+    let mut before = match &before[..] {
+        [] => None,
+        before => Some(delta::read(before.iter().map(Vec::as_slice))?),
+    };
+    let mut items: Vec<HistoryRow> = Vec::new();
+    for row in &found {
+        let state = match rows::get::<Option<&[u8]>>(row, 4)? {
+            Some(body) => {
+                let state = delta::read_one(before.as_deref(), body)?;
+                before = Some(state.clone());
+                Some(state)
+            }
+            None => None,
+        };
+        items.push(HistoryRow {
+            version: rows::unsigned(row, 0)?,
+            at: rows::at(row, 1)?,
+            commit: CommitId(rows::get(row, 2)?),
+            entry: delta::read_entry(rows::get(row, 3)?)?,
+            state,
+        });
+    }
+    Ok(Page::cut(items, *limit, |row| (row.version + 1).to_string()))
+}
+
+/// A part of a history, and the stored states before it that the first of it is built on.
+async fn history_with_base(
+    on: &Connections,
+    tenant: TenantId,
+    which: &[Param<'_>; 5],
+) -> Read<(Vec<Row>, Vec<Vec<u8>>)> {
+    let connection = on.get().await?;
+    let history = connection.statement(sql::history).await?;
+    let base = connection.statement(sql::history_base).await?;
+    let begin = on.begin(Sees::Tenant(tenant), Mode::ReadsOnce);
+    let (begun, history, base, ended) = tokio::join!(
+        connection.command(&begin),
+        connection.ask(&history, which),
+        connection.ask(&base, &which[..3]),
+        connection.command("commit")
+    );
+    begun?;
+    let (history, base) = (history?, base?);
+    ended?;
+    Ok((history, each(&base, |row| rows::get(row, 0))?))
+}
+
+pub(crate) async fn documents(
+    on: &Connections,
+    tenant: TenantId,
+    query: &DocumentQuery,
+) -> Read<Page<Document>> {
+    let DocumentQuery { run, at, key, kind, tag, limit, cursor } = query;
+    let after = read_place(cursor.as_deref())?;
+    let (id, run_id) = (tenant.uuid(), run.uuid());
+    let document = |row: &Row| rows::document(row, *run);
+    let found: Vec<DocumentRow> = if let Some(key) = key {
+        let which: [Param<'_>; 4] = [&id, &run_id, key, &rows::int(at.unwrap_or(u64::MAX))];
+        let found = read(on, tenant, sql::document_get, &which).await?;
+        let wanted =
+            |row: &DocumentRow| query.wants(&row.document) && after.is_none_or(|after| row.place() > after);
+        each(&found, document)?.into_iter().filter(wanted).collect()
+    } else {
+        let (version, ordinal) =
+            after.map_or((-1, -1), |(version, ordinal)| (rows::int(version), rows::int(ordinal)));
+        let (kind, rows, at) = (kind.as_ref().map(Name::as_str), ask(*limit), at.map(rows::int));
+        let which: [Param<'_>; 8] = [&id, &run_id, &version, &ordinal, &kind, tag, &rows, &at];
+        let found = match at {
+            None => read(on, tenant, sql::documents_now, &which[..7]).await?,
+            Some(_) => read(on, tenant, sql::documents_at, &which).await?,
+        };
+        each(&found, document)?
+    };
+    let Page { items, next } = Page::cut(found, *limit, DocumentRow::cursor);
+    Ok(Page { items: items.into_iter().map(|row| row.document).collect(), next })
+}
+
+pub(crate) async fn records(on: &Connections, tenant: TenantId, query: &RecordQuery) -> Read<Page<Record>> {
+    let one = |item: Option<Record>| Page { items: item.into_iter().collect(), next: None };
+    match query {
+        RecordQuery::Definition(hash) => {
+            let which: [Param<'_>; 2] = [&tenant.uuid(), &&hash.as_bytes()[..]];
+            let rows = read(on, tenant, sql::definition_get, &which).await?;
+            Ok(one(first(&rows, rows::definition)?.map(Record::Definition)))
+        }
+        RecordQuery::Definitions { workflow, limit, cursor } => {
+            definitions(on, tenant, workflow.as_ref(), *limit, cursor.as_deref()).await
+        }
+        RecordQuery::Key { operation, key, now } => {
+            let row = key_row(on, tenant, operation, key).await?.filter(|row| row.holds(*now));
+            let Some(row) = row else { return Ok(one(None)) };
+            let results = decode_results(row.results.as_deref())?;
+            let (answer, request) = (Some(row.answer), Some(row.request));
+            Ok(one(Some(Record::Key(Recorded { results, answer, request }))))
+        }
+        RecordQuery::Audit { limit, cursor } => audit(on, tenant, *limit, cursor.as_deref()).await,
+    }
+}
+
+async fn definitions(
+    on: &Connections,
+    tenant: TenantId,
+    workflow: Option<&Name>,
+    limit: u32,
+    cursor: Option<&str>,
+) -> Read<Page<Record>> {
+    let after = read_definition_cursor(cursor)?;
+    let beginning = (Name::from(""), -1, Vec::new());
+    let place = |(name, version, hash): (Name, u32, DefinitionHash)| {
+        (name, i64::from(version), hash.as_bytes().to_vec())
+    };
+    let (mut name, mut version, mut hash) = after.map_or_else(|| beginning.clone(), place);
+    let mut statement = sql::definitions_all;
+    if let Some(workflow) = workflow {
+        statement = sql::definitions_of_workflow;
+        match name.cmp(workflow) {
+            Ordering::Less => (_, version, hash) = beginning,
+            Ordering::Equal => {}
+            Ordering::Greater => version = i64::MAX,
+        }
+        name = workflow.clone();
+    }
+    let which: [Param<'_>; 5] = [&tenant.uuid(), &name.as_str(), &version, &hash, &ask(limit)];
+    let rows = read(on, tenant, statement, &which).await?;
+    let Page { items, next } = Page::cut(each(&rows, rows::definition)?, limit, definition_cursor);
+    Ok(Page { items: items.into_iter().map(Record::Definition).collect(), next })
+}
+
+async fn audit(on: &Connections, tenant: TenantId, limit: u32, cursor: Option<&str>) -> Read<Page<Record>> {
+    let (commit, ordinal) = after(cursor)?;
+    let which: [Param<'_>; 4] = [&tenant.uuid(), &commit, &ordinal, &ask(limit)];
+    let rows = read(on, tenant, sql::audit_list, &which).await?;
+    let found = each(&rows, |row| {
+        let audit = AuditRow {
+            operation: rows::get(row, 3)?,
+            subject: rows::get(row, 4)?,
+            actor: rows::get(row, 5)?,
+            run: rows::get::<Option<Uuid>>(row, 6)?.map(RunId::new),
+            detail: rows::bytes(row, 7)?,
+        };
+        Ok((CommitId(rows::get(row, 0)?), rows::unsigned(row, 1)?, rows::at(row, 2)?, audit))
+    })?;
+    let Page { items, next } =
+        Page::cut(found, limit, |(commit, ordinal, ..)| format!("{}:{ordinal}", commit.0));
+    let record = |(commit, _, at, row)| Record::Audit { commit, at, row };
+    Ok(Page { items: items.into_iter().map(record).collect(), next })
+}

@@ -1,0 +1,235 @@
+//! Rows to values and back.
+
+use bytes::Bytes;
+use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
+use stepwell_store::delta;
+use stepwell_store::document::DocumentRow;
+use stepwell_store::plan::KeyRow;
+use stepwell_store::{
+    Cell, CellKey, Chain, CommitId, Document, Lives, Loaded, Message, OpenWait, Parent, ProcessId, RunRow,
+    Space, StoreError, StoredDefinition, ValueType, WaitRow,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::FromSql;
+use uuid::Uuid;
+
+use crate::error::Failure;
+
+/// What is read out of a row.
+pub(crate) type Read<T> = Result<T, Failure>;
+
+/// A number the database keeps signed. Counters begin at 0 and do not come near the sign; a number that somebody made up
+/// and that does is greater than every counter here too.
+pub(crate) fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// An instant as the database keeps it.
+pub(crate) fn time(at: Option<Timestamp>) -> Option<i64> {
+    at.map(Timestamp::micros)
+}
+
+/// The places as the database keeps them: a JSON list.
+pub(crate) fn places(places: &[Name]) -> String {
+    serde_json::to_string(places).expect("names are text")
+}
+
+/// A document's tags as the database keeps them: a JSON list.
+pub(crate) fn tags(tags: &[String]) -> String {
+    serde_json::to_string(tags).expect("tags are text")
+}
+
+/// A column's value.
+pub(crate) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Read<T> {
+    Ok(row.try_get(column)?)
+}
+
+/// A run's row, its id first.
+pub(crate) fn run(row: &Row) -> Read<RunRow> {
+    let parent = match get::<Option<Uuid>>(row, 15)? {
+        None => None,
+        Some(run) => {
+            Some(Parent { run: RunId::new(run), activation: unsigned(row, 16)?, child: small(row, 17)? })
+        }
+    };
+    Ok(RunRow {
+        run: run_id(row, 0)?,
+        workflow: name(row, 1)?,
+        definition: hash(row, 2)?,
+        revision: unsigned(row, 3)?,
+        version: unsigned(row, 4)?,
+        fence: unsigned(row, 5)?,
+        owner: get::<Option<Uuid>>(row, 6)?.map(ProcessId),
+        status: read(row, 7, |text| text.parse().ok())?,
+        places: read(row, 8, |text| serde_json::from_str(text).ok())?,
+        wake: instant(row, 9)?,
+        inbox_seq: unsigned(row, 10)?,
+        inbox_len: unsigned(row, 11)?,
+        chain: Chain { base: unsigned(row, 12)?, bytes: unsigned(row, 13)? },
+        attempt: optional_bytes(row, 14)?,
+        parent,
+        root: run_id(row, 18)?,
+        created_at: at(row, 19)?,
+        updated_at: at(row, 20)?,
+    })
+}
+
+/// A run as loaded: its row, the stored states it is built from, and its inbox.
+pub(crate) fn loaded(row: &Row) -> Read<Loaded> {
+    let bodies: Option<Vec<&[u8]>> = get(row, 21)?;
+    let state = delta::read(bodies.unwrap_or_default())?;
+    let seqs: Option<Vec<i64>> = get(row, 22)?;
+    let inbox = match seqs {
+        None => Vec::new(),
+        Some(seqs) => {
+            let (topics, bodies): (Vec<String>, Vec<&[u8]>) = (get(row, 23)?, get(row, 24)?);
+            let (received, expires): (Vec<i64>, Vec<Option<i64>>) = (get(row, 25)?, get(row, 26)?);
+            let texts = topics.into_iter().zip(bodies);
+            let times = received.into_iter().zip(expires);
+            let message =
+                |(seq, ((topic, body), (received, expires))): (i64, ((String, &[u8]), _))| Message {
+                    seq: seq as u64,
+                    topic,
+                    body: Bytes::copy_from_slice(body),
+                    received_at: Timestamp::from_micros(received),
+                    expires_at: Option::map(expires, Timestamp::from_micros),
+                };
+            seqs.into_iter().zip(texts.zip(times)).map(message).collect()
+        }
+    };
+    Ok(run(row)?.loaded(state, inbox))
+}
+
+/// An open wait.
+pub(crate) fn wait(row: &Row) -> Read<WaitRow> {
+    Ok(WaitRow {
+        run: run_id(row, 0)?,
+        wait: OpenWait {
+            activation: unsigned(row, 1)?,
+            place: name(row, 2)?,
+            since: at(row, 3)?,
+            until: instant(row, 4)?,
+            detail: bytes(row, 5)?,
+        },
+    })
+}
+
+/// A document of a run that is known.
+pub(crate) fn document(row: &Row, run: RunId) -> Read<DocumentRow> {
+    let document = Document {
+        run,
+        key: get(row, 0)?,
+        kind: name(row, 1)?,
+        body: bytes(row, 2)?,
+        tags: read(row, 3, |text| serde_json::from_str(text).ok())?,
+        visible_from: unsigned(row, 4)?,
+        visible_to: get::<Option<i64>>(row, 5)?.map(|version| version as u64),
+        at: at(row, 6)?,
+    };
+    Ok(DocumentRow { document, ordinal: unsigned(row, 7)? })
+}
+
+/// A definition.
+pub(crate) fn definition(row: &Row) -> Read<StoredDefinition> {
+    Ok(StoredDefinition {
+        hash: hash(row, 0)?,
+        workflow: name(row, 1)?,
+        version: small(row, 2)?,
+        body: bytes(row, 3)?,
+    })
+}
+
+/// A cell of a space and owner that are known; its key is in this column, and what else it has after it.
+pub(crate) fn cell(row: &Row, from: usize, space: Space, owner: &str) -> Read<Cell> {
+    let value: Option<&str> = get(row, from + 1)?;
+    let value = value.map(|text| serde_json::from_str(text).map_err(|_| unreadable(from + 1))).transpose()?;
+    Ok(Cell {
+        key: CellKey { space, owner: owner.to_owned(), key: get(row, from)? },
+        value,
+        value_type: read(row, from + 2, ValueType::from_word)?,
+        revision: unsigned(row, from + 3)?,
+        expires_at: instant(row, from + 4)?,
+        created_at: at(row, from + 5)?,
+        updated_at: at(row, from + 6)?,
+        created_by: get::<Option<Uuid>>(row, from + 7)?.map(RunId::new),
+    })
+}
+
+/// A key's record.
+pub(crate) fn key(row: &Row, operation: &str, key: &str) -> Read<KeyRow> {
+    let run: Option<Uuid> = get(row, 4)?;
+    let lives = match (instant(row, 3)?, run) {
+        (Some(until), _) => Lives::Until(until),
+        (None, Some(run)) => Lives::WithRun(RunId::new(run)),
+        (None, None) => return Err(unreadable(3)),
+    };
+    let request: &[u8] = get(row, 0)?;
+    Ok(KeyRow {
+        operation: operation.to_owned(),
+        key: key.to_owned(),
+        request: request.try_into().map_err(|_| unreadable(0))?,
+        answer: bytes(row, 1)?,
+        results: optional_bytes(row, 2)?,
+        lives,
+        commit: CommitId(get(row, 5)?),
+    })
+}
+
+/// How long a key holds, as its two columns.
+pub(crate) fn lives(lives: Lives) -> (Option<i64>, Option<Uuid>) {
+    match lives {
+        Lives::Until(until) => (Some(until.micros()), None),
+        Lives::WithRun(run) => (None, Some(run.uuid())),
+    }
+}
+
+/// A run's id.
+pub(crate) fn run_id(row: &Row, column: usize) -> Read<RunId> {
+    Ok(RunId::new(get(row, column)?))
+}
+
+/// A counter.
+pub(crate) fn unsigned(row: &Row, column: usize) -> Read<u64> {
+    Ok(get::<i64>(row, column)? as u64)
+}
+
+/// An instant.
+pub(crate) fn at(row: &Row, column: usize) -> Read<Timestamp> {
+    Ok(Timestamp::from_micros(get(row, column)?))
+}
+
+/// An optional instant.
+pub(crate) fn instant(row: &Row, column: usize) -> Read<Option<Timestamp>> {
+    Ok(get::<Option<i64>>(row, column)?.map(Timestamp::from_micros))
+}
+
+/// Bytes.
+pub(crate) fn bytes(row: &Row, column: usize) -> Read<Bytes> {
+    Ok(Bytes::copy_from_slice(get(row, column)?))
+}
+
+fn optional_bytes(row: &Row, column: usize) -> Read<Option<Bytes>> {
+    Ok(get::<Option<&[u8]>>(row, column)?.map(Bytes::copy_from_slice))
+}
+
+fn name(row: &Row, column: usize) -> Read<Name> {
+    Ok(Name::from(get::<&str>(row, column)?))
+}
+
+fn hash(row: &Row, column: usize) -> Read<DefinitionHash> {
+    let bytes: &[u8] = get(row, column)?;
+    Ok(DefinitionHash::from_bytes(bytes.try_into().map_err(|_| unreadable(column))?))
+}
+
+fn small(row: &Row, column: usize) -> Read<u32> {
+    u32::try_from(get::<i64>(row, column)?).map_err(|_| unreadable(column))
+}
+
+fn read<T>(row: &Row, column: usize, parse: impl FnOnce(&str) -> Option<T>) -> Read<T> {
+    parse(get(row, column)?).ok_or_else(|| unreadable(column))
+}
+
+fn unreadable(column: usize) -> Failure {
+    let what = format!("column {column} of a row holds a value this version does not know");
+    StoreError::Corrupt(what).into()
+}

@@ -1,0 +1,348 @@
+//! A session of this process's own, beside the pool: it holds a lock for as long as the process lives, hears and sends
+//! notifications, and looks whose locks are gone.
+//!
+//! None of it is a promise. A process whose session is lost is taken for dead a moment later and its runs are taken
+//! over, which their fences make safe; where sessions mean nothing (behind a transaction pooler) they are switched
+//! off, and the lease decides alone. Notifications only make somebody look sooner, and are sent outside of every
+//! transaction that writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use stepwell_core::{RunId, Timestamp};
+use stepwell_store::{CellKey, Hint, HintSender, ProcessId, Space, TenantId};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use crate::connection::{Connector, Told};
+use crate::error::described;
+use crate::statements as sql;
+
+/// Between two looks at who has gone.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long a session of ours must have stood before it judges others: after a restart of the server all come back.
+const STANDS: Duration = Duration::from_millis(1_500);
+/// How long notifications wait for others to go with.
+const GATHER: Duration = Duration::from_millis(2);
+/// How long a beat waits for its lock; without it the lease decides alone.
+const VOUCHED: Duration = Duration::from_secs(1);
+/// Hints that go in one notification, and bytes it may have.
+const MOST_HINTS: usize = 100;
+const MOST_BYTES: usize = 7_900;
+
+/// What is said in a notification.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Note {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    runs: Vec<(TenantId, RunId)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    cells: Vec<(TenantId, String, String, String)>,
+    #[serde(default)]
+    missed: bool,
+}
+
+/// Hints that others are to hear of.
+#[derive(Clone)]
+pub(crate) struct Outbox(Option<Arc<Letters>>);
+
+#[derive(Default)]
+struct Letters {
+    waiting: Mutex<Note>,
+    ready: Notify,
+    /// Another process is there to hear them.
+    has_readers: AtomicBool,
+}
+
+impl Outbox {
+    pub(crate) fn new(is_on: bool) -> Self {
+        Outbox(is_on.then(Arc::default))
+    }
+
+    pub(crate) fn tell(&self, hint: &Hint) {
+        let Some(letters) = self.0.as_ref().filter(|letters| letters.has_readers.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        let mut note = letters.waiting();
+        if note.runs.len() + note.cells.len() >= MOST_HINTS {
+            note.missed = true;
+        } else {
+            match hint {
+                Hint::Run(tenant, run) => note.runs.push((*tenant, *run)),
+                Hint::Cell(tenant, CellKey { space, owner, key }) => {
+                    note.cells.push((*tenant, space.as_str().to_owned(), owner.clone(), key.clone()));
+                }
+                Hint::Missed | Hint::Processes => return,
+            }
+        }
+        drop(note);
+        letters.ready.notify_one();
+    }
+
+    pub(crate) fn has_readers(&self, others: bool) {
+        if let Some(letters) = &self.0 {
+            letters.has_readers.store(others, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Letters {
+    fn waiting(&self) -> MutexGuard<'_, Note> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> String {
+        let mut note = std::mem::take(&mut *self.waiting());
+        note.runs.sort_unstable();
+        note.runs.dedup();
+        let text = serde_json::to_string(&note).expect("ids and names are plain data");
+        if text.len() <= MOST_BYTES {
+            return text;
+        }
+        let missed = Note { missed: true, ..Note::default() };
+        serde_json::to_string(&missed).expect("ids and names are plain data")
+    }
+}
+
+fn heard(hints: &HintSender, text: &str) {
+    let Ok(note) = serde_json::from_str::<Note>(text) else {
+        hints.send(Hint::Missed);
+        return;
+    };
+    if note.missed {
+        hints.send(Hint::Missed);
+    }
+    note.runs.into_iter().for_each(|(tenant, run)| hints.send(Hint::Run(tenant, run)));
+    for (tenant, space, owner, key) in note.cells {
+        let space =
+            [Space::Kv, Space::Execution, Space::Workflow].into_iter().find(|known| known.as_str() == space);
+        match space {
+            Some(space) => hints.send(Hint::Cell(tenant, CellKey { space, owner, key })),
+            None => hints.send(Hint::Missed),
+        }
+    }
+}
+
+/// The channel of a schema's processes.
+pub(crate) fn channel(schema: &str) -> String {
+    let digest = Sha256::digest(schema.as_bytes());
+    let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("stepwell_{short}")
+}
+
+/// The lock a process is known by.
+fn lock_of(process: ProcessId) -> i64 {
+    let (high, low) = process.0.as_u64_pair();
+    (high ^ low).cast_signed()
+}
+
+/// A process that this one vouches for, until its lease is over.
+struct Vouched {
+    process: ProcessId,
+    until: Timestamp,
+    locked: oneshot::Sender<()>,
+}
+
+/// The session.
+pub(crate) struct Session {
+    vouch: mpsc::Sender<Vouched>,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Processes whose session is gone.
+    gone: Mutex<BTreeSet<ProcessId>>,
+    /// The engine's time at the newest beat.
+    now: AtomicI64,
+    /// The server process of the session that stands.
+    pid: AtomicI32,
+}
+
+impl Shared {
+    fn gone(&self) -> MutexGuard<'_, BTreeSet<ProcessId>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    pub(crate) fn start(connector: Connector, channel: String, hints: HintSender, outbox: Outbox) -> Self {
+        let (vouch, vouched) = mpsc::channel(64);
+        let shared = Arc::new(Shared::default());
+        let keeper = Keeper {
+            connector,
+            channel,
+            hints,
+            outbox,
+            shared: shared.clone(),
+            vouched,
+            held: BTreeMap::new(),
+        };
+        Session { vouch, shared, task: tokio::spawn(keeper.run()) }
+    }
+
+    /// Holds a process's lock; gives it if it is held.
+    pub(crate) async fn vouch(&self, process: ProcessId, now: Timestamp, until: Timestamp) -> Option<i64> {
+        self.shared.now.fetch_max(now.micros(), Ordering::AcqRel);
+        let (locked, answer) = oneshot::channel();
+        let held = async {
+            self.vouch.send(Vouched { process, until, locked }).await.ok()?;
+            answer.await.ok()
+        };
+        tokio::time::timeout(VOUCHED, held).await.ok().flatten().map(|()| lock_of(process))
+    }
+
+    /// Processes whose session is gone.
+    pub(crate) fn gone(&self) -> BTreeSet<ProcessId> {
+        self.shared.gone().clone()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Keeps the session up.
+struct Keeper {
+    connector: Connector,
+    channel: String,
+    hints: HintSender,
+    outbox: Outbox,
+    shared: Arc<Shared>,
+    vouched: mpsc::Receiver<Vouched>,
+    /// Whose locks are held, and until when their lease goes.
+    held: BTreeMap<ProcessId, Timestamp>,
+}
+
+impl Keeper {
+    async fn run(mut self) {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let (hints, shared) = (self.hints.clone(), self.shared.clone());
+            let told: Told = Box::new(move |text, pid| {
+                if pid != shared.pid.load(Ordering::Relaxed) {
+                    heard(&hints, text);
+                }
+            });
+            let failed = match self.connector.connect(Some(told)).await {
+                Ok((client, driver)) => {
+                    let driver = tokio::spawn(driver);
+                    let begun = tokio::time::Instant::now();
+                    let ended = self.serve(&client, begun).await;
+                    driver.abort();
+                    if begun.elapsed() > STANDS {
+                        pause = Duration::from_millis(20);
+                    }
+                    match ended {
+                        Ok(()) => return,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            tracing::debug!(error = described(&failed), "the session is lost");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    /// Does what the session is for, until it is lost; without an error when the store is closed.
+    async fn serve(
+        &mut self,
+        client: &Client,
+        begun: tokio::time::Instant,
+    ) -> Result<(), tokio_postgres::Error> {
+        let pid: i32 = client.query_one("select pg_backend_pid()", &[]).await?.get(0);
+        self.shared.pid.store(pid, Ordering::Relaxed);
+        for process in self.held.keys() {
+            lock(client, *process).await?;
+        }
+        let letters = self.outbox.0.clone();
+        if letters.is_some() {
+            client.batch_execute(&format!("listen {}", self.channel)).await?;
+        }
+        // Who knows what was said while nobody listened.
+        self.hints.send(Hint::Missed);
+        let gone = client.prepare(sql::process_gone).await?;
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut suspects = BTreeSet::new();
+        loop {
+            let written = async {
+                match &letters {
+                    Some(letters) => letters.ready.notified().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                vouched = self.vouched.recv() => {
+                    let Some(Vouched { process, until, locked }) = vouched else { return Ok(()) };
+                    if self.held.insert(process, until).is_none() {
+                        lock(client, process).await?;
+                    }
+                    let _ = locked.send(());
+                }
+                () = written => {
+                    tokio::time::sleep(GATHER).await;
+                    if let Some(letters) = &letters {
+                        let text = letters.take();
+                        client.query_one("select pg_notify($1, $2)", &[&self.channel, &text]).await?;
+                    }
+                }
+                _ = looks.tick() => {
+                    let now = self.shared.now.load(Ordering::Acquire);
+                    self.release(client, now).await?;
+                    if self.held.is_empty() {
+                        client.check_connection().await?;
+                        continue;
+                    }
+                    let rows = client.query(&gone, &[&now]).await?;
+                    let seen: BTreeSet<_> = rows.iter().map(|row| ProcessId(row.get::<_, Uuid>(0))).collect();
+                    if begun.elapsed() >= STANDS {
+                        self.judge(&suspects, &seen);
+                    }
+                    suspects = seen;
+                }
+            }
+        }
+    }
+
+    /// Whoever was gone at two looks is gone.
+    fn judge(&self, before: &BTreeSet<ProcessId>, now: &BTreeSet<ProcessId>) {
+        let own = |process: &ProcessId| self.held.contains_key(process);
+        let found: BTreeSet<_> = before.intersection(now).filter(|process| !own(process)).copied().collect();
+        let mut gone = self.shared.gone();
+        let is_news = *gone != found;
+        *gone = found;
+        drop(gone);
+        if is_news {
+            self.hints.send(Hint::Processes);
+        }
+    }
+
+    /// Lets go of locks whose lease is over: those are dead anyway.
+    async fn release(&mut self, client: &Client, now: i64) -> Result<(), tokio_postgres::Error> {
+        let over: Vec<_> =
+            self.held.iter().filter(|(_, until)| until.micros() <= now).map(|(id, _)| *id).collect();
+        for process in over {
+            self.held.remove(&process);
+            client.execute("select pg_advisory_unlock_shared($1)", &[&lock_of(process)]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Shared: a new session of the same process need not wait until the server has noticed that the old one is gone.
+async fn lock(client: &Client, process: ProcessId) -> Result<(), tokio_postgres::Error> {
+    client.execute("select pg_advisory_lock_shared($1)", &[&lock_of(process)]).await?;
+    Ok(())
+}

@@ -1,0 +1,8 @@
+-- Rows of the audit trail, of the commits that were applied: those whose checkpoint is there, where one is named.
+insert into audit (tenant, commit_id, ordinal, at, operation, subject, actor, run, detail)
+select $1, u.commit_id, u.ordinal, u.at, u.operation, u.subject, u.actor, u.run, u.detail
+  from unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::uuid[], $9::bytea[],
+              $10::uuid[], $11::bigint[])
+       as u (commit_id, ordinal, at, operation, subject, actor, run, detail, trace, version)
+ where u.trace is null or exists (select 1 from checkpoints k where k.tenant = $1 and k.run = u.trace
+                                     and k.version = u.version and k.commit_id = u.commit_id)

@@ -1,0 +1,6 @@
+-- The audit trail in the order of its commits' ids.
+select commit_id, ordinal, at, operation, subject, actor, run, detail
+  from audit
+ where tenant = $1 and (commit_id, ordinal) > ($2, $3)
+ order by commit_id, ordinal
+ limit $4

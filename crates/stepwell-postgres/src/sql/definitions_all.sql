@@ -1,0 +1,6 @@
+-- Definitions in the order of workflow, version and hash.
+select hash, workflow, version, body
+  from definitions
+ where tenant = $1 and (workflow, version, hash) > ($2, $3, $4)
+ order by workflow, version, hash
+ limit $5

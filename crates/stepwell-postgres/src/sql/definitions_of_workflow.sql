@@ -1,0 +1,6 @@
+-- Definitions of one workflow in the order of version and hash.
+select hash, workflow, version, body
+  from definitions
+ where tenant = $1 and workflow = $2 and (version, hash) > ($3, $4)
+ order by version, hash
+ limit $5

@@ -1,0 +1,9 @@
+-- The documents a run showed at a version, in the order in which they were written; reads only that run's.
+select key, kind, body, tags, visible_from, visible_to, at, ordinal
+  from documents
+ where tenant = $1 and run = $2 and (visible_from, ordinal) > ($3, $4)
+   and ($5::text is null or kind = $5)
+   and ($6::text is null or tags::jsonb ? $6)
+   and visible_from <= $8 and (visible_to is null or visible_to > $8)
+ order by visible_from, ordinal
+ limit $7

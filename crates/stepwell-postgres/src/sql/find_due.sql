@@ -1,0 +1,6 @@
+-- Runs that are due and that nobody owns, by the time they are due.
+select id from runs
+ where tenant = $1 and owner is null and wake_at is not null and wake_at <= $2
+   and ($3::bytea[] is null or definition = any ($3))
+ order by wake_at, id
+ limit $4

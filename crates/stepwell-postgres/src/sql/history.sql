@@ -1,0 +1,6 @@
+-- A run's checkpoints from a version on, oldest first; their states only if asked for.
+select version, at, commit_id, entry, case when $5 then body end, base
+  from checkpoints
+ where tenant = $1 and run = $2 and version >= $3
+ order by version
+ limit $4

@@ -1,0 +1,2 @@
+-- Runs' documents go.
+delete from documents where tenant = $1 and run = any ($2)

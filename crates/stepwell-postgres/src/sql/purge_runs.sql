@@ -1,0 +1,2 @@
+-- Runs' rows go.
+delete from runs where tenant = $1 and id = any ($2)

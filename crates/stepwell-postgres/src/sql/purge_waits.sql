@@ -1,0 +1,2 @@
+-- Runs' waits go.
+delete from waits where tenant = $1 and run = any ($2)

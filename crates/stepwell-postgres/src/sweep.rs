@@ -1,0 +1,109 @@
+//! Tidies up: what has expired, runs that have ended, and history that is no longer wanted.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use stepwell_core::RunId;
+use stepwell_store::retention::{Cut, Versions, cut};
+use stepwell_store::{Sweep, SweepWhat, Swept, TenantId};
+use uuid::Uuid;
+
+use crate::connection::{Connections, Mode, Param, Sees, Transaction};
+use crate::rows::{self, Read};
+use crate::statements as sql;
+
+/// Tidies up one tenant's rows, a bounded number of them.
+pub(crate) async fn sweep(on: &Connections, tenant: TenantId, sweep: &Sweep) -> Read<Swept> {
+    let count = match sweep.what {
+        SweepWhat::Cells => expired(on, tenant, sql::sweep_cells, sweep).await?,
+        SweepWhat::Keys => expired(on, tenant, sql::sweep_keys, sweep).await?,
+        SweepWhat::Runs { ended_before } => {
+            purge(on, tenant, ended_before.micros(), i64::from(sweep.limit)).await?
+        }
+        SweepWhat::History { run, keep } => return bound(on, tenant, run, keep, sweep.limit).await,
+    };
+    Ok(Swept { count, more: count >= u64::from(sweep.limit) })
+}
+
+/// What has expired; gives how many rows that was.
+async fn expired(on: &Connections, tenant: TenantId, statement: &'static str, sweep: &Sweep) -> Read<u64> {
+    let which: [Param<'_>; 3] = [&tenant.uuid(), &sweep.now.micros(), &i64::from(sweep.limit)];
+    let rows = on.one(Sees::Tenant(tenant), Mode::Writes, statement, &which).await?;
+    Ok(rows.len() as u64)
+}
+
+/// Runs that ended before a time go, with everything that is their own; gives how many.
+async fn purge(on: &Connections, tenant: TenantId, before: i64, limit: i64) -> Read<u64> {
+    let id = tenant.uuid();
+    let own = [
+        sql::purge_runs,
+        sql::purge_checkpoints,
+        sql::purge_documents,
+        sql::purge_inbox,
+        sql::purge_waits,
+        sql::purge_keys,
+    ];
+    let connection = on.get().await?;
+    let find = connection.statement(sql::sweep_runs).await?;
+    let mut statements = Vec::new();
+    for statement in own {
+        statements.push(connection.statement(statement).await?);
+    }
+    let cells = connection.statement(sql::purge_cells).await?;
+    let transaction = Transaction::new(connection);
+    let connection = transaction.on();
+    let begin = on.begin(Sees::Tenant(tenant), Mode::Writes);
+    let which: [Param<'_>; 3] = [&id, &before, &limit];
+    let (begun, found) = tokio::join!(connection.command(&begin), connection.ask(&find, &which));
+    begun?;
+    let ended = found?.iter().map(|row| rows::get(row, 0)).collect::<Read<Vec<Uuid>>>()?;
+    let trees: Vec<String> = ended.iter().map(Uuid::to_string).collect();
+    let runs: [Param<'_>; 2] = [&id, &ended];
+    let owners: [Param<'_>; 2] = [&id, &trees];
+    let gone = statements.iter().map(|statement| connection.ask(statement, &runs));
+    let gone = futures_util::future::join_all(gone);
+    let (gone, shared, done) =
+        tokio::join!(gone, connection.ask(&cells, &owners), connection.command("commit"));
+    gone.into_iter().collect::<Read<Vec<_>>>()?;
+    shared?;
+    done?;
+    transaction.over();
+    Ok(ended.len() as u64)
+}
+
+/// Old checkpoints of a run go, and the documents that only they showed.
+async fn bound(on: &Connections, tenant: TenantId, run: RunId, keep: u64, limit: u32) -> Read<Swept> {
+    let nothing = Swept { count: 0, more: false };
+    let (id, run) = (tenant.uuid(), run.uuid());
+    let sees = Sees::Tenant(tenant);
+    let newest = on.one(sees, Mode::Reads, sql::run_get, &[&id, &run]).await?;
+    let oldest = on.one(sees, Mode::Reads, sql::checkpoint_oldest, &[&id, &run]).await?;
+    let oldest = oldest.first().map(|row| rows::get::<Option<i64>>(row, 0)).transpose()?.flatten();
+    let (Some(row), Some(oldest)) = (newest.first(), oldest) else { return Ok(nothing) };
+    let versions = Versions { oldest: oldest as u64, newest: rows::run(row)?.version };
+    // Which whole state a version is built on never changes: what is looked up is as good as under a lock.
+    let mut bases: BTreeMap<u64, Option<u64>> = BTreeMap::new();
+    let Cut { oldest, more } = loop {
+        let mut missing = None;
+        let found = cut(versions, keep, limit, |version| {
+            let known = bases.get(&version).copied();
+            if known.is_none() {
+                missing.get_or_insert(version);
+            }
+            Ok::<_, Infallible>(known.flatten())
+        });
+        let Ok(found) = found;
+        let Some(version) = missing else { break found };
+        let which: [Param<'_>; 3] = [&id, &run, &rows::int(version)];
+        let rows = on.one(sees, Mode::Reads, sql::checkpoint_base, &which).await?;
+        let base = rows.first().map(|row| rows::unsigned(row, 0)).transpose()?;
+        bases.insert(version, base);
+    };
+    let which: [Param<'_>; 3] = [&id, &run, &rows::int(oldest)];
+    let checkpoints = on.one(sees, Mode::Writes, sql::sweep_checkpoints, &which).await?.len() as u64;
+    let room = rows::int(u64::from(limit).saturating_sub(checkpoints));
+    let which: [Param<'_>; 4] = [&id, &run, &rows::int(oldest), &room];
+    let documents = on.one(sees, Mode::Writes, sql::sweep_documents, &which).await?.len() as u64;
+    let count = checkpoints + documents;
+    Ok(Swept { count, more: more || count >= u64::from(limit) })
+}

@@ -1,0 +1,129 @@
+//! The committers: whatever waits of one tenant goes into one transaction, and everybody is answered after it.
+//!
+//! Follow [`Committer::batch`]. A commit that is refused has written nothing, so the others in its batch are not touched.
+//! If something in a batch fails in PostgreSQL itself, its members are tried one by one, so that only the one that
+//! fails is left out. If the connection is lost, nobody knows, and nobody is told that it worked or that it did not:
+//! they look it up.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use stepwell_store::{CommitError, HintSender, StoreError, TenantId};
+
+use crate::apply::{Applier, Lane, Prepared, Trouble, refusal};
+use crate::connection::Backend;
+use crate::error::Failure;
+use crate::jobs::{CommitJob, Queue};
+use crate::session::Outbox;
+
+/// How often a batch is tried again that somebody else was in the way of.
+const TRIES: u32 = 20;
+
+/// What the committers share.
+pub(crate) struct Shared {
+    pub(crate) applier: Applier,
+    pub(crate) queue: Queue,
+    pub(crate) hints: HintSender,
+    pub(crate) outbox: Outbox,
+    /// Server processes that may still be at a commit whose connection was lost.
+    pub(crate) ghosts: Mutex<Vec<Backend>>,
+    pub(crate) batch: usize,
+}
+
+/// Starts the committers' tasks.
+pub(crate) fn start(shared: &Arc<Shared>, committers: usize) {
+    for _ in 0..committers.max(1) {
+        let committer = Committer { shared: shared.clone() };
+        tokio::spawn(committer.run());
+    }
+}
+
+struct Committer {
+    shared: Arc<Shared>,
+}
+
+impl Committer {
+    async fn run(self) {
+        while let Some((group, jobs)) = self.shared.queue.next(self.shared.batch).await {
+            let (tenant, lane) = group;
+            self.batch(tenant, lane, jobs).await;
+            self.shared.queue.done(group);
+        }
+    }
+
+    /// All jobs in one transaction, or if one of them cannot be applied, each in its own.
+    async fn batch(&self, tenant: TenantId, lane: Lane, jobs: Vec<CommitJob>) {
+        let Err((trouble, mut jobs)) = self.together(tenant, lane, jobs).await else { return };
+        if jobs.len() > 1 && !matches!(trouble, Trouble::Lost { .. }) {
+            for job in jobs {
+                if let Err((trouble, mut job)) = self.together(tenant, lane, vec![job]).await {
+                    job.drain(..).for_each(|job| self.failed(job, &trouble));
+                }
+            }
+            return;
+        }
+        jobs.drain(..).for_each(|job| self.failed(job, &trouble));
+    }
+
+    /// All jobs in one transaction; gives them back if it cannot be.
+    async fn together(
+        &self,
+        tenant: TenantId,
+        lane: Lane,
+        jobs: Vec<CommitJob>,
+    ) -> Result<(), (Trouble, Vec<CommitJob>)> {
+        let batch: Vec<&Prepared> = jobs.iter().map(|job| &job.prepared).collect();
+        let mut tries = 0;
+        let applied = loop {
+            tries += 1;
+            match self.shared.applier.apply(lane, tenant, &batch).await {
+                Err(Trouble::Failed(Failure::Again(_))) if tries < TRIES => {
+                    // Not all at the same time again.
+                    let pause = u64::from(tries) * (1 + jobs.len() as u64 % 7);
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                }
+                other => break other,
+            }
+        };
+        match applied {
+            Err(trouble) => Err((trouble, jobs)),
+            Ok(applied) => {
+                for (job, applied) in jobs.into_iter().zip(applied) {
+                    match applied {
+                        Ok((committed, hints)) => {
+                            job.answer(Ok(committed));
+                            for hint in hints {
+                                self.shared.outbox.tell(&hint);
+                                self.shared.hints.send(hint);
+                            }
+                        }
+                        Err(refused) => job.answer(Err(refused.into())),
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn failed(&self, job: CommitJob, trouble: &Trouble) {
+        let error = match trouble {
+            Trouble::Failed(Failure::Store(error) | Failure::Again(error)) => error.clone().into(),
+            Trouble::Failed(Failure::Unknown(why)) => StoreError::Unavailable(why.clone()).into(),
+            Trouble::Torn => CommitError::Refused(refusal(&job.prepared, None)),
+            Trouble::Lost { why, backend } => {
+                self.shared.haunted(backend);
+                CommitError::Unknown { reference: job.reference.clone(), why: why.clone() }
+            }
+        };
+        job.answer(Err(error));
+    }
+}
+
+impl Shared {
+    fn haunted(&self, backend: &Backend) {
+        let mut ghosts = self.ghosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if !ghosts.contains(backend) {
+            ghosts.push(backend.clone());
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The PostgreSQL store: the suite every backend passes, the random scripts against the reference model, and what only a
+//! server that others use too can show.
+#![allow(clippy::unwrap_used)]
+
+use stepwell_postgres::PostgresStore;
+use stepwell_postgres::cluster::Cluster;
+use stepwell_postgres::ground::Ground;
+use stepwell_store::MemoryStore;
+use stepwell_store::suite::{Fresh, script};
+
+/// The cluster that all tests share; its lock is held until the process ends.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: std::sync::OnceLock<Cluster> = std::sync::OnceLock::new();
+    CLUSTER.get_or_init(|| Cluster::shared().unwrap())
+}
+
+async fn ground() -> Ground {
+    let cluster = tokio::task::spawn_blocking(cluster).await.unwrap();
+    Ground::new(cluster).await.unwrap()
+}
+
+async fn open() -> PostgresStore {
+    ground().await.open().await.unwrap()
+}
+
+async fn memory_store() -> Fresh {
+    Fresh::new(MemoryStore::new())
+}
+
+async fn postgres_store() -> Fresh {
+    Fresh::new(open().await)
+}
+
+stepwell_store::conformance!(postgres, postgres_store);
+
+#[test]
+fn random_scripts_get_the_same_answers_as_from_the_reference_model() {
+    let tally = script::differential(150, memory_store, postgres_store);
+    assert!(tally.values().sum::<usize>() > 1_000, "{tally:?}");
+}
