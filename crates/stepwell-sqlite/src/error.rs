@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
-use stepwell_store::StoreError;
+use stepwell_store::{CommitError, StoreError};
 
 /// The database cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +52,35 @@ pub enum OpenError {
     /// The schema cannot be used or brought up to date.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Why a commit with writes of the caller's own gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum WithError {
+    /// The commit was refused or failed. Neither it nor the caller's writes are there, unless it says that nobody knows.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// The caller's function gave this error: neither its writes nor the commit are there.
+    #[error("the commit was taken back, because the function that writes beside it failed: {0}")]
+    Own(#[source] rusqlite::Error),
+    /// The caller's function tried what it may not do: neither its writes nor the commit are there.
+    #[error(
+        "the commit was taken back, because the function that writes beside it tried to {what}: \
+         let it read, and write to tables of its own, and nothing else"
+    )]
+    Forbidden {
+        /// What it tried to do.
+        what: String,
+    },
+    /// A statement of the caller's function rolled the transaction back: neither its writes nor the commit are there.
+    #[error(
+        "the commit was taken back, because the function that writes beside it rolled back the transaction: \
+         leave out `or rollback` and `raise(rollback, …)`, and give the error back instead"
+    )]
+    Ended,
+    /// The caller's function panicked, saying this: neither its writes nor the commit are there.
+    #[error("the commit was taken back, because the function that writes beside it panicked: {0}")]
+    Panicked(String),
 }
 
 /// Why the store closed itself; empty while it is open.

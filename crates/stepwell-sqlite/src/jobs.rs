@@ -26,6 +26,16 @@ pub(crate) enum Failure {
     Unknown(String),
 }
 
+impl Failure {
+    /// The same as what a commit answers.
+    pub(crate) fn of(&self, reference: CommitRef) -> CommitError {
+        match self {
+            Failure::Store(error) => error.clone().into(),
+            Failure::Unknown(why) => CommitError::Unknown { reference, why: why.clone() },
+        }
+    }
+}
+
 /// A commit and who waits for it.
 pub(crate) struct CommitJob {
     pub(crate) scope: TenantScope,
@@ -55,11 +65,7 @@ impl Job for CommitJob {
     }
 
     fn failed(self: Box<Self>, failure: &Failure) {
-        let error = match failure {
-            Failure::Store(error) => error.clone().into(),
-            Failure::Unknown(why) => CommitError::Unknown { reference: self.reference, why: why.clone() },
-        };
-        let _ = self.reply.send((Err(error), self.prepared));
+        let _ = self.reply.send((Err(failure.of(self.reference)), self.prepared));
     }
 }
 

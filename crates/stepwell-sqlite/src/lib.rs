@@ -6,9 +6,11 @@
 mod apply;
 mod connection;
 mod error;
+mod guard;
 mod jobs;
 mod lock;
 mod migrate;
+mod own;
 mod query;
 mod reader;
 mod rows;
@@ -18,5 +20,7 @@ mod sweep;
 mod wal;
 mod writer;
 
-pub use error::OpenError;
+pub use error::{OpenError, WithError};
+/// The SQLite library that [`SqliteStore::commit_with`] shows its caller.
+pub use rusqlite;
 pub use store::{Options, SqliteStore};

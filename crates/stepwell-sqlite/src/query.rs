@@ -8,7 +8,9 @@ use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::delta;
 use stepwell_store::document::{DocumentRow, read_place};
 use stepwell_store::plan::decode_results;
-use stepwell_store::store::{bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor};
+use stepwell_store::store::{
+    after_prefix, bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor,
+};
 use stepwell_store::{
     AuditRow, Beat, Beaten, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery,
     Due, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
@@ -206,18 +208,6 @@ pub(crate) fn cells(connection: &Connection, tenant: TenantId, query: &CellQuery
         |row| rows::cell(row, *space, owner),
     )?;
     Ok(Page::cut(found.collect::<rusqlite::Result<_>>()?, *limit, |cell: &Cell| cell.key.key.clone()))
-}
-
-/// The first text after all that begin with a prefix; `None` if there is none.
-fn after_prefix(prefix: &str) -> Option<String> {
-    let mut text: Vec<char> = prefix.chars().collect();
-    while let Some(last) = text.pop() {
-        if let Some(next) = (last..=char::MAX).nth(1) {
-            text.push(next);
-            return Some(text.into_iter().collect());
-        }
-    }
-    None
 }
 
 pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {

@@ -1,6 +1,10 @@
 //! Every statement, one file each, and the hot ones held prepared by the writer.
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, Statement};
+
+use crate::guard::Guard;
 
 macro_rules! sql {
     ($($name:ident)+) => {
@@ -33,6 +37,7 @@ sql! {
 /// The writer's connection with the statements of the hot path, prepared once.
 pub(crate) struct Session<'c> {
     pub(crate) connection: &'c Connection,
+    pub(crate) guard: Arc<Guard>,
     pub(crate) begin: Statement<'c>,
     pub(crate) commit: Statement<'c>,
     pub(crate) run_step: Statement<'c>,
@@ -45,9 +50,10 @@ pub(crate) struct Session<'c> {
 }
 
 impl<'c> Session<'c> {
-    pub(crate) fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
+    pub(crate) fn new(connection: &'c Connection, guard: Arc<Guard>) -> rusqlite::Result<Self> {
         Ok(Session {
             connection,
+            guard,
             begin: connection.prepare("begin immediate")?,
             commit: connection.prepare("commit")?,
             run_step: connection.prepare(run_step)?,

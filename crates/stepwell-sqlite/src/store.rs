@@ -16,9 +16,10 @@ use stepwell_store::{
 use tokio::sync::oneshot;
 
 use crate::apply::Prepared;
-use crate::error::{Failed, OpenError, store_error};
+use crate::error::{Failed, OpenError, WithError, store_error};
 use crate::jobs::{CallJob, CommitJob, Job};
 use crate::lock::Lock;
+use crate::own::OwnJob;
 use crate::reader::{ReadError, Readers};
 use crate::writer::{self, Jobs};
 use crate::{connection, migrate, query, sweep};
@@ -96,6 +97,63 @@ impl SqliteStore {
             schema,
             _lock: lock,
         })
+    }
+
+    /// Applies a commit and the caller's own writes in one transaction: both are there afterwards, or neither.
+    ///
+    /// The commit is applied first; if it is refused, `own` is not called. Then `own` gets the connection and the
+    /// answer, and writes to tables of its own in the same file, which it may make as well. If it gives an error, does
+    /// what it may not, or panics, nothing is there of either, and other commits are not touched. It may read Stepwell's
+    /// tables and not change them; transactions, savepoints, pragmas, attached databases and temporary tables are not
+    /// for it either. Give the tables a prefix of your own, so that none of Stepwell's ever has the same name.
+    ///
+    /// All commits wait for `own` while it runs on the writer's thread: a few statements and nothing slow. It may be
+    /// called more than once, each time as if for the first time, because a transaction may be tried again; so it
+    /// changes nothing but the database. Whoever drops the future gives up the answer: both may still be there, or
+    /// neither.
+    ///
+    /// ```
+    /// # use stepwell_sqlite::{SqliteStore, WithError};
+    /// # use stepwell_store::{Commit, TenantScope};
+    /// # async fn example(store: &SqliteStore, scope: TenantScope, start: Commit) -> Result<(), WithError> {
+    /// let (committed, order) = store
+    ///     .commit_with(scope, start, |connection, committed| {
+    ///         let run = committed.created.first().map(|head| head.run.to_string());
+    ///         connection.execute("insert into shop_orders (run) values (?1)", [run])?;
+    ///         Ok(connection.last_insert_rowid())
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn commit_with<T, F>(
+        &self,
+        scope: TenantScope,
+        commit: Commit,
+        own: F,
+    ) -> Result<(Committed, T), WithError>
+    where
+        F: FnMut(&Connection, &Committed) -> rusqlite::Result<T> + Send + 'static,
+        T: Send + 'static,
+    {
+        commit.check(&self.limits).map_err(CommitError::from)?;
+        let reference = commit.reference();
+        let (reply, answer) = oneshot::channel();
+        let prepared = Prepared::new(commit, &self.limits);
+        let job = OwnJob {
+            scope,
+            prepared,
+            reference: reference.clone(),
+            own,
+            result: None,
+            hints: Vec::new(),
+            reply,
+        };
+        self.send(Box::new(job)).await.map_err(CommitError::from)?;
+        match answer.await {
+            Ok((result, _)) => result,
+            Err(_) => Err(CommitError::Unknown { reference, why: "the writer is gone".to_owned() }.into()),
+        }
     }
 
     async fn send(&self, job: Box<dyn Job>) -> Result<(), StoreError> {

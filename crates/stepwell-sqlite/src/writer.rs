@@ -1,9 +1,10 @@
 //! The one writer: whatever waits goes into one transaction, one fsync, and everybody is answered after it.
 //!
-//! Follow [`Writer::batch`]. A commit that is refused has written nothing, so the others in its batch are not touched.
-//! If something in a batch fails in SQLite itself, the batch is rolled back and its members are tried one by one, so that
-//! only the one that fails is left out. If the commit itself fails, nobody is told that it worked; if its fsync fails,
-//! nobody knows, and the store closes itself: after a failed fsync the next one proves nothing.
+//! Follow [`Writer::batch`]. A commit that is refused has written nothing, so the others in its batch are not touched; a
+//! caller's own function that fails takes back its own part by itself (`own.rs`). If something in a batch fails in SQLite
+//! itself, the batch is rolled back and its members are tried one by one, so that only the one that fails is left out. If
+//! the commit itself fails, nobody is told that it worked; if its fsync fails, nobody knows, and the store closes itself:
+//! after a failed fsync the next one proves nothing.
 
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -12,7 +13,8 @@ use rusqlite::Connection;
 use stepwell_store::{HintSender, StoreError};
 use tokio::sync::mpsc;
 
-use crate::error::{Failed, OpenError, note};
+use crate::error::{Failed, OpenError, note, store_error};
+use crate::guard::Guard;
 use crate::jobs::{Failure, Job};
 use crate::statements::Session;
 use crate::store::Options;
@@ -24,16 +26,17 @@ pub(crate) type Jobs = mpsc::Sender<Box<dyn Job>>;
 /// Starts the writer's thread on a connection.
 pub(crate) fn start(
     path: &Path,
-    connection: Connection,
+    mut connection: Connection,
     options: &Options,
     hints: HintSender,
     failed: Failed,
 ) -> Result<(Jobs, JoinHandle<()>), OpenError> {
     let log = Log::open(path, options.wal_pages, failed.clone())?;
+    let guard = Guard::install(&mut connection).map_err(|error| store_error(&error))?;
     let batch = options.batch.max(1);
     let (send, receive) = mpsc::channel(options.queue.max(1));
     let thread = std::thread::Builder::new().name("stepwell-writer".to_owned()).spawn(move || {
-        let session = Session::new(&connection);
+        let session = Session::new(&connection, guard);
         match session {
             Ok(session) => Writer { session, log, hints, failed, batch }.run(receive),
             Err(error) => drop(failed.set(error.to_string())),
@@ -75,13 +78,18 @@ impl Writer<'_> {
             Ok(()) => self.commit(jobs),
             Err(error) => {
                 self.roll_back();
-                if let [_] = jobs[..] {
-                    let failure = Failure::Store(note(&self.failed, &error));
-                    jobs.into_iter().for_each(|job| job.failed(&failure));
-                } else {
-                    jobs.into_iter().for_each(|job| self.batch(vec![job]));
-                }
+                let failure = Failure::Store(note(&self.failed, &error));
+                self.one_by_one(jobs, &failure);
             }
+        }
+    }
+
+    /// What is wrong with one of them is not the others' affair; a job that is alone has failed.
+    fn one_by_one(&mut self, jobs: Vec<Box<dyn Job>>, failure: &Failure) {
+        if let [_] = jobs[..] {
+            jobs.into_iter().for_each(|job| job.failed(failure));
+        } else {
+            jobs.into_iter().for_each(|job| self.batch(vec![job]));
         }
     }
 
@@ -98,6 +106,10 @@ impl Writer<'_> {
         self.roll_back();
         let failure = match note(&self.failed, &error) {
             StoreError::Fatal(why) => Failure::Unknown(why),
+            // Only a caller's own table can have a constraint that is checked this late.
+            StoreError::Invalid(why) => {
+                return self.one_by_one(jobs, &Failure::Store(StoreError::Invalid(why)));
+            }
             other => Failure::Store(other),
         };
         jobs.into_iter().for_each(|job| job.failed(&failure));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use rusqlite::ffi;
 use stepwell_core::RunId;
-use stepwell_sqlite::{Options, SqliteStore};
+use stepwell_sqlite::{Options, SqliteStore, WithError};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{CommitError, Head, Store, StoreError};
 use uuid::Uuid;
@@ -149,6 +149,30 @@ async fn a_failed_fsync_closes_the_store_and_loses_nothing_that_was_acknowledged
     assert_eq!(found == 1, known.is_some(), "the look-up says what the database says");
     let head = ask::load(&store, head.run).await.head;
     ask::moved(&store, make.step(make::step(&head, "goes on"))).await;
+}
+
+#[tokio::test]
+async fn a_failed_fsync_leaves_open_what_became_of_a_commit_with_writes_beside_it_and_both_stand_together() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    install();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("faulty.sqlite");
+    let make = make::Make::new();
+    let store = SqliteStore::open(&path).unwrap();
+    let head = begin(&store, &make, 1).await;
+    SYNC.store(ffi::SQLITE_IOERR_FSYNC, Ordering::SeqCst);
+    let commit = make.step(make::step(&head, "lost?"));
+    let reference = commit.reference();
+    let own = |own: &rusqlite::Connection, _: &_| own.execute_batch("create table mine (x integer) strict");
+    let error = store.commit_with(make::ME, commit, own).await.unwrap_err();
+    SYNC.store(0, Ordering::SeqCst);
+    let WithError::Commit(CommitError::Unknown { reference: told, .. }) = &error else { panic!("{error}") };
+    assert_eq!(*told, reference);
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap();
+    let moved = ask::load(&store, head.run).await.head.version == 1;
+    let made = rusqlite::Connection::open(&path).unwrap().table_exists(None, "mine").unwrap();
+    assert_eq!(moved, made);
 }
 
 /// The accident: the fsync of the database file failed while the log was copied into it, in a thread of its own; that was

@@ -5,6 +5,7 @@
 mod disk;
 mod files;
 mod group;
+mod own;
 
 use stepwell_sqlite::SqliteStore;
 use stepwell_store::MemoryStore;
