@@ -1,20 +1,24 @@
-//! The bare loop: what SQLite itself can do with the same rows, written by hand without any promise.
+//! The bare loop: what the database itself can do with the same rows, written by hand without any promise.
 //!
-//! As many producers, one writer thread with the same cap on its batches, held prepared statements; a narrow row updated
-//! by its key and a checkpoint inserted with the full state. No compare-and-set, no history, no deltas.
+//! As many producers; one writer thread on SQLite, two connections on PostgreSQL, with the same cap on their batches,
+//! held prepared statements; a narrow row updated by its key and a checkpoint inserted with the full state. No
+//! compare-and-set, no history, no deltas.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::{Connection, params};
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use crate::sample::{Slice, gather};
 use crate::script::State;
+use crate::site::{Place, Site};
 
 const BATCH: usize = 256;
 
@@ -29,16 +33,30 @@ struct Work {
 /// The bare loop's database.
 pub(crate) struct Bare {
     send: Option<mpsc::Sender<Work>>,
-    thread: Option<JoinHandle<Result<(), String>>>,
+    writers: Writers,
 }
 
+enum Writers {
+    Thread(JoinHandle<Result<(), String>>),
+    Tasks(Vec<tokio::task::JoinHandle<Result<(), String>>>),
+}
+
+/// Connections that write, on PostgreSQL.
+const CONNECTIONS: usize = 2;
+
 impl Bare {
-    pub(crate) fn open(path: &Path) -> Result<Bare, String> {
-        let connection = Connection::open(path).and_then(prepare).map_err(|error| error.to_string())?;
+    pub(crate) fn open(runtime: &Runtime, site: &Site) -> Result<Bare, String> {
         let (send, receive) = mpsc::channel(4_096);
-        let thread =
-            std::thread::spawn(move || write(&connection, receive).map_err(|error| error.to_string()));
-        Ok(Bare { send: Some(send), thread: Some(thread) })
+        let writers = match site.place(runtime, "bare")? {
+            Place::Sqlite(path) => Writers::Thread(thread(&path, receive)?),
+            Place::Postgres(ground) => {
+                runtime.block_on(prepare_server(ground.admin()))?;
+                let receive = Arc::new(Mutex::new(receive));
+                let task = |_| runtime.spawn(connected(ground.admin().to_owned(), receive.clone()));
+                Writers::Tasks((0..CONNECTIONS).map(task).collect())
+            }
+        };
+        Ok(Bare { send: Some(send), writers })
     }
 
     /// As many producers as asked for, each of which commits one state after the other; after `run_length` commits
@@ -79,12 +97,16 @@ impl Bare {
         gather(runtime, tasks)
     }
 
-    pub(crate) fn close(mut self) -> Result<(), String> {
+    pub(crate) fn close(mut self, runtime: &Runtime) -> Result<(), String> {
         self.send = None;
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err("the bare writer panicked".to_owned()),
-            None => Ok(()),
+        match self.writers {
+            Writers::Thread(thread) => thread.join().map_err(|_| "the bare writer panicked")?,
+            Writers::Tasks(tasks) => {
+                for task in tasks {
+                    runtime.block_on(task).map_err(|error| error.to_string())??;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -98,6 +120,11 @@ pub(crate) fn run_of(slice: usize, producer: usize, runs: u64) -> Uuid {
 
 pub(crate) fn seed(slice: usize, producer: usize) -> u64 {
     (slice as u64) << 32 | producer as u64
+}
+
+fn thread(path: &Path, receive: mpsc::Receiver<Work>) -> Result<JoinHandle<Result<(), String>>, String> {
+    let connection = Connection::open(path).and_then(prepare).map_err(|error| error.to_string())?;
+    Ok(std::thread::spawn(move || write(&connection, receive).map_err(|error| error.to_string())))
 }
 
 fn prepare(connection: Connection) -> rusqlite::Result<Connection> {
@@ -134,4 +161,73 @@ fn write(connection: &Connection, mut receive: mpsc::Receiver<Work>) -> rusqlite
         }
     }
     Ok(())
+}
+
+/// The tables of the bare loop on a server, analysed with some rows in them: otherwise an update that joins reads them all.
+async fn prepare_server(connection: &str) -> Result<(), String> {
+    let client = connect(connection).await?;
+    let tables = "create table bare_runs (id uuid not null primary key, version bigint not null, updated_at bigint not null)
+            with (fillfactor = 70);
+        create table bare_checkpoints (run uuid not null, version bigint not null, state bytea not null,
+            primary key (run, version));
+        insert into bare_runs select gen_random_uuid(), 0, 0 from generate_series(1, 20000);
+        analyze bare_runs;";
+    client.batch_execute(tables).await.map_err(|error| error.to_string())
+}
+
+async fn connect(connection: &str) -> Result<Client, String> {
+    let (client, driver) =
+        tokio_postgres::connect(connection, NoTls).await.map_err(|error| error.to_string())?;
+    tokio::spawn(driver);
+    Ok(client)
+}
+
+/// One connection: whatever waits goes in one transaction, sent in one write.
+async fn connected(connection: String, receive: Arc<Mutex<mpsc::Receiver<Work>>>) -> Result<(), String> {
+    let failed = |error: tokio_postgres::Error| error.to_string();
+    let client = connect(&connection).await?;
+    let create =
+        "insert into bare_runs (id, version, updated_at) select * from unnest($1::uuid[], $2::bigint[], $2)";
+    let update = "update bare_runs r set version = u.version, updated_at = u.version
+                    from unnest($1::uuid[], $2::bigint[]) as u (id, version) where r.id = u.id";
+    let insert = "insert into bare_checkpoints (run, version, state)
+                  select * from unnest($1::uuid[], $2::bigint[], $3::bytea[])";
+    let create = client.prepare(create).await.map_err(failed)?;
+    let update = client.prepare(update).await.map_err(failed)?;
+    let insert = client.prepare(insert).await.map_err(failed)?;
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        if receive.lock().await.recv_many(&mut batch, BATCH).await == 0 {
+            return Ok(());
+        }
+        let columns = |of: &dyn Fn(&Work) -> bool| -> (Vec<Uuid>, Vec<i64>) {
+            let chosen = batch.iter().filter(|work| of(work));
+            chosen.map(|work| (Uuid::from_bytes(work.run), work.version as i64)).unzip()
+        };
+        let (new, zeros) = columns(&|work| work.version == 0);
+        let (old, versions) = columns(&|work| work.version > 0);
+        let (runs, numbers) = columns(&|_| true);
+        let states: Vec<&[u8]> = batch.iter().map(|work| &work.state[..]).collect();
+        let created =
+            async { if new.is_empty() { Ok(0) } else { client.execute(&create, &[&new, &zeros]).await } };
+        let updated =
+            async { if old.is_empty() { Ok(0) } else { client.execute(&update, &[&old, &versions]).await } };
+        let rows: [&(dyn tokio_postgres::types::ToSql + Sync); 3] = [&runs, &numbers, &states];
+        let (begun, created, updated, inserted, ended) = tokio::join!(
+            client.batch_execute("begin"),
+            created,
+            updated,
+            client.execute(&insert, &rows),
+            client.batch_execute("commit")
+        );
+        begun
+            .and(created.map(drop))
+            .and(updated.map(drop))
+            .and(inserted.map(drop))
+            .and(ended)
+            .map_err(failed)?;
+        for work in batch.drain(..) {
+            let _ = work.done.send(());
+        }
+    }
 }

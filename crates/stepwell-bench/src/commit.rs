@@ -1,17 +1,17 @@
 //! The `commit` workload: concurrent small commits, ours and the bare loop's in alternating slices.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stepwell_core::{RunId, Timestamp};
-use stepwell_sqlite::SqliteStore;
 use stepwell_store::{Store, TenantScope};
 use tokio::runtime::Runtime;
 
 use crate::bare::{Bare, run_of, seed};
+use crate::engines;
 use crate::sample::{Alternating, Pairs, Slice, gather};
 use crate::script::{Script, State};
+use crate::site::Site;
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -31,26 +31,23 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 
 fn measure(
     runtime: &Runtime,
+    site: &Site,
     writers: usize,
     slices: usize,
     slice: Duration,
 ) -> Result<serde_json::Value, String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let bare = Bare::open(&folder.path().join("bare.sqlite"))?;
-    let ours = open(&folder.path().join("ours.sqlite"))?;
+    let bare = Bare::open(runtime, site)?;
+    let place = site.place(runtime, "ours")?;
+    let ours = runtime.block_on(engines::open(&place))?;
     let mut pairs = Pairs::default();
     for number in 0..slices {
         let raw = bare.slice(runtime, number, writers, slice, u64::MAX)?;
         pairs.push(ours_slice(runtime, &ours, number, writers, slice)?, raw);
     }
-    bare.close()?;
+    bare.close(runtime)?;
     let mut line = pairs.line("commit");
     line["writers"] = writers.into();
     Ok(line)
-}
-
-fn open(path: &Path) -> Result<Arc<dyn Store>, String> {
-    Ok(Arc::new(SqliteStore::open(path).map_err(|error| error.to_string())?))
 }
 
 fn ours_slice(

@@ -1,6 +1,5 @@
-//! Engines on a file, opened and closed as a program would.
+//! Engines on a store, opened and closed as a program would.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +7,17 @@ use stepwell::Engine;
 use stepwell_sqlite::SqliteStore;
 use stepwell_store::Store;
 
-/// The store in a file, with its defaults.
-pub(crate) fn open(path: &Path) -> Result<Arc<dyn Store>, String> {
-    Ok(Arc::new(SqliteStore::open(path).map_err(|error| error.to_string())?))
+use crate::site::Place;
+
+/// The store in a place, with its defaults.
+pub(crate) async fn open(place: &Place) -> Result<Arc<dyn Store>, String> {
+    match place {
+        Place::Sqlite(path) => Ok(Arc::new(SqliteStore::open(path).map_err(|error| error.to_string())?)),
+        Place::Postgres(ground) => Ok(Arc::new(ground.open().await.map_err(|error| error.to_string())?)),
+    }
 }
 
-/// Stops an engine and waits until the file is let go of, which is when the last task that holds on to the engine ends.
+/// Stops an engine and waits until the store is let go of, which is when the last task that holds on to the engine ends.
 pub(crate) async fn close(engine: Engine) {
     engine.stop(Duration::from_secs(5)).await;
     let store = Arc::downgrade(engine.store());

@@ -1,12 +1,12 @@
 //! What the histories of ten-step runs say: read through the store, after the processes that wrote them are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use stepwell_core::{Entry, Name, RunId};
 use stepwell_store::{HistoryQuery, RunQuery, RunSummary, Status, Store, TenantScope};
 
 use crate::engines;
+use crate::site::Place;
 use crate::ten_step::STEPS;
 
 /// What was found.
@@ -27,8 +27,8 @@ pub(crate) struct Found {
 }
 
 /// Reads every ten-step run of a database.
-pub(crate) async fn read(database: &Path) -> Result<Found, String> {
-    let store = engines::open(database)?;
+pub(crate) async fn read(place: &Place) -> Result<Found, String> {
+    let store = engines::open(place).await?;
     let scope = TenantScope::single();
     let mut found = Found::default();
     let mut cursor = None;

@@ -6,25 +6,29 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use stepwell_core::{RunId, Timestamp};
+use stepwell_postgres::cluster::Cluster;
 use stepwell_sqlite::{Options, SqliteStore};
-use stepwell_store::{HistoryQuery, Store, TenantScope};
-use tokio::runtime::Runtime;
+use stepwell_store::{CommitError, Head, HistoryQuery, Refused, Store, TenantScope};
 use uuid::Uuid;
 
 use crate::StoreKind;
+use crate::engines;
 use crate::script::{Random, Script, State};
+use crate::site::{Place, Site};
 
 /// Runs the victim works on at the same time.
 const WRITERS: u64 = 16;
 /// Kills after which a new database is begun, so that reading it back stays quick.
 const KILLS_PER_DATABASE: u64 = 50;
+
+/// Of so many kills one is the server's, where there is one.
+const SERVER_KILLS: u64 = 5;
 
 /// How often to kill.
 #[derive(Debug, clap::Args)]
@@ -51,7 +55,7 @@ pub(crate) struct Kill {
 pub(crate) struct Victim {
     /// The database.
     #[arg(long)]
-    database: PathBuf,
+    database: Place,
     /// Said back on the first line, so that whoever kills knows whom.
     #[arg(long)]
     name: String,
@@ -75,24 +79,25 @@ struct Tally {
 }
 
 pub(crate) fn run(options: &Kill) -> Result<(), String> {
-    let StoreKind::Sqlite = options.store;
-    let runtime = runtime()?;
+    let runtime = crate::runtime()?;
     let mut random = Random::new(options.seed);
     let mut tally = Tally::default();
     let begin = Instant::now();
-    let mut folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let mut site = Site::new(options.store)?;
+    let mut place = site.place(&runtime, "runs-0")?;
     for cycle in 0..options.cycles {
         if cycle > 0 && cycle % KILLS_PER_DATABASE == 0 {
-            folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+            place = site.place(&runtime, &format!("runs-{cycle}"))?;
         }
-        let database = folder.path().join("runs.sqlite");
         // Half of the runs go on from the cycle before, half are new.
         let first_run = cycle * (WRITERS / 2);
         let after = Duration::from_micros(500 + random.next() % 60_000);
         let name = format!("victim-{cycle}-{}", random.next());
-        let (count, acknowledged) = one_cycle(&database, first_run, &name, after, options.answer_early)?;
+        // Now and then it is the server that dies first.
+        let server = site.cluster().filter(|_| cycle % SERVER_KILLS == SERVER_KILLS - 1);
+        let (count, acknowledged) = one_cycle(&place, first_run, &name, after, options.answer_early, server)?;
         tally.acknowledged += count;
-        runtime.block_on(verify(&database, &acknowledged, &mut tally))?;
+        runtime.block_on(verify(&place, &acknowledged, &mut tally))?;
         if !options.json && cycle % 50 == 49 {
             eprintln!(
                 "{} kills, {} commits acknowledged, {} lost",
@@ -106,7 +111,7 @@ pub(crate) fn run(options: &Kill) -> Result<(), String> {
         "{}",
         json!({
             "workload": "kill",
-            "store": "sqlite",
+            "store": options.store.name(),
             "cycles": options.cycles,
             "acknowledged": tally.acknowledged,
             "checkpoints_checked": tally.found,
@@ -122,39 +127,40 @@ pub(crate) fn run(options: &Kill) -> Result<(), String> {
     if clean { Ok(()) } else { Err("acknowledged commits were lost or damaged".to_owned()) }
 }
 
-fn runtime() -> Result<Runtime, String> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).enable_time().build().map_err(|error| error.to_string())
-}
-
 /// How many commits were acknowledged, and the newest version per run.
 type Acknowledged = (u64, BTreeMap<u64, u64>);
 
 /// Starts a victim, lets it work, kills it, and gives what it was told is committed.
 fn one_cycle(
-    database: &Path,
+    database: &Place,
     first_run: u64,
     name: &str,
     after: Duration,
     answer_early: bool,
+    server: Option<&mut Cluster>,
 ) -> Result<Acknowledged, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut child = Command::new(program)
         .args(["victim", "--name", name, "--first-run", &first_run.to_string(), "--database"])
-        .arg(database)
+        .arg(database.to_string())
         .args(answer_early.then_some("--answer-early"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| format!("the victim cannot be started: {error}"))?;
-    let result = watch(&mut child, name, after);
+    let result = watch(&mut child, name, after, server);
     // Whatever happened, no victim outlives its cycle.
     let _ = child.kill();
     child.wait().map_err(|error| error.to_string())?;
     result
 }
 
-fn watch(child: &mut Child, name: &str, after: Duration) -> Result<Acknowledged, String> {
+fn watch(
+    child: &mut Child,
+    name: &str,
+    after: Duration,
+    server: Option<&mut Cluster>,
+) -> Result<Acknowledged, String> {
     let output = child.stdout.take().ok_or("the victim has no output")?;
     let mut lines = BufReader::new(output).lines();
     let hello = lines.next().ok_or("the victim said nothing")?.map_err(|error| error.to_string())?;
@@ -163,6 +169,10 @@ fn watch(child: &mut Child, name: &str, after: Duration) -> Result<Acknowledged,
     }
     let reader = std::thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>());
     std::thread::sleep(after);
+    if let Some(server) = server {
+        server.kill()?;
+        server.restart()?;
+    }
     child.kill().map_err(|error| format!("the victim cannot be killed: {error}"))?;
     let lines = reader.join().map_err(|_| "reading the victim's lines failed")?;
     let (mut count, mut acknowledged) = (0, BTreeMap::new());
@@ -180,16 +190,16 @@ fn watch(child: &mut Child, name: &str, after: Duration) -> Result<Acknowledged,
 }
 
 /// Opens the database as the next process would and looks at every run that was acknowledged.
-async fn verify(database: &Path, acknowledged: &BTreeMap<u64, u64>, tally: &mut Tally) -> Result<(), String> {
-    let store = SqliteStore::open(database).map_err(|error| error.to_string())?;
+async fn verify(place: &Place, acknowledged: &BTreeMap<u64, u64>, tally: &mut Tally) -> Result<(), String> {
+    let store = engines::open(place).await?;
     for (&number, &version) in acknowledged {
-        verify_run(&store, number, version, tally).await?;
+        verify_run(&*store, number, version, tally).await?;
     }
     Ok(())
 }
 
 async fn verify_run(
-    store: &SqliteStore,
+    store: &dyn Store,
     number: u64,
     acknowledged: u64,
     tally: &mut Tally,
@@ -229,12 +239,16 @@ fn run_id(number: u64) -> RunId {
 
 /// The victim: commits as fast as it can and says what was acknowledged, until it is killed.
 pub(crate) fn victim(options: &Victim) -> Result<(), String> {
-    // A short log, so that kills also come while it is being copied into the database.
-    let short_log = Options { wal_pages: 100, ..Options::default() };
-    let store = SqliteStore::open_with(&options.database, short_log).map_err(|error| error.to_string())?;
+    let runtime = crate::runtime()?;
+    let store: Arc<dyn Store> = match &options.database {
+        Place::Sqlite(path) => {
+            // A short log, so that kills also come while it is being copied into the database.
+            let short_log = Options { wal_pages: 100, ..Options::default() };
+            Arc::new(SqliteStore::open_with(path, short_log).map_err(|error| error.to_string())?)
+        }
+        place => runtime.block_on(engines::open(place))?,
+    };
     say(&format!("{} {}\n", options.name, std::process::id()))?;
-    let store: Arc<dyn Store> = Arc::new(store);
-    let runtime = runtime()?;
     let runs = options.first_run..options.first_run + WRITERS;
     let tasks: Vec<_> =
         runs.map(|number| runtime.spawn(work(store.clone(), number, options.answer_early))).collect();
@@ -247,11 +261,7 @@ pub(crate) fn victim(options: &Victim) -> Result<(), String> {
 async fn work(store: Arc<dyn Store>, number: u64, answer_early: bool) -> Result<(), String> {
     let scope = TenantScope::single();
     let now = Timestamp::from_millis(1_700_000_000_000);
-    let loaded = store.load(scope, run_id(number)).await.map_err(|error| error.to_string())?;
-    let mut head = loaded.map(|loaded| loaded.head);
-    let mut state = State::new(number);
-    let behind = head.as_ref().map_or(0, |head| head.version + 1);
-    (0..behind).for_each(|_| state.step());
+    let (mut head, mut state) = where_it_is(&*store, number).await?;
     let mut script = Script::new(number << 20 | state.version);
     loop {
         let commit = match head.take() {
@@ -262,13 +272,36 @@ async fn work(store: Arc<dyn Store>, number: u64, answer_early: bool) -> Result<
         if answer_early {
             say(&answer)?;
         }
-        let committed = store.commit(scope, commit).await.map_err(|error| error.to_string())?;
+        let committed = match store.commit(scope, commit).await {
+            Ok(committed) => committed,
+            // The server has died, or what the victim before had sent has only now come through: look again.
+            Err(
+                CommitError::Unknown { .. }
+                | CommitError::Store(_)
+                | CommitError::Refused(Refused::Moved { .. }),
+            ) => {
+                (head, state) = where_it_is(&*store, number).await?;
+                continue;
+            }
+            Err(error) => return Err(error.to_string()),
+        };
         if !answer_early {
             say(&answer)?;
         }
         head = committed.head.or_else(|| committed.created.into_iter().next());
         state.step();
     }
+}
+
+/// Where a run stands, and the state it has next.
+async fn where_it_is(store: &dyn Store, number: u64) -> Result<(Option<Head>, State), String> {
+    let loaded =
+        store.load(TenantScope::single(), run_id(number)).await.map_err(|error| error.to_string())?;
+    let head = loaded.map(|loaded| loaded.head);
+    let mut state = State::new(number);
+    let behind = head.as_ref().map_or(0, |head| head.version + 1);
+    (0..behind).for_each(|_| state.step());
+    Ok((head, state))
 }
 
 /// One line, in one write: shorter than a pipe's atomic size.

@@ -2,7 +2,7 @@
 //! workflow has run, every step is committed once, and its tries agree on their key.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use crate::effects::{self, Effects, Plant};
 use crate::engines;
 use crate::histories;
 use crate::script::Random;
+use crate::site::{Place, Site};
 use crate::ten_step::{STEPS, State, definition};
 
 /// Workflows in flight at a time: so few that all the kills fit into their run.
@@ -57,7 +58,7 @@ pub(crate) struct Options {
 pub(crate) struct Part {
     /// The database.
     #[arg(long)]
-    database: PathBuf,
+    database: Place,
     /// The file of effects.
     #[arg(long)]
     effects: PathBuf,
@@ -106,11 +107,17 @@ impl Said {
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let StoreKind::Sqlite = options.store;
     let (workflows, kills) = if options.short { (60, 10) } else { (options.workflows.max(1), options.kills) };
-    let passing = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let folder = options.folder.clone().unwrap_or_else(|| passing.path().to_owned());
-    let setting = Setting { folder, workflows, plant: options.plant };
+    let runtime = crate::runtime()?;
+    let site = Site::new(options.store)?;
+    let (place, folder) = match &options.folder {
+        Some(folder) if options.store == StoreKind::Sqlite => {
+            (Place::Sqlite(folder.join("runs.sqlite")), folder.clone())
+        }
+        Some(folder) => (site.place(&runtime, "runs")?, folder.clone()),
+        None => (site.place(&runtime, "runs")?, site.folder().to_owned()),
+    };
+    let setting = Setting { kind: options.store, place, folder, workflows, plant: options.plant };
     let begin = Instant::now();
     let mut said = Said::default();
     let mut moments = Moments::new(options.seed);
@@ -132,16 +139,14 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 
 /// What all victims work on.
 struct Setting {
+    kind: StoreKind,
+    place: Place,
     folder: PathBuf,
     workflows: u64,
     plant: Option<Plant>,
 }
 
 impl Setting {
-    fn database(&self) -> PathBuf {
-        self.folder.join("runs.sqlite")
-    }
-
     fn effects(&self) -> PathBuf {
         self.folder.join("effects.txt")
     }
@@ -149,7 +154,7 @@ impl Setting {
     fn arguments(&self, first: u64) -> Vec<String> {
         let path = |path: PathBuf| path.display().to_string();
         let mut arguments = vec!["kill-engine-part".to_owned()];
-        arguments.extend(["--database".to_owned(), path(self.database())]);
+        arguments.extend(["--database".to_owned(), self.place.to_string()]);
         arguments.extend(["--effects".to_owned(), path(self.effects())]);
         arguments.extend(["--first".to_owned(), first.to_string()]);
         arguments.extend(["--workflows".to_owned(), self.workflows.to_string()]);
@@ -202,7 +207,7 @@ fn one_kill(setting: &Setting, said: &mut Said, name: &str, after: Duration) -> 
 }
 
 fn report(setting: &Setting, said: &Said, killed: u64, took: Duration, kills: u64) -> Result<(), String> {
-    let found = crate::runtime()?.block_on(histories::read(&setting.database()))?;
+    let found = crate::runtime()?.block_on(histories::read(&setting.place))?;
     let text = std::fs::read_to_string(setting.effects()).map_err(|error| error.to_string())?;
     let seen = effects::check(&text, &found.by_run);
     let duplicates = found.duplicates + said.again + found.runs.saturating_sub(setting.workflows);
@@ -210,7 +215,7 @@ fn report(setting: &Setting, said: &Said, killed: u64, took: Duration, kills: u6
         "{}",
         json!({
             "workload": "kill-engine",
-            "store": "sqlite",
+            "store": setting.kind.name(),
             "kills": killed,
             "workflows": setting.workflows,
             "finished": found.finished,
@@ -287,7 +292,7 @@ async fn one_workflow(engine: &Engine, number: u64, plant: Option<Plant>) -> Res
 }
 
 /// The engine, whose one action sleeps, has its effect, and sleeps again.
-async fn open(part: &Part, database: &Path) -> Result<Engine, String> {
+async fn open(part: &Part, database: &Place) -> Result<Engine, String> {
     let effects = Arc::new(Effects::open(&part.effects, part.plant)?);
     let silent = Arc::new(AtomicBool::new(true));
     let rewrite = move |cx: Cx| {
@@ -303,7 +308,7 @@ async fn open(part: &Part, database: &Path) -> Result<Engine, String> {
             cx.update_state(|state: &mut State| state.rewrite())
         }
     };
-    let builder =
-        Engine::builder(engines::open(database)?).workflow(definition()?).action("rewrite", rewrite);
+    let store = engines::open(database).await?;
+    let builder = Engine::builder(store).workflow(definition()?).action("rewrite", rewrite);
     builder.start().await.map_err(|error| error.to_string())
 }

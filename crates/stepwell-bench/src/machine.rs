@@ -29,6 +29,19 @@ pub(crate) fn cpu_seconds() -> Result<f64, String> {
     }
 }
 
+/// Bytes of all tables and indexes of a schema.
+pub(crate) async fn relations(connection: &str, schema: &str) -> Result<u64, String> {
+    let failed = |error: tokio_postgres::Error| error.to_string();
+    let (client, driver) =
+        tokio_postgres::connect(connection, tokio_postgres::NoTls).await.map_err(failed)?;
+    tokio::spawn(driver);
+    let sizes = "select coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+                   from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                  where n.nspname = $1 and c.relkind = 'r'";
+    let row = client.query_one(sizes, &[&schema]).await.map_err(failed)?;
+    Ok(row.get::<_, i64>(0) as u64)
+}
+
 /// Bytes of the pages an SQLite file uses, after its log has been copied.
 pub(crate) fn pages_in_use(path: &Path) -> Result<u64, String> {
     let read = || -> rusqlite::Result<u64> {

@@ -15,6 +15,7 @@ mod sample;
 mod script;
 mod signal;
 mod simulate;
+mod site;
 mod sleepers;
 mod ten_step;
 mod watched;
@@ -65,16 +66,28 @@ enum Command {
 
 /// Where to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum StoreKind {
+pub(crate) enum StoreKind {
     /// An SQLite file in a temporary folder.
     Sqlite,
+    /// A PostgreSQL server of its own, made for this and thrown away.
+    Postgres,
+}
+
+impl StoreKind {
+    /// Its name in the figures.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            StoreKind::Sqlite => "sqlite",
+            StoreKind::Postgres => "postgres",
+        }
+    }
 }
 
 /// As many threads as there are cores.
 fn runtime() -> Result<tokio::runtime::Runtime, String> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, std::num::NonZero::get))
-        .enable_time()
+        .enable_all()
         .build()
         .map_err(|error| error.to_string())
 }

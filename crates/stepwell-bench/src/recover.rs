@@ -2,7 +2,6 @@
 //! soon it does.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use serde_json::{Value, json};
 use stepwell::core::RunId;
 use stepwell::store::{Status, Store};
 use stepwell::{ActionError, Cx, Engine, Start};
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 use crate::StoreKind;
@@ -20,6 +20,7 @@ use crate::histories;
 use crate::machine::resident_mb;
 use crate::sample::{median, round};
 use crate::script::Random;
+use crate::site::{Place, Site};
 use crate::ten_step::{State, definition};
 use crate::watched::Watched;
 
@@ -51,7 +52,7 @@ pub(crate) struct Options {
 pub(crate) struct Part {
     /// The database.
     #[arg(long)]
-    database: PathBuf,
+    database: Place,
     /// Said back on the first line, so that whoever kills knows whom.
     #[arg(long)]
     name: String,
@@ -78,12 +79,13 @@ struct Round {
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let StoreKind::Sqlite = options.store;
+    let runtime = crate::runtime()?;
     let (runs, rounds) = if options.short { (300, 1) } else { (options.runs.max(1), options.rounds.max(1)) };
     let mut random = Random::new(1);
     let mut done = Vec::new();
     for number in 0..rounds {
-        let round = one_round(runs, Duration::from_millis(500 + random.next() % 1_500))?;
+        let after = Duration::from_millis(500 + random.next() % 1_500);
+        let round = one_round(&runtime, options.store, runs, after)?;
         if !options.json {
             eprintln!(
                 "{}: first resumed after {:.0} ms, all after {:.0} ms",
@@ -94,7 +96,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         }
         done.push(round);
     }
-    println!("{}", line(runs, &done));
+    let mut line = line(runs, &done);
+    line["store"] = options.store.name().into();
+    println!("{line}");
     let clean = done.iter().all(|round| round.lost + round.duplicates == 0);
     if clean { Ok(()) } else { Err("runs were lost, or steps were committed twice".to_owned()) }
 }
@@ -104,7 +108,6 @@ fn line(runs: u64, rounds: &[Round]) -> Value {
     let worst = |of: fn(&Round) -> f64| round(rounds.iter().map(of).fold(0.0, f64::max));
     json!({
         "workload": "recover",
-        "store": "sqlite",
         "runs": runs,
         "rounds": rounds.len(),
         "in_flight": rounds.iter().map(|round| round.in_flight).min(),
@@ -120,28 +123,37 @@ fn line(runs: u64, rounds: &[Round]) -> Value {
     })
 }
 
-fn one_round(runs: u64, after: Duration) -> Result<Round, String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let database = folder.path().join("runs.sqlite");
-    let in_flight = work_and_die(&database, runs, after)?;
-    let mut round = resumed(&database, runs)?;
+fn one_round(runtime: &Runtime, kind: StoreKind, runs: u64, after: Duration) -> Result<Round, String> {
+    let site = Site::new(kind)?;
+    let place = site.place(runtime, "runs")?;
+    // On a server the other process is there already; a file has one owner, and the next one starts after it.
+    let other = match kind {
+        StoreKind::Sqlite => None,
+        StoreKind::Postgres => Some(second(&place, runs)?),
+    };
+    let in_flight = work_and_die(&place, runs, after)?;
+    let begin = Instant::now();
+    let other = match other {
+        Some(other) => other,
+        None => second(&place, runs)?,
+    };
+    let mut round = resumed(other, begin)?;
     round.in_flight = in_flight;
-    let found = crate::runtime()?.block_on(histories::read(&database))?;
+    let found = runtime.block_on(histories::read(&place))?;
     round.lost = runs.saturating_sub(found.finished) + found.gaps;
     round.duplicates = found.duplicates + found.runs.saturating_sub(runs);
     Ok(round)
 }
 
-fn arguments(database: &Path, runs: u64, resume: bool) -> Vec<String> {
-    let mut arguments =
-        vec!["recover-part".to_owned(), "--database".to_owned(), database.display().to_string()];
+fn arguments(database: &Place, runs: u64, resume: bool) -> Vec<String> {
+    let mut arguments = vec!["recover-part".to_owned(), "--database".to_owned(), database.to_string()];
     arguments.extend(["--runs".to_owned(), runs.to_string()]);
     arguments.extend(resume.then(|| "--resume".to_owned()));
     arguments
 }
 
 /// Lets a process work on all the runs at once, and kills it in the middle of them; gives how many it worked on.
-fn work_and_die(database: &Path, runs: u64, after: Duration) -> Result<u64, String> {
+fn work_and_die(database: &Place, runs: u64, after: Duration) -> Result<u64, String> {
     let mut victim = Victim::start("first", &arguments(database, runs, false))?;
     loop {
         let line = victim.line()?.ok_or("the first process ended before it was killed")?;
@@ -154,10 +166,15 @@ fn work_and_die(database: &Path, runs: u64, after: Duration) -> Result<u64, Stri
     }
 }
 
-/// Starts the process that goes on, and notes when it says what.
-fn resumed(database: &Path, runs: u64) -> Result<Round, String> {
-    let begin = Instant::now();
+/// Starts the process that goes on, and waits until it is there.
+fn second(database: &Place, runs: u64) -> Result<Victim, String> {
     let mut process = Victim::start("second", &arguments(database, runs, true))?;
+    let line = process.line()?.ok_or("the second process ended before it began")?;
+    if line == "ready" { Ok(process) } else { Err(format!("the second process said `{line}`")) }
+}
+
+/// Notes when the process that goes on says what.
+fn resumed(mut process: Victim, begin: Instant) -> Result<Round, String> {
     let mut round = Round::default();
     let ms = || begin.elapsed().as_secs_f64() * 1e3;
     while let Some(line) = process.line()? {
@@ -210,7 +227,7 @@ async fn work(part: &Part) -> Result<(), String> {
             cx.update_state(|state: &mut State| state.rewrite())
         }
     };
-    let builder = Engine::builder(engines::open(&part.database)?).workflow(definition()?);
+    let builder = Engine::builder(engines::open(&part.database).await?).workflow(definition()?);
     let builder =
         builder.action("rewrite", rewrite).with(|options| options.max_runs = part.runs as usize + SPARE);
     let engine = builder.start().await.map_err(|error| error.to_string())?;
@@ -243,7 +260,7 @@ struct Seen {
 async fn go_on(part: &Part) -> Result<(), String> {
     let seen = Arc::new(Seen::default());
     let (runs, counted) = (part.runs, seen.clone());
-    let store = watched(engines::open(&part.database)?, runs, seen.clone());
+    let store = watched(engines::open(&part.database).await?, runs, seen.clone());
     let begin = Instant::now();
     let rewrite = move |cx: Cx| {
         let fresh = {
@@ -263,6 +280,7 @@ async fn go_on(part: &Part) -> Result<(), String> {
     };
     let builder = Engine::builder(store).workflow(definition()?).action("rewrite", rewrite);
     let builder = builder.with(|options| options.max_runs = runs as usize + SPARE);
+    say("ready")?;
     let engine = builder.start().await.map_err(|error| error.to_string())?;
     seen.end.notified().await;
     say(&format!("rss {}", resident_mb()?))?;

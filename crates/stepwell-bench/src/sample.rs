@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::StoreKind;
+use crate::site::Site;
 
 /// How to measure: ours and the bare loop in alternating slices.
 #[derive(Debug, clap::Args)]
@@ -32,10 +33,9 @@ impl Alternating {
     pub(crate) fn each(
         &self,
         callers: &[usize],
-        measure: impl Fn(&Runtime, usize, usize, Duration) -> Result<Value, String>,
+        measure: impl Fn(&Runtime, &Site, usize, usize, Duration) -> Result<Value, String>,
         says: impl Fn(usize, &Value) -> String,
     ) -> Result<(), String> {
-        let StoreKind::Sqlite = self.store;
         let (slices, slice) = if self.short {
             (1, Duration::from_millis(200))
         } else {
@@ -43,7 +43,9 @@ impl Alternating {
         };
         let runtime = crate::runtime()?;
         for &callers in callers {
-            let line = measure(&runtime, callers, slices, slice)?;
+            let site = Site::new(self.store)?;
+            let mut line = measure(&runtime, &site, callers, slices, slice)?;
+            line["store"] = self.store.name().into();
             if !self.json {
                 eprintln!("{}", says(callers, &line));
             }
@@ -104,7 +106,6 @@ impl Pairs {
         let ratios = self.ours.iter().zip(&self.raw).map(|(ours, raw)| ours.per_s() / raw.per_s());
         json!({
             "workload": workload,
-            "store": "sqlite",
             "per_s": per_s(&self.ours).round(),
             "raw_per_s": per_s(&self.raw).round(),
             "ratio": round(median(ratios.collect())),

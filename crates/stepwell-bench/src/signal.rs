@@ -1,7 +1,6 @@
 //! The `signal` workload: runs that wait for a signal and then end by themselves, and the bare loop, in alternating
 //! slices.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -11,8 +10,9 @@ use tokio::runtime::Runtime;
 
 use crate::bare::Bare;
 use crate::engines;
-use crate::machine::{pages_in_use, resident_mb};
+use crate::machine::resident_mb;
 use crate::sample::{Alternating, Pairs, Slice, gather};
+use crate::site::{Place, Site};
 use crate::ten_step::{STEPS, State};
 
 /// How to measure.
@@ -34,11 +34,16 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     })
 }
 
-fn measure(runtime: &Runtime, in_flight: usize, slices: usize, slice: Duration) -> Result<Value, String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let bare = Bare::open(&folder.path().join("bare.sqlite"))?;
-    let path = folder.path().join("ours.sqlite");
-    let engine = runtime.block_on(open(&path))?;
+fn measure(
+    runtime: &Runtime,
+    site: &Site,
+    in_flight: usize,
+    slices: usize,
+    slice: Duration,
+) -> Result<Value, String> {
+    let bare = Bare::open(runtime, site)?;
+    let place = site.place(runtime, "ours")?;
+    let engine = runtime.block_on(open(&place))?;
     let mut pairs = Pairs::default();
     let mut finished = 0;
     for number in 0..slices {
@@ -49,8 +54,8 @@ fn measure(runtime: &Runtime, in_flight: usize, slices: usize, slice: Duration) 
     }
     let rss_mb = resident_mb()?;
     runtime.block_on(engines::close(engine));
-    let bytes = pages_in_use(&path)?;
-    bare.close()?;
+    let bytes = runtime.block_on(place.bytes())?;
+    bare.close(runtime)?;
     let mut line = pairs.line("signal");
     line["in_flight"] = in_flight.into();
     line["completions_per_s"] = line["per_s"].take();
@@ -67,8 +72,8 @@ fn definition() -> Result<Definition, String> {
     spec.auto("finish", "waiting", "done").build().map_err(|problems| problems.to_string())
 }
 
-async fn open(path: &Path) -> Result<Engine, String> {
-    let builder = Engine::builder(engines::open(path)?).workflow(definition()?);
+async fn open(place: &Place) -> Result<Engine, String> {
+    let builder = Engine::builder(engines::open(place).await?).workflow(definition()?);
     builder.start().await.map_err(|error| error.to_string())
 }
 

@@ -14,8 +14,9 @@ use uuid::Uuid;
 
 use crate::StoreKind;
 use crate::engines;
-use crate::machine::{cpu_seconds, pages_in_use, resident_mb};
+use crate::machine::{cpu_seconds, resident_mb};
 use crate::sample::{quantile, round};
+use crate::site::Site;
 use crate::watched::Watched;
 
 /// Starts under way at a time.
@@ -73,20 +74,19 @@ impl Plan {
 type Lags = Arc<Mutex<Vec<i64>>>;
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let StoreKind::Sqlite = options.store;
     let (runs, seconds, start_seconds) = if options.short {
         (2_000, 2, 10)
     } else {
         (options.runs.max(1), options.seconds.max(1), options.start_seconds)
     };
     let runtime = crate::runtime()?;
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let path = folder.path().join("sleepers.sqlite");
+    let site = Site::new(options.store)?;
+    let place = site.place(&runtime, "sleepers")?;
     let clock = Arc::new(SystemClock::default());
     let plan =
         Plan { runs, first: clock.now().plus_ms(start_seconds * 1_000), spread_us: seconds * 1_000_000 };
     let lags: Lags = Arc::new(Mutex::new(Vec::with_capacity(runs as usize)));
-    let watched = watched(engines::open(&path)?, plan, clock.clone(), lags.clone());
+    let watched = watched(runtime.block_on(engines::open(&place))?, plan, clock.clone(), lags.clone());
     let host = Host::system().with_clock(clock.clone());
     let builder = Engine::builder(watched).host(host).workflow(definition(options.with_action)?);
     let builder = builder.action("stir", |_: Cx| async { Ok::<_, ActionError>(()) });
@@ -99,9 +99,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     let mut line = runtime.block_on(watch(plan, &clock, &lags))?;
     runtime.block_on(engines::close(engine));
+    line["store"] = options.store.name().into();
     line["with_action"] = options.with_action.into();
     line["start_s"] = round(start_s).into();
-    line["db_bytes_per_workflow"] = (pages_in_use(&path)? / runs).into();
+    line["db_bytes_per_workflow"] = (runtime.block_on(place.bytes())? / runs).into();
     if !options.json {
         eprintln!(
             "{} MB, {} of a core, late by {} ms (p99)",
@@ -186,7 +187,6 @@ async fn watch(plan: Plan, clock: &SystemClock, lags: &Lags) -> Result<Value, St
     let mut late_ms: Vec<f64> = lags.iter().map(|late| *late as f64 / 1_000.0).collect();
     Ok(json!({
         "workload": "sleepers",
-        "store": "sqlite",
         "runs": plan.runs,
         "seconds": plan.spread_us / 1_000_000,
         "woken": lags.len(),

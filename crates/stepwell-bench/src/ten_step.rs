@@ -1,6 +1,5 @@
 //! The `ten-step` workload: workflows of ten durable steps, and the bare loop, in alternating slices.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,9 +12,10 @@ use tokio::runtime::Runtime;
 
 use crate::bare::Bare;
 use crate::engines;
-use crate::machine::{pages_in_use, resident_mb};
+use crate::machine::resident_mb;
 use crate::sample::{Alternating, Pairs, Slice, gather, round};
 use crate::script::{Random, random_text};
+use crate::site::{Place, Site};
 
 /// Durable steps of one workflow; its beginning is one commit more.
 pub(crate) const STEPS: usize = 10;
@@ -36,11 +36,16 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     })
 }
 
-fn measure(runtime: &Runtime, in_flight: usize, slices: usize, slice: Duration) -> Result<Value, String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let bare = Bare::open(&folder.path().join("bare.sqlite"))?;
-    let path = folder.path().join("ours.sqlite");
-    let bench = runtime.block_on(Bench::open(&path, in_flight))?;
+fn measure(
+    runtime: &Runtime,
+    site: &Site,
+    in_flight: usize,
+    slices: usize,
+    slice: Duration,
+) -> Result<Value, String> {
+    let bare = Bare::open(runtime, site)?;
+    let place = site.place(runtime, "ours")?;
+    let bench = runtime.block_on(Bench::open(&place, in_flight))?;
     let mut pairs = Pairs::default();
     let mut finished = 0;
     for number in 0..slices {
@@ -51,8 +56,8 @@ fn measure(runtime: &Runtime, in_flight: usize, slices: usize, slice: Duration) 
     }
     let rss_mb = resident_mb()?;
     runtime.block_on(engines::close(bench.engine));
-    let bytes = pages_in_use(&path)?;
-    bare.close()?;
+    let bytes = runtime.block_on(place.bytes())?;
+    bare.close(runtime)?;
     let mut line = pairs.line("ten-step");
     line["in_flight"] = in_flight.into();
     line["steps_per_s"] = line["per_s"].take();
@@ -107,8 +112,8 @@ struct Bench {
 }
 
 impl Bench {
-    async fn open(path: &Path, in_flight: usize) -> Result<Self, String> {
-        let store = engines::open(path)?;
+    async fn open(place: &Place, in_flight: usize) -> Result<Self, String> {
+        let store = engines::open(place).await?;
         let began: Began = Arc::new((0..in_flight).map(|_| Mutex::default()).collect());
         let seen = began.clone();
         let rewrite = move |cx: Cx| {

@@ -51,6 +51,19 @@ impl Ground {
         Ok(Ground { owner, engine, admin, schema })
     }
 
+    /// The same in another process, from what [`Ground::text`] gave.
+    pub fn from_text(text: &str) -> Option<Ground> {
+        let parts: Vec<&str> = text.split('\n').collect();
+        let [owner, engine, admin, schema] = parts[..] else { return None };
+        let own = str::to_owned;
+        Some(Ground { owner: own(owner), engine: own(engine), admin: own(admin), schema: own(schema) })
+    }
+
+    /// A text that says it all to another process.
+    pub fn text(&self) -> String {
+        [&self.owner[..], &self.engine, &self.admin, &self.schema].join("\n")
+    }
+
     /// The schema's name.
     pub fn schema(&self) -> &str {
         &self.schema

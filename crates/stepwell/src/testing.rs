@@ -1,8 +1,10 @@
 //! An engine for tests: it keeps runs in memory, and its clock stands still until the test moves it.
 
+mod calls;
+
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stepwell_core::Timestamp;
 use stepwell_store::{MemoryStore, Store};
@@ -11,12 +13,16 @@ use crate::engine::{Builder, Engine, Options};
 use crate::error::EngineError;
 use crate::host::{Clock, Host};
 use crate::manual_clock::ManualClock;
+use calls::{Calls, Counted};
 
 /// The time a test engine begins at: 1 January 2026, in UTC.
 pub const BEGINS: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
 /// How often nothing may happen in a row before the engine counts as settled.
 const QUIET_ROUNDS: u32 = 4;
+
+/// How long a store that says nothing is waited for: some tests have one that never answers.
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// An engine for tests: it keeps runs in memory, and its clock stands still until the test moves it.
 ///
@@ -47,6 +53,7 @@ const QUIET_ROUNDS: u32 = 4;
 pub struct TestEngine {
     engine: Engine,
     clock: ManualClock,
+    calls: Arc<Calls>,
 }
 
 impl TestEngine {
@@ -71,8 +78,10 @@ impl TestEngine {
             ..Options::default()
         };
         let host = Host::system().with_clock(Arc::new(clock.clone()));
+        let calls = Calls::here();
+        let store = Arc::new(Counted::new(store, calls.clone()));
         let engine = build(Engine::builder(store).host(host).options(options)).start().await?;
-        Ok(TestEngine { engine, clock })
+        Ok(TestEngine { engine, clock, calls })
     }
 
     /// The clock.
@@ -85,20 +94,43 @@ impl TestEngine {
         &self.engine
     }
 
-    /// Lets the engine do what it can do now. Actions that wait for something real are waited for a little.
+    /// Lets the engine do what it can do now. A store that takes its time is waited for; actions that wait for
+    /// something real are waited for a little.
     pub async fn settle(&self) {
-        let inner = &self.engine.inner;
-        let mut quiet = 0;
+        let (mut quiet, mut moved) = (0, Instant::now());
         while quiet < QUIET_ROUNDS {
-            let before = inner.pulse();
+            let before = self.mark();
             for _ in 0..32 {
                 tokio::task::yield_now().await;
             }
-            if inner.pulse() == before && inner.is_at_work() {
-                tokio::time::sleep(Duration::from_millis(3)).await;
+            if self.mark() == before {
+                self.pause().await;
             }
-            quiet = if inner.pulse() == before { quiet + 1 } else { 0 };
+            let is_waiting = self.calls.are_under_way();
+            if self.mark() != before {
+                (quiet, moved) = (0, Instant::now());
+            } else if is_waiting && moved.elapsed() >= PATIENCE {
+                self.calls.give_up();
+            } else if is_waiting || self.calls.may_hint() {
+                quiet = 0;
+            } else {
+                quiet += 1;
+            }
         }
+    }
+
+    /// Gives what happens outside of the runtime the time to happen.
+    async fn pause(&self) {
+        if self.calls.are_under_way() || self.calls.may_hint() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        } else if self.engine.inner.is_at_work() {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    }
+
+    /// Is another one after whatever happens.
+    fn mark(&self) -> (u64, (u64, usize)) {
+        (self.engine.inner.pulse(), self.calls.mark())
     }
 
     /// Lets time pass: whatever falls due in it happens at its time, one after the other.

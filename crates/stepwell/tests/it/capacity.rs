@@ -9,11 +9,11 @@ use stepwell::core::retry::Retry;
 use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Spec};
 use stepwell::engine::Builder;
-use stepwell::store::{Fault, Faulty, MemoryStore, Status, Store};
+use stepwell::store::{Fault, Faulty, Status};
 use stepwell::testing::{BEGINS, TestEngine};
-use stepwell::{ManualClock, Run, Signal, Start};
+use stepwell::{Run, Signal, Start};
 
-use crate::kit::{LEASE_MS, ground, mortal, settle, soon, status, version};
+use crate::kit::{self, LEASE_MS, eventually, ground, mortal, settle, soon, status, version};
 use crate::world::{Gate, Script, desk, job, row};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ async fn owned(runs: &[Run]) -> usize {
 async fn at_most_as_many_actions_run_as_there_is_room_for_and_all_finish() {
     let gate = Gate::new();
     let build = gated(&gate);
-    let engine = TestEngine::start(|engine| limited(4, &[])(build(engine))).await.unwrap();
+    let engine = kit::start(|engine| limited(4, &[])(build(engine))).await.unwrap();
     let runs = start(&engine, "job", 50).await;
     engine.settle().await;
     assert_eq!(
@@ -89,7 +89,7 @@ async fn at_most_as_many_actions_run_as_there_is_room_for_and_all_finish() {
 #[tokio::test]
 async fn a_workflow_with_a_limit_of_its_own_keeps_to_it_and_holds_up_no_other() {
     let (gate, other) = (Gate::new(), Gate::new());
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(named("slow")).workflow(named("other"));
         let engine = engine.action("slow", gate.action()).action("other", other.action());
         limited(8, &[("slow", 2)])(engine)
@@ -117,7 +117,7 @@ async fn a_workflow_with_a_limit_of_its_own_keeps_to_it_and_holds_up_no_other() 
 #[tokio::test]
 async fn each_workflow_has_its_own_limit_within_the_one_for_all() {
     let (one, two) = (Gate::new(), Gate::new());
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(named("one")).workflow(named("two"));
         let engine = engine.action("one", one.action()).action("two", two.action());
         limited(4, &[("one", 3), ("two", 3)])(engine)
@@ -140,7 +140,7 @@ async fn what_becomes_due_while_there_is_no_room_is_done_when_there_is() {
     let ring = Transition::new("ring", "asleep", "awake").after_ms(5_000).action("work");
     let alarm = Spec::new("alarm").step("asleep").end("awake").transition(ring).build().unwrap();
     let build = gated(&gate);
-    let engine = TestEngine::start(|engine| limited(1, &[])(build(engine).workflow(alarm))).await.unwrap();
+    let engine = kit::start(|engine| limited(1, &[])(build(engine).workflow(alarm))).await.unwrap();
     let alarms = start(&engine, "alarm", 3).await;
     engine.settle().await;
     let job = engine.start(Start::new("job")).await.unwrap();
@@ -154,7 +154,7 @@ async fn what_becomes_due_while_there_is_no_room_is_done_when_there_is() {
 #[tokio::test]
 async fn a_signal_finds_its_run_also_when_there_is_no_room() {
     let gate = Gate::new();
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(job(|work| work)).workflow(desk(|work| work));
         limited(1, &[])(engine.action("work", gate.action()))
     });
@@ -176,7 +176,7 @@ async fn a_run_that_waits_takes_no_room() {
     let script = Script::failing(1);
     let retry = Retry { attempts: 1, delay_ms: 3_600_000, max_delay_ms: 3_600_000, ..Retry::default() };
     let failing = job(|work| work.retry(retry));
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(failing).workflow(desk(|work| work)).workflow(named("good"));
         let engine = engine.action("work", script.action()).action("good", Script::good().action());
         limited(1, &[])(engine)
@@ -193,7 +193,7 @@ async fn a_run_that_waits_takes_no_room() {
 #[tokio::test]
 async fn an_engine_without_room_only_makes_calls() {
     let script = Script::good();
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(job(|work| work)).workflow(desk(|work| work));
         limited(0, &[])(engine.action("work", script.action()))
     });
@@ -209,7 +209,7 @@ async fn an_engine_without_room_only_makes_calls() {
 
 #[tokio::test]
 async fn what_one_process_has_no_room_for_another_does() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let gate = Gate::new();
     let (build, other) = (gated(&gate), gated(&gate));
     let (first, _first) = mortal(store.clone(), &clock, |engine| limited(2, &[])(build(engine))).await;
@@ -246,7 +246,7 @@ fn stop(engine: &TestEngine, grace: Duration) -> tokio::task::JoinHandle<()> {
 
 #[tokio::test]
 async fn an_engine_that_stops_lets_actions_finish_and_begins_none() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let gate = Gate::new();
     let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
     let run = first.start(Start::new("two")).await.unwrap();
@@ -269,7 +269,7 @@ async fn an_engine_that_stops_lets_actions_finish_and_begins_none() {
 
 #[tokio::test]
 async fn another_engine_goes_on_at_once_with_what_one_that_stopped_let_go_of() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let gate = Gate::new();
     let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
     let script = Script::good();
@@ -291,7 +291,7 @@ async fn another_engine_goes_on_at_once_with_what_one_that_stopped_let_go_of() {
 
 #[tokio::test]
 async fn what_does_not_finish_in_time_is_dropped_let_go_of_and_not_counted_as_a_crash() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let gate = Gate::new();
     let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
     let run = first.start(Start::new("two")).await.unwrap();
@@ -317,7 +317,7 @@ async fn what_does_not_finish_in_time_is_dropped_let_go_of_and_not_counted_as_a_
 
 #[tokio::test]
 async fn an_engine_that_stops_often_is_not_a_crash_either() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let mut run = None;
     for _ in 0..7 {
         let gate = Gate::new();
@@ -340,22 +340,19 @@ async fn an_engine_that_stops_often_is_not_a_crash_either() {
 
 #[tokio::test]
 async fn an_engine_with_nothing_to_do_stops_at_once() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let (engine, tasks) = mortal(store, &clock, two_gated(&Gate::new())).await;
     engine.settle().await;
     soon(engine.stop(60 * SECOND)).await;
     assert_eq!(engine.now(), BEGINS);
     soon(engine.stop(60 * SECOND)).await;
     drop(engine);
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(tasks.going(), 0, "no task is left");
+    eventually(async || tasks.going() == 0).await;
 }
 
 #[tokio::test]
 async fn a_signal_to_an_engine_that_has_stopped_is_written_for_the_others() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let script = Script::good();
     let (first, _first) = mortal(store.clone(), &clock, |engine| {
         engine.workflow(desk(|work| work)).action("work", script.action())
@@ -376,7 +373,7 @@ async fn a_signal_to_an_engine_that_has_stopped_is_written_for_the_others() {
 
 #[tokio::test]
 async fn an_engine_that_is_dropped_lets_go_of_its_runs() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let gate = Gate::new();
     let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
     let run = first.start(Start::new("two")).await.unwrap().id();
@@ -393,24 +390,20 @@ async fn an_engine_that_is_dropped_lets_go_of_its_runs() {
 
 #[tokio::test]
 async fn nothing_of_an_engine_that_was_dropped_holds_on_to_its_store() {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let (store, clock) = ground().await;
     let known = Arc::downgrade(&store);
-    let clock = ManualClock::new(BEGINS);
     let gate = Gate::new();
     let (engine, tasks) = mortal(store, &clock, two_gated(&gate)).await;
     engine.start(Start::new("two")).await.unwrap();
     engine.settle().await;
     drop(engine);
-    for _ in 0..1_000 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(tasks.going(), 0, "no task is left");
+    eventually(async || tasks.going() == 0).await;
     assert!(known.upgrade().is_none(), "the store can be closed and opened again");
 }
 
 #[tokio::test]
 async fn an_engine_that_stops_keeps_its_lease_until_its_actions_have_finished() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let gate = Gate::new();
     let (first, _first) = mortal(store.clone(), &clock, two_gated(&gate)).await;
     let run = first.start(Start::new("two")).await.unwrap();
@@ -434,20 +427,20 @@ async fn an_engine_that_stops_keeps_its_lease_until_its_actions_have_finished() 
 
 #[tokio::test]
 async fn an_engine_that_stops_lets_go_also_of_what_it_was_just_taking() {
-    let (memory, clock) = ground();
-    let store = Arc::new(Faulty::new(memory.clone(), []));
+    let (inner, clock) = ground().await;
+    let store = Arc::new(Faulty::new(inner.clone(), []));
     let (calls, _calls) =
-        mortal(memory.clone(), &clock, |engine| limited(0, &[])(engine.workflow(two()))).await;
+        mortal(inner.clone(), &clock, |engine| limited(0, &[])(engine.workflow(two()))).await;
     let gate = Gate::new();
     let (engine, _tasks) = mortal(store.clone(), &clock, two_gated(&gate)).await;
     engine.settle().await;
     // It hears what is due, and its claim is answered late.
-    [Fault::None, Fault::DelayAnswer(Duration::from_millis(30))]
+    [Fault::None, Fault::DelayAnswer(Duration::from_millis(150))]
         .into_iter()
         .for_each(|fault| store.then(fault));
     let run = calls.start(Start::new("two")).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    assert!(run.view().await.unwrap().owner.is_some(), "it is taken, and the taker does not know yet");
+    // It is taken, and the taker does not know yet.
+    eventually(async || run.view().await.unwrap().owner.is_some()).await;
     soon(engine.stop(60 * SECOND)).await;
     assert_eq!((run.view().await.unwrap().owner, gate.began()), (None, 0));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -17,8 +17,8 @@ use stepwell::{ActionError, Command, Cx, Operator, Run, RunError, Signal, Start}
 use tokio::sync::Semaphore;
 
 use crate::kit::{
-    Fate, LEASE_MS, Watched, children_of, error_code, ground, mortal, other_tenant, places, runs_of, settle,
-    soon, status, version, words,
+    self, Fate, LEASE_MS, Watched, children_of, error_code, ground, mortal, other_tenant, places, runs_of,
+    settle, soon, status, version, words,
 };
 
 /// A parcel is packed as its data says: by itself, by hand, or by a machine that breaks.
@@ -96,7 +96,7 @@ fn shop(machine: &Machine, order: Definition) -> impl FnOnce(Builder) -> Builder
 
 async fn open(rule: ChildRule, parcels: &[&str]) -> (TestEngine, Run, Machine) {
     let machine = Machine::default();
-    let engine = TestEngine::start(shop(&machine, order(rule))).await.unwrap();
+    let engine = kit::start(shop(&machine, order(rule))).await.unwrap();
     let run = engine.start(Start::new("order").input(&json!({"parcels": parcels}))).await.unwrap();
     engine.settle().await;
     (engine, run, machine)
@@ -148,7 +148,7 @@ async fn an_action_after_the_wait_is_given_how_the_children_ended() {
         Ok::<_, ActionError>(number)
     };
     let build = shop(&Machine::default(), spec.build().unwrap());
-    let engine = TestEngine::start(|builder| build(builder).action("note", noted)).await.unwrap();
+    let engine = kit::start(|builder| build(builder).action("note", noted)).await.unwrap();
     let run = engine.start(Start::new("order").input(&json!({"parcels": ["alone", "alone"]}))).await.unwrap();
     engine.settle().await;
     soon(run.result()).await.unwrap();
@@ -194,7 +194,7 @@ async fn no_child_begins_when_the_transition_is_not_committed() {
         [("action", "torn"), ("workflow", "cannotStart"), ("input", "cannotStart"), ("commit", "conflict")]
     {
         let build = shop(&Machine::default(), order(ChildRule::All));
-        let engine = TestEngine::start(|builder| build(builder).action("split", split_badly)).await.unwrap();
+        let engine = kit::start(|builder| build(builder).action("split", split_badly)).await.unwrap();
         let input = json!({"parcels": ["alone", "by hand"], "wrong": wrong});
         let run = engine.start(Start::new("order").input(&input)).await.unwrap();
         engine.settle().await;
@@ -218,7 +218,7 @@ async fn no_child_begins_when_the_run_is_cancelled_while_the_action_runs() {
         }
     };
     let build = shop(&Machine::default(), order(ChildRule::All));
-    let engine = TestEngine::start(|builder| build(builder).action("split", waits)).await.unwrap();
+    let engine = kit::start(|builder| build(builder).action("split", waits)).await.unwrap();
     let run = engine.start(Start::new("order").input(&json!({"parcels": ["alone"]}))).await.unwrap();
     engine.settle().await;
     engine.cancel(run.id()).await.unwrap();
@@ -251,7 +251,7 @@ async fn a_thousand_children_may_begin_in_several_places_each() {
         let builder = builder.workflow(spec.build().unwrap()).workflow(order(ChildRule::All));
         builder.action("split", split)
     };
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let parcels = vec!["by hand"; 1_000];
     let run = engine.start(Start::new("order").input(&json!({"parcels": parcels}))).await.unwrap();
     engine.settle().await;
@@ -283,7 +283,7 @@ async fn children_that_can_no_longer_do_it_lead_to_the_error_place() {
         .auto("agree", "talk", "settled")
         .build()
         .unwrap();
-    let engine = TestEngine::start(shop(&Machine::default(), definition)).await.unwrap();
+    let engine = kit::start(shop(&Machine::default(), definition)).await.unwrap();
     let parcels = json!({"parcels": ["by machine", "by hand", "by machine"]});
     let run = engine.start(Start::new("order").input(&parcels)).await.unwrap();
     engine.settle().await;
@@ -343,7 +343,7 @@ async fn a_transition_that_starts_no_children_has_waited_for_all_of_them() {
 
 #[tokio::test]
 async fn two_hundred_children_on_one_wait_are_each_told_exactly_once() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let machine = Machine::default();
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop(&machine, order(ChildRule::All)));
     let b = TestEngine::start_on(store, clock, shop(&machine, order(ChildRule::All)));
@@ -377,19 +377,26 @@ fn tells_a_child_s_end(commit: &Commit) -> bool {
 
 #[tokio::test]
 async fn a_childs_end_whose_answer_is_lost_is_told_once() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store);
-    let lost = Arc::new(AtomicUsize::new(0));
-    let counted = lost.clone();
+    let mut lost = 0;
     watched.rule(move |commit| match tells_a_child_s_end(commit) {
-        true if counted.fetch_add(1, Ordering::SeqCst) < 3 => Fate::AnswerLost,
+        true if lost < 3 => {
+            lost += 1;
+            Fate::AnswerLost
+        }
         _ => Fate::Arrives,
     });
     let build = shop(&Machine::default(), order(ChildRule::All));
     let engine = TestEngine::start_on(watched.clone(), clock, build).await.unwrap();
     let run = engine.start(Start::new("order").input(&json!({"parcels": vec!["alone"; 5]}))).await.unwrap();
     engine.settle().await;
-    assert_eq!(lost.load(Ordering::SeqCst), 5, "each end is committed once");
+    let mut ends = 0;
+    for commit in watched.commits().iter().filter(|commit| tells_a_child_s_end(commit)) {
+        let recorded = engine.store().outcome(engine.scope(), commit.reference()).await.unwrap();
+        ends += usize::from(recorded.is_some());
+    }
+    assert_eq!(ends, 5, "each end is committed once");
     assert_eq!(soon(run.result()).await.unwrap()["ends"].as_array().map(Vec::len), Some(5));
     let told = words(&engine, run.id()).await.iter().filter(|word| *word == "__child:packing").count();
     assert_eq!(told, 4);
@@ -397,7 +404,7 @@ async fn a_childs_end_whose_answer_is_lost_is_told_once() {
 
 #[tokio::test]
 async fn children_of_a_process_that_died_after_the_commit_are_taken_on() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store.clone());
     // Everything after the commit that starts the children hangs.
     let mut split = false;
@@ -421,7 +428,7 @@ async fn children_of_a_process_that_died_after_the_commit_are_taken_on() {
 
 #[tokio::test]
 async fn children_are_counted_once_over_a_process_that_died_while_it_counted() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store.clone());
     let machine = Machine::default();
     let (a, tasks) = mortal(watched.clone(), &clock, shop(&machine, order(ChildRule::All))).await;
@@ -448,7 +455,7 @@ async fn children_are_counted_once_over_a_process_that_died_while_it_counted() {
 
 #[tokio::test]
 async fn a_commit_that_starts_children_and_whose_answer_is_lost_starts_them_once() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let mut first = true;
     watched.rule(move |commit| match commit.create.len() {
@@ -471,7 +478,7 @@ async fn children_that_end_after_their_wait_was_given_up_change_nothing() {
         .auto("agree", "talk", "sent");
     let mut spec = spec;
     spec.places.insert("sent".into(), Place::End { output: None });
-    let engine = TestEngine::start(shop(&Machine::default(), spec.build().unwrap())).await.unwrap();
+    let engine = kit::start(shop(&Machine::default(), spec.build().unwrap())).await.unwrap();
     let run =
         engine.start(Start::new("order").input(&json!({"parcels": ["by hand", "alone"]}))).await.unwrap();
     engine.advance(Duration::from_secs(60)).await;
@@ -483,7 +490,7 @@ async fn children_that_end_after_their_wait_was_given_up_change_nothing() {
 
 /// An order of a parcel that the machine breaks and one that is packed by hand, on a store that is watched.
 async fn half_broken() -> (TestEngine, Run, Machine, Arc<Watched>) {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let (watched, machine) = (Watched::new(store), Machine::default());
     let build = shop(&machine, order(ChildRule::AllSettled));
     let engine = TestEngine::start_on(watched.clone(), clock, build).await.unwrap();
@@ -528,7 +535,7 @@ async fn a_child_that_failed_and_is_then_cancelled_tells_nothing_more() {
 
 async fn open_patiently(parcels: &[&str]) -> (TestEngine, Run, Machine) {
     let machine = Machine::default();
-    let engine = TestEngine::start(shop(&machine, order(ChildRule::AllSettled))).await.unwrap();
+    let engine = kit::start(shop(&machine, order(ChildRule::AllSettled))).await.unwrap();
     let input = json!({"parcels": parcels, "patient": true});
     let run = engine.start(Start::new("order").input(&input)).await.unwrap();
     engine.settle().await;
@@ -562,7 +569,7 @@ async fn with_parcel(parcel: Spec) -> (TestEngine, Run) {
         let builder = builder.workflow(parcel.build().unwrap()).workflow(order(ChildRule::AllSettled));
         builder.action("split", split)
     };
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("order").input(&json!({"parcels": ["alone", "alone"]}))).await.unwrap();
     engine.settle().await;
     (engine, run)
@@ -616,7 +623,7 @@ async fn a_parent_that_has_failed_in_another_branch_hears_of_its_children_after_
         .transition(Transition::new("pay", "till", "both").action("machine"))
         .auto("send", "both", "sent");
     let machine = Machine::default();
-    let engine = TestEngine::start(shop(&machine, spec.build().unwrap())).await.unwrap();
+    let engine = kit::start(shop(&machine, spec.build().unwrap())).await.unwrap();
     let run =
         engine.start(Start::new("order").input(&json!({"parcels": ["by hand", "alone"]}))).await.unwrap();
     engine.settle().await;
@@ -643,7 +650,7 @@ async fn two_waits_of_one_run_each_hear_of_their_own_children() {
         .auto("left_done", "at_left", "both")
         .auto("right_done", "at_right", "both")
         .auto("send", "both", "sent");
-    let engine = TestEngine::start(shop(&Machine::default(), spec.build().unwrap())).await.unwrap();
+    let engine = kit::start(shop(&Machine::default(), spec.build().unwrap())).await.unwrap();
     let run =
         engine.start(Start::new("order").input(&json!({"parcels": ["by hand", "by hand"]}))).await.unwrap();
     engine.settle().await;
@@ -670,7 +677,7 @@ async fn children_that_nothing_waits_for_go_on_by_themselves_and_end_with_their_
         .signal("CLOSE")
         .transition(Transition::new("split", "open", "later").action("split"))
         .auto("close", "later", "closed");
-    let engine = TestEngine::start(shop(&Machine::default(), spec.build().unwrap())).await.unwrap();
+    let engine = kit::start(shop(&Machine::default(), spec.build().unwrap())).await.unwrap();
     let parcels = json!({"parcels": ["alone", "by hand"]});
     let run = engine.start(Start::new("order").input(&parcels)).await.unwrap();
     engine.settle().await;
@@ -686,7 +693,7 @@ async fn children_that_nothing_waits_for_go_on_by_themselves_and_end_with_their_
 #[tokio::test]
 async fn children_belong_to_their_parents_tenant() {
     let machine = Machine::default();
-    let engine = TestEngine::start(shop(&machine, order(ChildRule::All))).await.unwrap();
+    let engine = kit::start(shop(&machine, order(ChildRule::All))).await.unwrap();
     let theirs = engine.for_tenant(other_tenant());
     let run =
         theirs.start(Start::new("order").input(&json!({"parcels": ["alone", "by hand"]}))).await.unwrap();
@@ -717,7 +724,7 @@ async fn split_specially(cx: Cx) -> Result<(), ActionError> {
 
 async fn special(how: &str, start: &str) -> (TestEngine, Run) {
     let build = shop(&Machine::default(), order(ChildRule::AllSettled));
-    let engine = TestEngine::start(|builder| build(builder).action("split", split_specially)).await.unwrap();
+    let engine = kit::start(|builder| build(builder).action("split", split_specially)).await.unwrap();
     let input = json!({"parcels": [], "how": how, "start": start});
     let run = engine.start(Start::new("order").input(&input)).await.unwrap();
     engine.settle().await;
@@ -788,7 +795,7 @@ async fn starting_once() -> TestEngine {
         Ok::<_, ActionError>([first, cx.start_once(start).await?])
     };
     let build = shop(&Machine::default(), spec.build().unwrap());
-    TestEngine::start(|builder| build(builder).action("begin", begin)).await.unwrap()
+    kit::start(|builder| build(builder).action("begin", begin)).await.unwrap()
 }
 
 #[tokio::test]
@@ -855,7 +862,7 @@ fn fleet(builder: Builder) -> Builder {
 
 #[tokio::test]
 async fn cancelling_a_run_cancels_it_at_once_and_everything_below_it() {
-    let engine = TestEngine::start(fleet).await.unwrap();
+    let engine = kit::start(fleet).await.unwrap();
     let other = engine.start(Start::new("region").input(&json!({"depots": 1, "vans": 1}))).await.unwrap();
     let run = engine.start(Start::new("region").input(&json!({"depots": 3, "vans": 4}))).await.unwrap();
     engine.settle().await;
@@ -892,7 +899,7 @@ async fn cancelling_reaches_what_is_below_a_child_that_has_completed() {
         let builder = builder.workflow(region).workflow(depot.build().unwrap()).workflow(van);
         builder.action("begin_region", begin_both).action("begin_depot", begin_depot)
     };
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("region")).await.unwrap();
     engine.settle().await;
     let depot = runs_of(&engine, "depot").await.remove(0);
@@ -908,7 +915,7 @@ async fn cancelling_reaches_what_is_below_a_child_that_has_completed() {
 
 #[tokio::test]
 async fn five_hundred_children_are_cancelled_with_their_parent() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, fleet).await.unwrap();
     let run = engine.start(Start::new("depot").input(&json!({"vans": 500}))).await.unwrap();
@@ -930,7 +937,7 @@ async fn five_hundred_children_are_cancelled_with_their_parent() {
 
 #[tokio::test]
 async fn a_cancellation_goes_on_where_a_process_died_over_it() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store.clone());
     let (a, tasks) = mortal(watched.clone(), &clock, fleet).await;
     let run = a.start(Start::new("depot").input(&json!({"vans": 500}))).await.unwrap();
@@ -956,7 +963,7 @@ async fn a_cancellation_goes_on_where_a_process_died_over_it() {
 
 #[tokio::test]
 async fn a_cancellation_goes_on_when_the_engine_is_dropped_over_it() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), fleet).await.unwrap();
     let run = a.start(Start::new("depot").input(&json!({"vans": 500}))).await.unwrap();
     a.settle().await;
@@ -987,7 +994,7 @@ async fn a_cancelled_run_takes_children_along_however_they_are_doing() {
         let builder = builder.workflow(slow.build().unwrap()).action("split", started);
         builder.action("slow", |_: Cx| std::future::pending::<Result<(), ActionError>>())
     };
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("order")).await.unwrap();
     engine.settle().await;
     let children = children_of(&engine, run.id()).await;

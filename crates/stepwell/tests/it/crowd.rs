@@ -7,11 +7,11 @@ use serde_json::json;
 use stepwell::core::retry::{Backoff, Retry};
 use stepwell::core::spec::{Quorum, Transition};
 use stepwell::core::{Definition, Spec};
-use stepwell::store::{MemoryStore, Store};
+use stepwell::store::Store;
 use stepwell::{ActionError, Cx, Engine, Run, Signal, Start};
 use stepwell_sqlite::SqliteStore;
 
-use crate::kit::words;
+use crate::kit::{store, words};
 use crate::world::{cell, increment};
 
 const RUNS: usize = 120;
@@ -94,7 +94,7 @@ async fn crowd(store: Arc<dyn Store>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn in_a_crowd_nothing_is_lost_and_nothing_is_done_twice() {
-    crowd(Arc::new(MemoryStore::new())).await;
+    crowd(store().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -18,7 +18,7 @@ use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Command, Cx, Engine, Operator, Run, Signal, Start};
 
 use crate::kit::{
-    Fate, LEASE_MS, Watched, audit, error_code, ground, mortal, other_tenant, settle, status, version,
+    self, Fate, LEASE_MS, Watched, audit, error_code, ground, mortal, other_tenant, settle, status, version,
 };
 
 /// A case file: every `EDIT` is one version, and does to the documents what it says.
@@ -62,7 +62,7 @@ fn cases(builder: Builder) -> Builder {
 }
 
 async fn opened() -> (TestEngine, Run) {
-    let engine = TestEngine::start(cases).await.unwrap();
+    let engine = kit::start(cases).await.unwrap();
     let run = engine.start(Start::new("case")).await.unwrap();
     engine.settle().await;
     (engine, run)
@@ -222,7 +222,7 @@ fn typed(version: u32) -> Spec {
 #[tokio::test]
 async fn a_document_that_does_not_fit_its_kind_is_refused_and_nothing_of_the_action_stays() {
     let build = |builder: Builder| builder.workflow(typed(1).build().unwrap()).action("edit", edit);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("case")).await.unwrap();
     edited(&engine, &run, json!([{"put": "a", "kind": "letter", "body": {"to": "Ada", "pages": 2}}])).await;
     edited(&engine, &run, json!([{"put": "b", "body": 4}])).await;
@@ -274,7 +274,7 @@ async fn an_action_reads_documents_as_they_are_committed() {
     };
     let build =
         |builder: Builder| builder.workflow(definition).action("first", action).action("second", action);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("case")).await.unwrap();
     engine.settle().await;
     assert_eq!(run.result().await.unwrap(), json!({"first": [], "second": ["a"]}));
@@ -297,7 +297,7 @@ async fn documents_of_an_ended_run_stay_and_those_of_a_cancelled_action_never_co
         std::future::pending::<Result<(), ActionError>>().await
     };
     let build = |builder: Builder| builder.workflow(case()).action("edit", put_and_stay);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("case")).await.unwrap();
     edited(&engine, &run, json!([])).await;
     engine.cancel(run.id()).await.unwrap();
@@ -380,7 +380,7 @@ async fn an_increment_is_applied_once_however_often_the_action_is_tried() {
         if cx.attempt() < 4 { Err(ActionError::new("busy", "somebody stands there")) } else { Ok(()) }
     };
     let build = |builder: Builder| builder.workflow(taking()).action("take", take);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("taking")).await.unwrap();
     engine.settle().await;
     assert_eq!(counted(&engine).await, Value::Null);
@@ -390,7 +390,7 @@ async fn an_increment_is_applied_once_however_often_the_action_is_tried() {
 
 #[tokio::test]
 async fn an_increment_is_applied_once_when_the_process_dies_under_the_action() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let tried = Arc::new(AtomicUsize::new(0));
     let taking_until = |last: usize| {
         let tried = tried.clone();
@@ -422,7 +422,7 @@ async fn an_increment_is_applied_once_when_the_process_dies_under_the_action() {
 #[tokio::test]
 async fn an_increment_is_applied_once_when_the_answer_to_its_commit_is_lost() {
     for fate in [Fate::AnswerLost, Fate::Hangs] {
-        let (store, clock) = ground();
+        let (store, clock) = ground().await;
         let watched = Watched::new(store.clone() as Arc<dyn Store>);
         let mut first = true;
         watched.rule(move |commit| {
@@ -458,7 +458,7 @@ async fn a_loop_that_increments_five_times_adds_five() {
         })
     };
     let build = |builder: Builder| builder.workflow(definition).action("take", take);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("taking").input(&json!({"left": 5}))).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, counted(&engine).await), (Status::Completed, json!(10)));
@@ -466,7 +466,7 @@ async fn a_loop_that_increments_five_times_adds_five() {
 
 #[tokio::test]
 async fn increments_of_many_runs_on_two_engines_all_count() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let take = |cx: Cx| async move {
         tokio::task::yield_now().await;
         cx.write(count(1))
@@ -490,7 +490,7 @@ async fn a_conflict_on_a_named_revision_is_final_and_nothing_of_the_commit_is_wr
         cx.write(CellWrite { key, op, expect: Expect::Live(4), initial: None, by: None })
     };
     let build = |builder: Builder| builder.workflow(taking()).action("take", take);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("taking")).await.unwrap();
     engine.advance(Duration::from_secs(300)).await;
     assert_eq!(error_code(&run).await.as_deref(), Some("conflict"));
@@ -507,7 +507,7 @@ async fn a_cell_says_which_run_wrote_it_first_and_outlives_it() {
         cx.write(count(3))
     };
     let build = |builder: Builder| builder.workflow(taking()).action("take", take);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("taking")).await.unwrap();
     engine.settle().await;
     let query = CellQuery {

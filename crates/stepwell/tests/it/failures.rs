@@ -9,19 +9,19 @@ use stepwell::core::retry::{Backoff, Retry};
 use stepwell::core::spec::{Guard, Transition};
 use stepwell::core::{Definition, Failure, Limits, Spec};
 use stepwell::ledger::Tried;
-use stepwell::store::{Expect, MemoryStore, Status};
+use stepwell::store::{Expect, Status};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{
     ActionError, Command, Cx, EngineError, ManualClock, Operator, Run, RunError, Signal, Signalled, Start,
 };
 
-use crate::kit::{context, error_code, history, places, soon, status, version, words};
+use crate::kit::{self, context, error_code, history, places, soon, status, store_within, version, words};
 use crate::world::{Gate, Given, Script, desk, desk_spec, job, job_spec, put, row, saved};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn with(definition: Definition, script: &Script) -> TestEngine {
-    TestEngine::start(|engine| engine.workflow(definition).action("work", script.action())).await.unwrap()
+    kit::start(|engine| engine.workflow(definition).action("work", script.action())).await.unwrap()
 }
 
 fn attempts(attempts: u32) -> Retry {
@@ -300,8 +300,7 @@ async fn a_conflict_on_a_revision_that_the_author_named_is_final() {
             cx.write(stepwell::store::CellWrite { expect, ..put("cell", json!(1)) })
         };
         let definition = job(|work| work.retry(attempts(5)));
-        let engine =
-            TestEngine::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
+        let engine = kit::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
         let run = engine.start(Start::new("job")).await.unwrap();
         engine.advance(60 * SECOND).await;
         let view = run.view().await.unwrap();
@@ -348,7 +347,7 @@ async fn other_runs_go_on_while_one_waits_for_its_next_try() {
     let other = other.transition(Transition::new("ab", "a", "b").action("good")).build().unwrap();
     let policy = Retry { delay_ms: 20_000, ..attempts(1) };
     let definition = job(|work| work.retry(policy));
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(definition).workflow(other).with(|options| options.max_runs = 1);
         engine.action("work", script.action()).action("good", good.action())
     });
@@ -380,7 +379,7 @@ async fn other_branches_go_on_while_one_waits_for_its_next_try() {
         .build()
         .unwrap();
     let good = Script::good();
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         engine.workflow(definition).action("work", script.action()).action("good", good.action())
     });
     let engine = engine.await.unwrap();
@@ -413,8 +412,7 @@ async fn a_branch_that_has_failed_stops_the_run_and_loses_nothing_of_the_others(
         1 => Err(ActionError::new("busy", "not yet")),
         _ => Ok(Value::Null),
     });
-    let engine =
-        TestEngine::start(|engine| engine.workflow(definition).action("work", work).action("slow", slow));
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", work).action("slow", slow));
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("pair")).await.unwrap();
     engine.settle().await;
@@ -461,7 +459,7 @@ async fn when_the_retries_are_spent_the_run_goes_to_the_error_place_and_on_from_
         .auto("give up", "comforted", "done")
         .build()
         .unwrap();
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         engine.workflow(definition).action("work", script.action()).action("comfort", comfort)
     });
     let engine = engine.await.unwrap();
@@ -525,7 +523,7 @@ fn prepared(call: impl FnOnce(Transition) -> Transition) -> Spec {
 #[tokio::test]
 async fn a_retry_may_go_back_to_an_earlier_place() {
     let (script, prepare) = (Script::failing(2), Script::good());
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(prepared(|call| call).build().unwrap());
         engine.action("work", script.action()).action("prepare", prepare.action())
     });
@@ -542,7 +540,7 @@ async fn a_retry_may_go_back_to_an_earlier_place() {
 #[tokio::test]
 async fn retries_that_go_back_are_counted_too() {
     let (script, prepare) = (Script::bad(), Script::good());
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(prepared(|call| call).build().unwrap());
         engine.action("work", script.action()).action("prepare", prepare.action())
     });
@@ -558,7 +556,7 @@ async fn retries_that_go_back_are_counted_too() {
 #[tokio::test]
 async fn a_retry_by_hand_stays_where_the_run_is_whatever_the_target() {
     let (script, prepare) = (Script::failing(3), Script::good());
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(prepared(|call| call).build().unwrap());
         engine.action("work", script.action()).action("prepare", prepare.action())
     });
@@ -574,7 +572,7 @@ async fn a_retry_by_hand_stays_where_the_run_is_whatever_the_target() {
 async fn a_signal_is_not_lost_when_its_transitions_retry_goes_back() {
     let (script, prepare) = (Script::failing(1), Script::good());
     let definition = prepared(|call| call.on_signal("GO")).signal("GO").build().unwrap();
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         engine.workflow(definition).action("work", script.action()).action("prepare", prepare.action())
     });
     let engine = engine.await.unwrap();
@@ -599,7 +597,7 @@ async fn a_panic_in_an_action_is_a_failure_with_its_text() {
     for (text, act) in cases {
         let act = move |_: Cx| async move { act() };
         let engine =
-            TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+            kit::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
         let run = engine.start(Start::new("job")).await.unwrap();
         engine.settle().await;
         let stopped = run.view().await.unwrap().ledger.stopped.unwrap();
@@ -616,7 +614,7 @@ async fn a_panic_is_retried_like_other_failures_and_harms_no_other_run() {
         |cx: Cx| async move { if cx.attempt() == 1 { panic!("not yet") } else { Ok::<_, ActionError>(()) } };
     let other = Spec::new("other").step("a").end("b");
     let other = other.transition(Transition::new("ab", "a", "b").action("slow")).build().unwrap();
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(job(|work| work.retry(attempts(1)))).workflow(other);
         engine.action("work", act).action("slow", gate.action())
     });
@@ -639,7 +637,7 @@ async fn an_input_that_the_action_cannot_read_is_a_final_failure() {
         save_as: None,
     };
     let definition = job(|work| work.action_with(action).retry(attempts(5)));
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", takes)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", takes)).await.unwrap();
     let run = engine.start(Start::new("job").input(&json!({"number": "seven"}))).await.unwrap();
     engine.advance(60 * SECOND).await;
     let error = run.view().await.unwrap().ledger.stopped.unwrap().error;
@@ -655,7 +653,7 @@ async fn an_input_that_the_action_cannot_read_is_a_final_failure() {
 async fn an_output_that_cannot_be_written_is_a_final_failure() {
     let gives = |_: Cx| async move { Ok::<_, ActionError>(BTreeMap::from([((1, 2), "a pair is no key")])) };
     let definition = job(|work| work.retry(attempts(5)));
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", gives)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", gives)).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.advance(60 * SECOND).await;
     let view = run.view().await.unwrap();
@@ -682,7 +680,7 @@ async fn an_output_that_is_too_large_is_a_final_failure() {
     let limits = Limits { snapshot_bytes: 2_000, ..Limits::default() };
     let definition = job(|work| work.action_with(saved("work", "worked")).retry(attempts(5)));
     let script = Script::new([Ok(json!("x".repeat(3_000)))]);
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(definition).action("work", script.action());
         engine.with(|options| options.limits = limits)
     });
@@ -695,7 +693,7 @@ async fn an_output_that_is_too_large_is_a_final_failure() {
 
 #[tokio::test]
 async fn a_commit_that_the_store_finds_too_large_is_a_final_failure_of_the_action() {
-    let store = Arc::new(MemoryStore::with_limits(Limits { cell_bytes: 100, ..Limits::default() }));
+    let store = store_within(Limits { cell_bytes: 100, ..Limits::default() }).await;
     let act = |cx: Cx| async move { cx.write(put("cell", json!("x".repeat(200)))) };
     let definition = job(|work| work.retry(attempts(5)));
     let engine = TestEngine::start_on(store, ManualClock::new(BEGINS), |engine| {
@@ -734,8 +732,7 @@ async fn a_plain_error_is_recorded_with_all_its_causes() {
     #[error("the order could not be read")]
     struct Outer(#[source] std::num::ParseIntError);
     let act = |_: Cx| async move { "seven".parse::<u32>().map_err(Outer) };
-    let engine =
-        TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     let error = run.view().await.unwrap().ledger.stopped.unwrap().error;
@@ -751,7 +748,7 @@ async fn a_guard_that_panics_stops_the_run_with_its_text() {
         .transition(Transition::new("ab", "a", "b").guard(Guard::named("shaky")))
         .build()
         .unwrap();
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         engine.workflow(definition).guard("shaky", |_| async { panic!("the guard fell over") })
     });
     let engine = engine.await.unwrap();

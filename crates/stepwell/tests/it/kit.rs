@@ -3,9 +3,10 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
-use stepwell::core::{Entry, Name, RunId, Timestamp};
+use stepwell::core::{Entry, Limits, Name, RunId, Timestamp};
 use stepwell::engine::Builder;
 use stepwell::host::{BoxFuture, Spawn};
 use stepwell::store::{
@@ -15,7 +16,33 @@ use stepwell::store::{
     Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use stepwell::testing::{BEGINS, TestEngine};
-use stepwell::{Engine, Host, ManualClock, Run};
+use stepwell::{Engine, EngineError, Host, ManualClock, Run};
+use stepwell_sqlite::{Options, SqliteStore};
+use tempfile::TempDir;
+
+/// Says which store the tests run on.
+const WHICH_STORE: &str = "STEPWELL_TEST_STORE";
+
+/// An empty store of the kind that is asked for.
+pub(crate) async fn store() -> Arc<dyn Store> {
+    store_within(Limits::default()).await
+}
+
+/// The same with limits of its own.
+pub(crate) async fn store_within(limits: Limits) -> Arc<dyn Store> {
+    let kind = std::env::var_os(WHICH_STORE).unwrap_or_else(|| "memory".into());
+    match kind.to_string_lossy().as_ref() {
+        "memory" => Arc::new(MemoryStore::with_limits(limits)),
+        "sqlite" => Arc::new(InFolder::open(limits)),
+        other => panic!("{WHICH_STORE} is `{other}`; it can be `memory` or `sqlite`"),
+    }
+}
+
+/// An engine on an empty store of the kind that is asked for.
+pub(crate) async fn start(build: impl FnOnce(Builder) -> Builder) -> Result<TestEngine, EngineError> {
+    let (store, clock) = ground().await;
+    TestEngine::start_on(store, clock, build).await
+}
 
 /// The tasks of one process: they can be counted, and ended like a process that is killed.
 #[derive(Clone, Default)]
@@ -65,8 +92,8 @@ pub(crate) async fn mortal(
 }
 
 /// A store and a clock for several engines.
-pub(crate) fn ground() -> (Arc<MemoryStore>, ManualClock) {
-    (Arc::new(MemoryStore::new()), ManualClock::new(BEGINS))
+pub(crate) async fn ground() -> (Arc<dyn Store>, ManualClock) {
+    (store().await, ManualClock::new(BEGINS))
 }
 
 /// Some time after the beginning of a test.
@@ -100,6 +127,7 @@ type Rule = Box<dyn FnMut(&Commit) -> Fate + Send>;
 pub(crate) struct Watched {
     inner: Arc<dyn Store>,
     rule: Mutex<Option<Rule>>,
+    first: Mutex<Option<BoxFuture<()>>>,
     commits: Mutex<Vec<Commit>>,
     sweeps: Mutex<Vec<(Sweep, Swept)>>,
     loads: AtomicUsize,
@@ -107,13 +135,24 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn new(inner: Arc<dyn Store>) -> Arc<Self> {
-        let (rule, commits, sweeps) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Watched { inner, rule, commits, sweeps, loads: AtomicUsize::new(0) })
+        Arc::new(Watched {
+            inner,
+            rule: Mutex::default(),
+            first: Mutex::default(),
+            commits: Mutex::default(),
+            sweeps: Mutex::default(),
+            loads: AtomicUsize::new(0),
+        })
     }
 
     /// From now on this says what becomes of a commit.
     pub(crate) fn rule(&self, rule: impl FnMut(&Commit) -> Fate + Send + 'static) {
         *self.rule.lock().unwrap() = Some(Box::new(rule));
+    }
+
+    /// Before the next commit arrives, this happens.
+    pub(crate) fn first(&self, first: impl Future<Output = ()> + Send + 'static) {
+        *self.first.lock().unwrap() = Some(Box::pin(first));
     }
 
     /// The commits that were asked for since this was last called.
@@ -158,7 +197,11 @@ impl Store for Watched {
     {
         let fate = self.rule.lock().unwrap().as_mut().map_or(Fate::Arrives, |rule| rule(&commit));
         self.commits.lock().unwrap().push(commit.clone());
+        let first = self.first.lock().unwrap().take();
         Box::pin(async move {
+            if let Some(first) = first {
+                first.await;
+            }
             let reference = commit.reference();
             match fate {
                 Fate::Arrives => self.inner.commit(scope, commit).await,
@@ -226,6 +269,45 @@ impl Store for Watched {
         history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
         documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
         records(scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
+        tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
+        migrate() -> Result<SchemaVersion, StoreError>;
+    }
+}
+
+/// A store in a folder that is gone when the store is closed.
+struct InFolder {
+    inner: SqliteStore,
+    _folder: TempDir,
+}
+
+impl InFolder {
+    fn open(limits: Limits) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { limits, ..Options::default() };
+        let inner = SqliteStore::open_with(folder.path().join("runs.db"), options).unwrap();
+        InFolder { inner, _folder: folder }
+    }
+}
+
+impl Store for InFolder {
+    fn hints(&self) -> Hints {
+        self.inner.hints()
+    }
+
+    forward! {
+        commit(scope: TenantScope, commit: Commit) -> Result<Committed, CommitError>;
+        outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
+        load(scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
+        claim(scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError>;
+        due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
+        beat(beat: Beat) -> Result<Beaten, StoreError>;
+        cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
+        runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
+        waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
+        history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
+        documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
+        records(scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
+        sweep(scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError>;
         tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
         migrate() -> Result<SchemaVersion, StoreError>;
     }
@@ -319,7 +401,18 @@ pub(crate) fn other_tenant() -> TenantScope {
     TenantScope::vouched(TenantId::new(uuid::Uuid::from_u128(2)))
 }
 
+/// Is true before long, without any time passing for the engines.
+pub(crate) async fn eventually(what: impl AsyncFn() -> bool) {
+    for _ in 0..2_000 {
+        if what().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("it did not come true");
+}
+
 /// Is done soon, or the test fails instead of hanging.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(std::time::Duration::from_secs(5), what).await.expect("it takes too long")
+    tokio::time::timeout(Duration::from_secs(5), what).await.expect("it takes too long")
 }

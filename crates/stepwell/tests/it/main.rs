@@ -1,4 +1,4 @@
-//! The engine, promise by promise, on the memory store and on SQLite.
+//! The engine, promise by promise, on the store that `STEPWELL_TEST_STORE` names: `memory` or `sqlite`.
 #![allow(clippy::unwrap_used)]
 
 mod capacity;

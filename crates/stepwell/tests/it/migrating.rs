@@ -15,7 +15,7 @@ use stepwell::{ActionError, Command, Cx, EngineError, Operator, Run, Signal, Sta
 use tokio::sync::Semaphore;
 
 use crate::kit::{
-    after_s, audit, context, error_code, ground, history, other_tenant, places, runs_of, soon, status,
+    self, after_s, audit, context, error_code, ground, history, other_tenant, places, runs_of, soon, status,
     version, waits_of,
 };
 
@@ -45,7 +45,7 @@ fn mapping(places: &[(&str, &str)]) -> Mapping {
 }
 
 async fn started(build: impl FnOnce(Builder) -> Builder) -> (TestEngine, Run) {
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("permit").input(&json!({"for": "a shed"}))).await.unwrap();
     engine.settle().await;
     (engine, run)
@@ -91,7 +91,7 @@ async fn runs_are_pinned_to_the_content_and_not_to_the_authors_number() {
 
 #[tokio::test]
 async fn a_process_that_has_only_the_new_edition_goes_on_with_old_runs_as_they_began() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), |b| b.workflow(first())).await.unwrap();
     let run = a.start(Start::new("permit")).await.unwrap().id();
     a.settle().await;
@@ -133,7 +133,7 @@ async fn a_run_is_migrated_by_a_mapping_in_one_audited_commit() {
 
 #[tokio::test]
 async fn the_edition_a_run_was_migrated_to_is_stored_with_it() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), |b| b.workflow(first())).await.unwrap();
     let theirs = a.for_tenant(other_tenant());
     let run = theirs.start(Start::new("permit")).await.unwrap().id();

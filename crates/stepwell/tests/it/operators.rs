@@ -11,13 +11,16 @@ use stepwell::core::{Definition, Name, RunId, Spec};
 use stepwell::engine::Builder;
 use stepwell::store::{Commit, DocumentQuery, Loaded, Status, Store};
 use stepwell::testing::TestEngine;
-use stepwell::{ActionError, Command, Cx, EngineError, Operator, Run, RunError, Signal, Signalled, Start};
+use stepwell::{
+    ActionError, Command, Cx, EngineError, Host, Operator, Run, RunError, Signal, Signalled, Start,
+};
 use tokio::sync::Semaphore;
 
 use crate::kit::{
-    Watched, audit, context, error_code, ground, history, other_tenant, places, settle, soon, status,
+    self, Watched, audit, context, error_code, ground, history, other_tenant, places, settle, soon, status,
     version, waits_of, words,
 };
+use crate::world::Ice;
 
 /// How a clerk does what is asked of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +120,7 @@ struct Office {
     engine: TestEngine,
     watched: Arc<Watched>,
     clerk: Clerk,
+    ice: Ice,
 }
 
 impl Office {
@@ -125,11 +129,14 @@ impl Office {
     }
 
     async fn open_with(mood: Mood, more: impl FnOnce(Builder) -> Builder) -> Self {
-        let (store, clock) = ground();
+        let (store, clock) = ground().await;
         let (watched, clerk) = (Watched::new(store), Clerk::new(mood));
-        let build = office(&clerk);
-        let engine = TestEngine::start_on(watched.clone(), clock, |b| more(build(b))).await.unwrap();
-        Office { engine, watched, clerk }
+        let (build, ice) = (office(&clerk), Ice::default());
+        let host = Host { spawn: Arc::new(ice.clone()), ..Host::system() };
+        let host = host.with_clock(Arc::new(clock.clone()));
+        let build = |builder: Builder| more(build(builder.host(host)));
+        let engine = TestEngine::start_on(watched.clone(), clock, build).await.unwrap();
+        Office { engine, watched, clerk, ice }
     }
 
     async fn start(&self, workflow: &str) -> Run {
@@ -148,6 +155,9 @@ impl Office {
 
     /// Commands; it is one commit, with one row of the audit trail, on the version that was seen.
     async fn command(&self, run: &Run, command: Command) -> Commit {
+        self.engine.settle().await;
+        // Nothing comes between the command and the look at what it did.
+        self.ice.freeze();
         let seen = version(run).await;
         let by = Operator {
             actor: Some("ada".to_owned()),
@@ -173,6 +183,7 @@ impl Office {
         let newest = history(&self.engine, run.id()).await.pop().unwrap();
         assert_eq!(newest.1 == commit.id, grows);
         assert_eq!(version(run).await, seen + u64::from(grows));
+        self.ice.thaw();
         commit
     }
 
@@ -702,7 +713,7 @@ async fn a_command_on_a_run_that_is_not_there_or_not_ones_own_says_so() {
 
 #[tokio::test]
 async fn a_command_reaches_an_action_that_runs_in_another_process() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let clerk = Clerk::new(Mood::Takes);
     let a = TestEngine::start_on(store.clone(), clock.clone(), office(&clerk)).await.unwrap();
     let build = office(&clerk);
@@ -743,7 +754,7 @@ async fn filed() -> (TestEngine, Run) {
         cx.put_document(key.clone(), "note", &1, &[])?;
         cx.update_state(|state: &mut Value| state["last"] = json!(key))
     };
-    let engine = TestEngine::start(|builder| builder.workflow(definition).action("add", add)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition).action("add", add)).await.unwrap();
     let run = engine.start(Start::new("file")).await.unwrap();
     for key in ["a", "b", "c"] {
         run.signal(Signal::new("ADD").with(key)).await.unwrap();
@@ -864,7 +875,7 @@ async fn a_run_with_many_documents_can_be_forked() {
     let fill = |cx: Cx| async move {
         (0..450).try_for_each(|number| cx.put_document(format!("{number:03}"), "note", &number, &[]))
     };
-    let engine = TestEngine::start(|b| b.workflow(definition).action("fill", fill)).await.unwrap();
+    let engine = kit::start(|b| b.workflow(definition).action("fill", fill)).await.unwrap();
     let run = engine.start(Start::new("file")).await.unwrap();
     run.signal(Signal::new("GO")).await.unwrap();
     engine.settle().await;
@@ -1001,7 +1012,7 @@ async fn a_process_that_cannot_serve_a_run_leaves_the_work_to_others() {
         )
         .build()
         .unwrap();
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let clerk = Clerk::new(Mood::Fails);
     let build = office(&clerk);
     let build = |builder: Builder| {

@@ -14,7 +14,7 @@ use stepwell::store::{
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Command, Cx, Engine, EngineError, Operator, Options, Run, Signal, Start};
 
-use crate::kit::{Watched, audit, children_of, ground, other_tenant, runs, status, version, waits_of};
+use crate::kit::{self, Watched, audit, children_of, ground, other_tenant, runs, status, version, waits_of};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -62,7 +62,7 @@ fn the_default_is_thirty_days() {
 
 #[tokio::test]
 async fn an_ended_run_is_kept_for_thirty_days_after_its_end() {
-    let engine = TestEngine::start(library).await.unwrap();
+    let engine = kit::start(library).await.unwrap();
     let at_once = engine.start(Start::new("loan")).await.unwrap();
     back(&engine, &at_once).await;
     let cancelled = engine.start(Start::new("loan")).await.unwrap();
@@ -88,7 +88,7 @@ async fn an_ended_run_is_kept_for_thirty_days_after_its_end() {
 async fn the_period_can_be_chosen() {
     let build =
         |builder: Builder| library(builder).with(|options| options.retention_ms = Some(2 * 86_400_000));
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("loan")).await.unwrap();
     back(&engine, &run).await;
     engine.advance(DAY).await;
@@ -100,7 +100,7 @@ async fn the_period_can_be_chosen() {
 #[tokio::test]
 async fn without_a_period_nothing_is_removed() {
     let build = |builder: Builder| library(builder).with(|options| options.retention_ms = None);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("loan")).await.unwrap();
     back(&engine, &run).await;
     engine.advance(3_650 * DAY).await;
@@ -111,7 +111,7 @@ async fn without_a_period_nothing_is_removed() {
 async fn what_has_not_ended_is_never_removed() {
     let waits =
         Spec::new("waits").wait("a", "GO").end("b").signal("GO").auto("ab", "a", "b").build().unwrap();
-    let engine = TestEngine::start(|builder| library(builder).workflow(waits)).await.unwrap();
+    let engine = kit::start(|builder| library(builder).workflow(waits)).await.unwrap();
     let waiting = engine.start(Start::new("waits")).await.unwrap();
     let failed = engine.start(Start::new("bad")).await.unwrap();
     let suspended = engine.start(Start::new("waits")).await.unwrap();
@@ -181,7 +181,7 @@ async fn a_removed_run_leaves_only_its_audit_trail_and_the_data_that_outlives_it
         cx.write(cell(Space::Workflow, cx.workflow()))?;
         cx.write(cell(Space::Kv, "stock"))
     };
-    let engine = TestEngine::start(|b| b.workflow(definition).action("close", close)).await.unwrap();
+    let engine = kit::start(|b| b.workflow(definition).action("close", close)).await.unwrap();
     let run = engine.start(Start::new("case").key("k")).await.unwrap();
     let patch = Command::Patch { fields: json!({"note": 1}) };
     engine.operate(run.id(), patch, &Operator::named("ada")).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_removed_run_leaves_only_its_audit_trail_and_the_data_that_outlives_it
 
 #[tokio::test]
 async fn many_ended_runs_are_removed_in_small_batches() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let quick = Spec::new("quick").step("a").end("b").auto("ab", "a", "b").build().unwrap();
     let build = |builder: Builder| builder.workflow(quick);
@@ -231,7 +231,7 @@ async fn many_ended_runs_are_removed_in_small_batches() {
 
 #[tokio::test]
 async fn the_runs_of_every_tenant_are_removed_also_by_an_engine_that_never_worked_for_it() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), library).await.unwrap();
     let theirs = a.for_tenant(other_tenant());
     let run = theirs.start(Start::new("loan")).await.unwrap();
@@ -258,7 +258,7 @@ async fn a_child_outlives_its_parent_that_was_removed() {
         Spec::new("waits").wait("a", "GO").end("b").signal("GO").auto("ab", "a", "b").build().unwrap();
     let begin = |cx: Cx| async move { (0..2).try_for_each(|_| cx.start_child(Start::new("waits"))) };
     let build = |builder: Builder| builder.workflow(parent).workflow(waits).action("begin", begin);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("parent")).await.unwrap();
     engine.settle().await;
     let children = children_of(&engine, run.id()).await;
@@ -297,7 +297,7 @@ async fn a_live_run_whose_history_was_cut_goes_on() {
             state["count"] = json!(state["count"].as_u64().unwrap_or_default() + 1);
         })
     };
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let build = |builder: Builder| builder.workflow(definition).action("up", up);
     let engine = TestEngine::start_on(store as Arc<dyn Store>, clock, build).await.unwrap();
     let run = engine.start(Start::new("count").input(&json!({"count": 0}))).await.unwrap();
@@ -326,7 +326,7 @@ async fn a_live_run_whose_history_was_cut_goes_on() {
 
 #[tokio::test]
 async fn keys_that_have_expired_are_tidied_up() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, library).await.unwrap();
     let run = engine.start(Start::new("bad")).await.unwrap();

@@ -7,9 +7,11 @@ use serde_json::json;
 use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Spec};
 use stepwell::cron::{Missed, Overlap};
-use stepwell::store::{MemoryStore, RunQuery, Status, Store};
+use stepwell::store::{RunQuery, Status, Store};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{EngineError, ManualClock, Schedule};
+
+use crate::kit::ground;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -34,13 +36,9 @@ async fn reports(engine: &TestEngine) -> Vec<Status> {
     page.items.iter().map(|run| run.status).collect()
 }
 
-fn fresh() -> (Arc<dyn Store>, ManualClock) {
-    (Arc::new(MemoryStore::new()), ManualClock::new(BEGINS))
-}
-
 #[tokio::test]
 async fn a_schedule_starts_its_workflow_at_each_firing_once() {
-    let (store, clock) = fresh();
+    let (store, clock) = ground().await;
     let engine = engine(&store, &clock).await;
     let hourly = Schedule::new("hourly", "0 * * * *", "report").input(json!({"for": "mia@example.com"}));
     engine.put_schedule(hourly.clone()).await.unwrap();
@@ -58,7 +56,7 @@ async fn a_schedule_starts_its_workflow_at_each_firing_once() {
 #[tokio::test]
 async fn what_was_missed_in_an_outage_is_made_up_for_as_the_schedule_says() {
     for (missed, expected) in [(Missed::Skip, 0), (Missed::Once, 1), (Missed::All, 5)] {
-        let (store, clock) = fresh();
+        let (store, clock) = ground().await;
         let first = engine(&store, &clock).await;
         first.put_schedule(Schedule::new("hourly", "0 * * * *", "report").missed(missed)).await.unwrap();
         first.settle().await;
@@ -75,7 +73,7 @@ async fn what_was_missed_in_an_outage_is_made_up_for_as_the_schedule_says() {
 #[tokio::test]
 async fn while_the_last_run_is_going_the_next_is_started_or_skipped() {
     for (overlap, expected) in [(Overlap::Start, (4, 0)), (Overlap::Skip, (2, 2))] {
-        let (store, clock) = fresh();
+        let (store, clock) = ground().await;
         let engine = engine(&store, &clock).await;
         engine.put_schedule(Schedule::new("hourly", "0 * * * *", "report").overlap(overlap)).await.unwrap();
         engine.advance(4 * HOUR + HOUR / 2).await;
@@ -86,7 +84,7 @@ async fn while_the_last_run_is_going_the_next_is_started_or_skipped() {
 
 #[tokio::test]
 async fn a_schedule_can_be_changed_switched_off_and_put_again() {
-    let (store, clock) = fresh();
+    let (store, clock) = ground().await;
     let engine = engine(&store, &clock).await;
     let run = engine.put_schedule(Schedule::new("it", "0 * * * *", "report")).await.unwrap();
     engine.advance(HOUR).await;
@@ -108,7 +106,7 @@ async fn a_schedule_can_be_changed_switched_off_and_put_again() {
 
 #[tokio::test]
 async fn a_schedule_that_cannot_be_is_refused_with_the_reason() {
-    let (store, clock) = fresh();
+    let (store, clock) = ground().await;
     let engine = engine(&store, &clock).await;
     for (wrong, part) in [
         (Schedule::new("a", "61 * * * *", "report"), "61"),

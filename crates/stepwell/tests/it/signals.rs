@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use serde_json::{Value, json};
 use stepwell::core::retry::Retry;
 use stepwell::core::spec::{Guard, Transition};
 use stepwell::core::{Definition, Limits, Refusal, Spec};
 use stepwell::store::{
-    Commit, CommitId, Fault, Faulty, MemoryStore, Missing, NewMessage, Send, Status, Store, TenantScope,
+    Commit, CommitId, Fault, Faulty, Missing, NewMessage, Send, Status, Store, TenantScope,
 };
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, EngineError, ManualClock, Operator, Run, Signal, Signalled, Start};
 
 use crate::kit::{
-    Fate, LEASE_MS, Watched, audit, ground, history, mortal, places, settle, soon, status, version, words,
+    self, LEASE_MS, Watched, audit, eventually, ground, history, mortal, places, settle, soon, status,
+    store_within, version, words,
 };
 use crate::world::{Gate, Script, desk, desk_spec, row};
 
@@ -44,7 +44,7 @@ fn counter_that(goes: impl FnOnce(Transition) -> Transition) -> Definition {
 }
 
 async fn with(definition: Definition) -> TestEngine {
-    TestEngine::start(|engine| engine.workflow(definition)).await.unwrap()
+    kit::start(|engine| engine.workflow(definition)).await.unwrap()
 }
 
 async fn does(engine: &TestEngine, run: &Run, command: Command) {
@@ -80,7 +80,7 @@ fn is_refused(result: &Result<Signalled, EngineError>, wanted: fn(&Refusal) -> b
 
 #[tokio::test]
 async fn a_waiting_run_holds_no_task_no_owner_and_is_not_looked_at() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let store = Watched::new(store);
     let (engine, tasks) = mortal(store.clone(), &clock, |engine| engine.workflow(counter())).await;
     engine.settle().await;
@@ -116,7 +116,7 @@ fn question() -> Definition {
 async fn a_signal_may_come_weeks_later_and_its_payload_reaches_the_transition() {
     let script = Script::good();
     let build = |engine: stepwell::Builder| engine.workflow(question()).action("work", script.action());
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("question")).await.unwrap();
     engine.advance(60 * DAY).await;
     assert_eq!(status(&run).await, Status::Waiting);
@@ -130,7 +130,7 @@ async fn a_signal_may_come_weeks_later_and_its_payload_reaches_the_transition() 
 
 #[tokio::test]
 async fn a_signal_reaches_a_run_whose_process_is_long_gone() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let script = Script::good();
     let build = |engine: stepwell::Builder| engine.workflow(question()).action("work", script.action());
     let first = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_signal_may_come_from_another_runs_action() {
         let to = cx.snapshot().context()["to"].as_str().and_then(|to| to.parse().ok());
         cx.signal(to.unwrap(), "ANSWER", &"from another run")
     };
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         let engine = engine.workflow(question()).workflow(tells);
         engine.action("work", script.action()).action("tell", tell)
     });
@@ -239,8 +239,7 @@ async fn a_strict_signal_is_refused_when_nothing_takes_it_now_and_taken_when_som
 #[tokio::test]
 async fn a_strict_signal_is_refused_by_a_run_that_does_not_go_on_now() {
     let script = Script::bad();
-    let engine =
-        TestEngine::start(|engine| engine.workflow(desk(|work| work)).action("work", script.action()));
+    let engine = kit::start(|engine| engine.workflow(desk(|work| work)).action("work", script.action()));
     let engine = engine.await.unwrap();
     let pending = engine.start(Start::new("desk").after(DAY)).await.unwrap();
     let suspended = engine.start(Start::new("desk")).await.unwrap();
@@ -260,7 +259,7 @@ async fn a_strict_signal_is_refused_by_a_run_that_does_not_go_on_now() {
 #[tokio::test]
 async fn a_strict_signal_is_refused_while_an_action_runs_for_what_would_take_it() {
     let gate = Gate::new();
-    let engine = TestEngine::start(|engine| engine.workflow(desk(|work| work)).action("work", gate.action()));
+    let engine = kit::start(|engine| engine.workflow(desk(|work| work)).action("work", gate.action()));
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("desk")).await.unwrap();
     run.signal(Signal::new("GO")).await.unwrap();
@@ -337,7 +336,7 @@ async fn kept_signals_are_offered_in_the_order_in_which_they_came() {
 async fn a_new_signal_does_not_overtake_one_that_was_kept_before_it() {
     // Nobody works on the run between the two: this engine only makes calls.
     let build = |engine: stepwell::Builder| engine.workflow(counter()).with(|options| options.max_runs = 0);
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let calls = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
     let run = calls.start(Start::new("counter")).await.unwrap();
     run.signal(go(1)).await.unwrap();
@@ -350,8 +349,8 @@ async fn a_new_signal_does_not_overtake_one_that_was_kept_before_it() {
 
 #[tokio::test]
 async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
-    let (memory, clock) = ground();
-    let store = Arc::new(Faulty::new(memory.clone(), []));
+    let (inner, clock) = ground().await;
+    let store = Arc::new(Faulty::new(inner.clone(), []));
     let acts = |engine: stepwell::Builder| {
         let script = Script::good();
         engine.workflow(counter_that(|go| go.action("work"))).action("work", script.action())
@@ -359,18 +358,17 @@ async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
     let first = TestEngine::start_on(store.clone(), clock.clone(), acts).await.unwrap();
     // The second engine only makes calls.
     let second = |engine| acts(engine).with(|options| options.max_runs = 0);
-    let second = TestEngine::start_on(memory, clock, second).await.unwrap();
+    let second = TestEngine::start_on(inner, clock, second).await.unwrap();
     let run = first.start(Start::new("counter")).await.unwrap();
     run.signal(go(1)).await.unwrap();
     settle(&[&first, &second]).await;
     // The commit that moves it is answered late: the first engine owns it by then.
-    store.then(Fault::DelayAnswer(Duration::from_millis(30)));
+    store.then(Fault::DelayAnswer(Duration::from_millis(150)));
     let open = tokio::spawn({
         let run = run.clone();
         async move { run.signal(Signal::new("OPEN")).await }
     });
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    assert_eq!(version(&second.run(run.id())).await, 1);
+    eventually(async || version(&second.run(run.id())).await == 1).await;
     second.signal(run.id(), go(2)).await.unwrap();
     open.await.unwrap().unwrap();
     settle(&[&first, &second]).await;
@@ -380,23 +378,19 @@ async fn a_new_signal_does_not_overtake_one_that_the_owner_is_about_to_take() {
 /// A signal comes into the inbox between the decision on a newer one and its commit.
 #[tokio::test]
 async fn a_new_signal_does_not_overtake_one_that_came_while_it_was_decided_on() {
-    let (memory, clock) = ground();
-    let watched = Watched::new(memory.clone());
+    let (inner, clock) = ground().await;
+    let watched = Watched::new(inner.clone());
     let engine = TestEngine::start_on(watched.clone(), clock, |engine| engine.workflow(counter()));
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("counter")).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
     engine.settle().await;
-    let (id, mut older) = (run.id(), Some(memory));
-    watched.rule(move |_| {
-        if let Some(store) = older.take() {
-            let body = json!({"kind": "signal", "name": "GO", "payload": 1}).to_string().into();
-            let message = NewMessage { topic: "signal:GO".to_owned(), body, expires_at: None, counts: true };
-            let mut commit = Commit::new(CommitId(uuid::Uuid::from_u128(7)), BEGINS);
-            commit.send = vec![Send { to: id, message, missing: Missing::Refuse }];
-            store.commit(TenantScope::single(), commit).now_or_never().unwrap().unwrap();
-        }
-        Fate::Arrives
+    let body = json!({"kind": "signal", "name": "GO", "payload": 1}).to_string().into();
+    let message = NewMessage { topic: "signal:GO".to_owned(), body, expires_at: None, counts: true };
+    let mut older = Commit::new(CommitId(uuid::Uuid::from_u128(7)), BEGINS);
+    older.send = vec![Send { to: run.id(), message, missing: Missing::Refuse }];
+    watched.first(async move {
+        inner.commit(TenantScope::single(), older).await.unwrap();
     });
     run.signal(go(2)).await.unwrap();
     engine.settle().await;
@@ -439,7 +433,7 @@ async fn a_kept_signal_waits_for_a_named_guard_too() {
         let open = open.clone();
         move |_| std::future::ready(open.load(Ordering::SeqCst))
     };
-    let engine = TestEngine::start(|engine| engine.workflow(definition).guard("open", guard)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(definition).guard("open", guard)).await.unwrap();
     let run = engine.start(Start::new("counter")).await.unwrap();
     run.signal(go(1)).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
@@ -453,7 +447,7 @@ async fn a_kept_signal_waits_for_a_named_guard_too() {
 
 #[tokio::test]
 async fn an_inbox_is_bounded_and_has_room_again_when_signals_are_taken() {
-    let store = Arc::new(MemoryStore::with_limits(Limits { inbox: 3, ..Limits::default() }));
+    let store = store_within(Limits { inbox: 3, ..Limits::default() }).await;
     let engine = TestEngine::start_on(store, ManualClock::new(BEGINS), |engine| engine.workflow(counter()))
         .await
         .unwrap();
@@ -523,8 +517,7 @@ async fn a_signal_is_kept_for_seven_days_unless_somebody_says_otherwise() {
 #[tokio::test]
 async fn signals_kept_by_a_run_that_stands_still_expire_and_are_recorded_too() {
     let script = Script::bad();
-    let engine =
-        TestEngine::start(|engine| engine.workflow(desk(|work| work)).action("work", script.action()));
+    let engine = kit::start(|engine| engine.workflow(desk(|work| work)).action("work", script.action()));
     let engine = engine.await.unwrap();
     let pending = engine.start(Start::new("desk").after(30 * DAY)).await.unwrap();
     let suspended = engine.start(Start::new("desk")).await.unwrap();
@@ -654,7 +647,7 @@ async fn the_signal_stays_where_it_is_until_its_action_has_done_its_work() {
     let gate = Gate::new();
     let definition = desk_spec(|work| work).step("before").initial("before").signal("OPEN");
     let definition = definition.on_signal("begin", "before", "OPEN", "open").build().unwrap();
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action()));
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", gate.action()));
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("desk")).await.unwrap();
     run.signal(Signal::new("GO").with(&7)).await.unwrap();
@@ -670,7 +663,7 @@ async fn the_signal_stays_where_it_is_until_its_action_has_done_its_work() {
 async fn a_signal_that_comes_while_an_action_runs_for_the_same_place_waits_for_it() {
     let gate = Gate::new();
     let definition = counter_that(|go| go.action("work"));
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action()));
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", gate.action()));
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("counter")).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
@@ -690,7 +683,7 @@ async fn a_signal_without_an_action_waits_for_those_that_came_before_it() {
     for first_is_kept in [false, true] {
         let gate = Gate::new();
         let definition = counter_that(|go| go.action("work"));
-        let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action()));
+        let engine = kit::start(|engine| engine.workflow(definition).action("work", gate.action()));
         let engine = engine.await.unwrap();
         let run = going(&engine, first_is_kept).await;
         engine.settle().await;
@@ -713,7 +706,7 @@ async fn a_signal_without_an_action_waits_for_the_next_try_of_the_one_before_it(
         let script = Script::failing(1);
         let retry = Retry { attempts: 3, delay_ms: 10_000, ..Retry::default() };
         let definition = counter_that(|go| go.action("work").retry(retry));
-        let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
+        let engine = kit::start(|engine| engine.workflow(definition).action("work", script.action()));
         let engine = engine.await.unwrap();
         let run = going(&engine, first_is_kept).await;
         engine.advance(5 * SECOND).await;
@@ -744,8 +737,7 @@ fn rivals(signal_acts: bool) -> Definition {
 async fn what_came_first_of_a_signal_and_a_timer_is_dealt_with_first() {
     for signal_acts in [true, false] {
         let gate = Gate::new();
-        let engine =
-            TestEngine::start(|engine| engine.workflow(rivals(signal_acts)).action("work", gate.action()));
+        let engine = kit::start(|engine| engine.workflow(rivals(signal_acts)).action("work", gate.action()));
         let engine = engine.await.unwrap();
         let run = engine.start(Start::new("rivals")).await.unwrap();
         engine.advance(59 * SECOND).await;
@@ -770,7 +762,7 @@ async fn what_came_first_of_a_signal_and_a_timer_is_dealt_with_first() {
 async fn of_signals_that_come_at_once_none_is_lost() {
     let script = Script::good();
     let definition = counter_that(|go| go.action("work"));
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", script.action()));
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("counter")).await.unwrap();
     run.signal(Signal::new("OPEN")).await.unwrap();
@@ -795,7 +787,7 @@ async fn second_in_the_pause(first_is_kept: bool) -> Vec<Value> {
     let script = Script::failing(1);
     let retry = Retry { attempts: 3, delay_ms: 10_000, ..Retry::default() };
     let definition = counter_that(|go| go.action("work").retry(retry));
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", script.action()));
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", script.action()));
     let engine = engine.await.unwrap();
     let run = going(&engine, first_is_kept).await;
     engine.advance(5 * SECOND).await;
@@ -817,7 +809,7 @@ async fn a_signal_does_not_overtake_a_kept_one_whose_action_waits_for_its_next_t
 
 /// A process dies under a signal's action; the next one goes on with what the signal brought.
 async fn dies_under_a_signal(kept: bool) {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let definition = desk_spec(|work| work).step("before").initial("before").signal("OPEN");
     let definition = definition.on_signal("begin", "before", "OPEN", "open").build().unwrap();
     let gate = Gate::new();
@@ -858,8 +850,7 @@ async fn a_kept_signal_survives_the_death_of_the_process_that_ran_its_action() {
 
 #[tokio::test]
 async fn a_signal_is_written_before_it_is_answered() {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let clock = ManualClock::new(BEGINS);
+    let (store, clock) = ground().await;
     let gate = Gate::new();
     let (first, tasks) = mortal(store.clone(), &clock, |engine| {
         engine.workflow(desk(|work| work)).action("work", gate.action())

@@ -6,8 +6,9 @@ use serde_json::json;
 use stepwell::core::Spec;
 use stepwell::core::spec::Transition;
 use stepwell::store::Status;
-use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Signal, Signalled, Start};
+
+use crate::kit;
 
 async fn double(cx: Cx, input: i64) -> Result<i64, ActionError> {
     assert_eq!(cx.attempt(), 1);
@@ -33,8 +34,7 @@ async fn a_run_goes_through_an_action_a_wait_and_a_timer_to_its_result() {
         .transition(Transition::new("cd", "c", "d").after_ms(60_000))
         .build()
         .unwrap();
-    let engine =
-        TestEngine::start(|engine| engine.workflow(definition).action("double", double)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(definition).action("double", double)).await.unwrap();
     let run = engine.start(Start::new("way").input(&json!({"number": 21}))).await.unwrap();
     engine.settle().await;
     assert_eq!(run.view().await.unwrap().status, Status::Waiting);

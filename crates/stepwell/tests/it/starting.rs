@@ -17,8 +17,8 @@ use stepwell::{ActionError, Command, Cx, EngineError, Operator, Run, RunError, S
 use tokio::sync::Semaphore;
 
 use crate::kit::{
-    Fate, LEASE_MS, Watched, after_s, audit, children_of, context, error_code, ground, mortal, other_tenant,
-    places, runs, runs_of, settle, soon, status, version, waits_of, words,
+    self, Fate, LEASE_MS, Watched, after_s, audit, children_of, context, error_code, eventually, ground,
+    mortal, other_tenant, places, runs, runs_of, settle, soon, status, version, waits_of, words,
 };
 
 /// A basket takes `ADD` until it is bought; what was added is its result.
@@ -56,7 +56,7 @@ async fn items(run: &Run) -> Value {
 
 #[tokio::test]
 async fn the_same_key_gives_the_same_run() {
-    let engine = TestEngine::start(shop).await.unwrap();
+    let engine = kit::start(shop).await.unwrap();
     let first = engine.start_once(empty().key("ada's")).await.unwrap();
     assert!(first.is_new);
     for _ in 0..3 {
@@ -76,7 +76,7 @@ async fn the_same_key_gives_the_same_run() {
 #[tokio::test]
 async fn the_same_key_with_another_request_is_an_error() {
     let other = Spec::new("box").step("a").end("b").auto("ab", "a", "b").build().unwrap();
-    let engine = TestEngine::start(|builder| shop(builder).workflow(other)).await.unwrap();
+    let engine = kit::start(|builder| shop(builder).workflow(other)).await.unwrap();
     engine.start(empty().key("ada's")).await.unwrap();
     let input = Start::new("basket").input(&json!({"items": ["tea"]})).key("ada's");
     let workflow = Start::new("box").input(&json!({"items": []})).key("ada's");
@@ -89,7 +89,7 @@ async fn the_same_key_with_another_request_is_an_error() {
 
 #[tokio::test]
 async fn keys_of_different_tenants_do_not_meet() {
-    let engine = TestEngine::start(shop).await.unwrap();
+    let engine = kit::start(shop).await.unwrap();
     let ours = engine.start_once(empty().key("k")).await.unwrap();
     let theirs = engine.for_tenant(other_tenant());
     let run = theirs.start_once(Start::new("basket").input(&json!({"items": [1]})).key("k")).await.unwrap();
@@ -98,7 +98,7 @@ async fn keys_of_different_tenants_do_not_meet() {
 
 #[tokio::test]
 async fn of_many_starts_with_one_key_at_two_engines_at_once_one_begins_the_run() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
     let b = TestEngine::start_on(store, clock, shop).await.unwrap();
     let all = (0..40).map(|n| if n % 2 == 0 { &a } else { &b }.start_once(empty().key("one")));
@@ -110,7 +110,7 @@ async fn of_many_starts_with_one_key_at_two_engines_at_once_one_begins_the_run()
 
 #[tokio::test]
 async fn a_start_whose_answer_is_lost_has_begun_one_run() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let mut first = true;
     watched.rule(move |_| if std::mem::take(&mut first) { Fate::AnswerLost } else { Fate::Arrives });
@@ -126,7 +126,7 @@ async fn a_start_whose_answer_is_lost_has_begun_one_run() {
 
 #[tokio::test]
 async fn an_id_that_is_taken_begins_no_second_run() {
-    let engine = TestEngine::start(shop).await.unwrap();
+    let engine = kit::start(shop).await.unwrap();
     let run = engine.start(empty().id(RunId::nil())).await.unwrap();
     assert_eq!(run.id(), RunId::nil());
     assert!(engine.start(empty().id(RunId::nil())).await.is_err());
@@ -137,7 +137,7 @@ async fn an_id_that_is_taken_begins_no_second_run() {
 async fn a_start_that_cannot_be_begins_nothing_and_says_why() {
     let schema = json!({"type": "object", "required": ["name"]});
     let strict = Spec::new("strict").context_schema(schema).step("a").end("b").auto("ab", "a", "b");
-    let engine = TestEngine::start(|b| shop(b).workflow(strict.build().unwrap())).await.unwrap();
+    let engine = kit::start(|b| shop(b).workflow(strict.build().unwrap())).await.unwrap();
     for (start, says) in [
         (Start::new("baskett"), "no workflow `baskett`"),
         (Start::new("strict").input(&json!({"nam": 1})), "name"),
@@ -157,7 +157,7 @@ fn item(name: &str) -> Signal {
 
 #[tokio::test]
 async fn start_or_signal_begins_the_run_with_its_signal_in_one_commit() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, shop).await.unwrap();
     watched.commits();
@@ -175,7 +175,7 @@ async fn start_or_signal_begins_the_run_with_its_signal_in_one_commit() {
 
 #[tokio::test]
 async fn start_or_signal_of_many_at_once_is_one_run_that_gets_every_signal() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
     let b = TestEngine::start_on(store, clock, shop).await.unwrap();
     let all = (0..30).map(|number| {
@@ -192,7 +192,7 @@ async fn start_or_signal_of_many_at_once_is_one_run_that_gets_every_signal() {
 
 #[tokio::test]
 async fn start_or_signal_with_the_same_signal_id_is_one_signal() {
-    let engine = TestEngine::start(shop).await.unwrap();
+    let engine = kit::start(shop).await.unwrap();
     for _ in 0..3 {
         engine.start_or_signal(empty().key("ada's"), item("tea").id("click 1")).await.unwrap();
         engine.settle().await;
@@ -204,7 +204,7 @@ async fn start_or_signal_with_the_same_signal_id_is_one_signal() {
 
 #[tokio::test]
 async fn a_start_finds_the_run_that_start_or_signal_has_begun() {
-    let engine = TestEngine::start(shop).await.unwrap();
+    let engine = kit::start(shop).await.unwrap();
     let begun = engine.start_or_signal(empty().key("ada's"), item("tea")).await.unwrap();
     let again = engine.start_once(empty().key("ada's")).await.unwrap();
     assert_eq!((again.is_new, again.run.id()), (false, begun.run.id()));
@@ -216,7 +216,7 @@ async fn a_start_finds_the_run_that_start_or_signal_has_begun() {
 
 #[tokio::test]
 async fn start_or_signal_with_a_signal_that_does_not_fit_begins_nothing() {
-    let engine = TestEngine::start(shop).await.unwrap();
+    let engine = kit::start(shop).await.unwrap();
     for signal in [Signal::new("ADD").with(&5), Signal::new("ADDD")] {
         let error = engine.start_or_signal(empty().key("k"), signal).await.unwrap_err();
         assert!(matches!(error, EngineError::Refused(_)), "{error}");
@@ -228,7 +228,7 @@ async fn start_or_signal_with_a_signal_that_does_not_fit_begins_nothing() {
 
 #[tokio::test]
 async fn start_or_signal_on_a_run_that_has_ended_is_refused() {
-    let engine = TestEngine::start(shop).await.unwrap();
+    let engine = kit::start(shop).await.unwrap();
     let run = engine.start_or_signal(empty().key("k"), Signal::new("BUY")).await.unwrap().run;
     engine.settle().await;
     assert_eq!(soon(run.result()).await.unwrap(), json!({"items": []}));
@@ -277,7 +277,7 @@ fn job() -> Definition {
 #[tokio::test]
 async fn a_start_that_is_put_off_is_pending_and_begins_on_time() {
     let work = Work::default();
-    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let engine = kit::start(work.build(job())).await.unwrap();
     let at = engine.start(Start::new("job").at(after_s(3_600))).await.unwrap();
     let after = engine.start(Start::new("job").after(Duration::from_secs(7_200))).await.unwrap();
     engine.advance(Duration::from_secs(3_599)).await;
@@ -298,7 +298,7 @@ async fn the_time_of_a_put_off_run_counts_from_when_it_begins() {
         .step("asleep")
         .end("awake")
         .transition(Transition::new("wake", "asleep", "awake").after_ms(60_000));
-    let engine = TestEngine::start(|b| b.workflow(definition.build().unwrap())).await.unwrap();
+    let engine = kit::start(|b| b.workflow(definition.build().unwrap())).await.unwrap();
     let run = engine.start(Start::new("reminder").after(Duration::from_secs(100))).await.unwrap();
     engine.advance(Duration::from_secs(159)).await;
     assert_eq!(status(&run).await, Status::Waiting);
@@ -309,7 +309,7 @@ async fn the_time_of_a_put_off_run_counts_from_when_it_begins() {
 #[tokio::test]
 async fn a_time_that_has_passed_is_now() {
     let work = Work::default();
-    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let engine = kit::start(work.build(job())).await.unwrap();
     engine.advance(Duration::from_secs(60)).await;
     engine.start(Start::new("job").at(BEGINS)).await.unwrap();
     engine.start(Start::new("job").after(Duration::ZERO)).await.unwrap();
@@ -319,7 +319,7 @@ async fn a_time_that_has_passed_is_now() {
 
 #[tokio::test]
 async fn a_signal_to_a_pending_run_is_kept_and_taken_when_it_has_begun() {
-    let engine = TestEngine::start(shop).await.unwrap();
+    let engine = kit::start(shop).await.unwrap();
     let run = engine.start(empty().after(Duration::from_secs(60))).await.unwrap();
     assert_eq!(run.signal(item("tea")).await.unwrap(), Signalled::Kept);
     engine.advance(Duration::from_secs(59)).await;
@@ -331,7 +331,7 @@ async fn a_signal_to_a_pending_run_is_kept_and_taken_when_it_has_begun() {
 #[tokio::test]
 async fn a_pending_run_stays_pending_whatever_an_operator_does_to_its_data() {
     let work = Work::default();
-    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let engine = kit::start(work.build(job())).await.unwrap();
     let run = engine.start(Start::new("job").after(Duration::from_secs(60))).await.unwrap();
     let patch = Command::Patch { fields: json!({"note": 1}) };
     engine.operate(run.id(), patch, &Operator::default()).await.unwrap();
@@ -343,7 +343,7 @@ async fn a_pending_run_stays_pending_whatever_an_operator_does_to_its_data() {
 
 #[tokio::test]
 async fn a_pending_run_begins_also_when_its_engine_is_gone() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let work = Work::default();
     let a = TestEngine::start_on(store.clone(), clock.clone(), work.build(job())).await.unwrap();
     let run = a.start(Start::new("job").after(Duration::from_secs(60))).await.unwrap().id();
@@ -354,7 +354,7 @@ async fn a_pending_run_begins_also_when_its_engine_is_gone() {
 }
 
 async fn at_its_deadline(state: &str) {
-    let (engine, work) = (TestEngine::start, Work::default());
+    let (engine, work) = (kit::start, Work::default());
     work.broken.store(state == "failed", Ordering::SeqCst);
     let engine = engine(work.build(job())).await.unwrap();
     let start = Start::new("job").within(Duration::from_secs(600));
@@ -394,7 +394,7 @@ async fn an_action_that_runs_at_the_deadline_is_over() {
         *kept.lock().unwrap() = Some(cx);
         std::future::pending::<Result<(), ActionError>>()
     };
-    let engine = TestEngine::start(|b| b.workflow(job()).action("work", stays)).await.unwrap();
+    let engine = kit::start(|b| b.workflow(job()).action("work", stays)).await.unwrap();
     let run = engine.start(Start::new("job").deadline(after_s(30))).await.unwrap();
     engine.advance(Duration::from_secs(29)).await;
     assert_eq!(status(&run).await, Status::Running);
@@ -411,7 +411,7 @@ async fn a_run_that_waits_for_its_next_try_at_the_deadline_is_cancelled() {
     work.broken.store(true, Ordering::SeqCst);
     let definition = Spec::new("job").step("todo").end("done");
     let tried = Transition::new("work", "todo", "done").action("work").retry(retry);
-    let engine = TestEngine::start(work.build(definition.transition(tried).build().unwrap())).await.unwrap();
+    let engine = kit::start(work.build(definition.transition(tried).build().unwrap())).await.unwrap();
     let run = engine.start(Start::new("job").within(Duration::from_secs(30))).await.unwrap();
     engine.advance(Duration::from_secs(29)).await;
     assert_eq!(status(&run).await, Status::Running);
@@ -422,7 +422,7 @@ async fn a_run_that_waits_for_its_next_try_at_the_deadline_is_cancelled() {
 
 #[tokio::test]
 async fn a_deadline_that_came_while_no_engine_lived_is_kept_by_the_next() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let work = Work::default();
     let a = TestEngine::start_on(store.clone(), clock.clone(), work.build(job())).await.unwrap();
     let run = a.start(Start::new("job").within(Duration::from_secs(60))).await.unwrap().id();
@@ -447,7 +447,7 @@ async fn a_deadline_ends_also_what_is_below_the_run() {
     let build = |builder: Builder| {
         Work::default().build(job())(builder).workflow(parent.build().unwrap()).action("begin", begin)
     };
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let run = engine.start(Start::new("parent").within(Duration::from_secs(60))).await.unwrap();
     engine.advance(Duration::from_secs(60)).await;
     assert_eq!(status(&run).await, Status::Cancelled);
@@ -457,7 +457,7 @@ async fn a_deadline_ends_also_what_is_below_the_run() {
 #[tokio::test]
 async fn a_run_that_ends_before_its_deadline_has_none() {
     let work = Work::default();
-    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let engine = kit::start(work.build(job())).await.unwrap();
     let run = engine.start(Start::new("job").within(Duration::from_secs(120))).await.unwrap();
     run.signal(Signal::new("GO")).await.unwrap();
     engine.advance(Duration::from_secs(60)).await;
@@ -469,7 +469,7 @@ async fn a_run_that_ends_before_its_deadline_has_none() {
 #[tokio::test]
 async fn a_deadline_that_has_passed_cancels_the_run_as_it_begins() {
     let work = Work::default();
-    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let engine = kit::start(work.build(job())).await.unwrap();
     let run = engine.start(Start::new("job").within(Duration::ZERO)).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, work.times()), (Status::Cancelled, vec![]));
@@ -486,7 +486,7 @@ async fn a_run_goes_through_the_statuses_of_its_life() {
             if number == 0 { Err(ActionError::new("broken", "it is broken")) } else { Ok(()) }
         }
     };
-    let engine = TestEngine::start(|b| b.workflow(job()).action("work", work)).await.unwrap();
+    let engine = kit::start(|b| b.workflow(job()).action("work", work)).await.unwrap();
     let by = Operator::default();
     let run = engine.start(Start::new("job").after(Duration::from_secs(1))).await.unwrap();
     assert_eq!(status(&run).await, Status::Pending);
@@ -525,7 +525,7 @@ async fn a_run_whose_action_runs_is_running_whatever_it_waited_for() {
         .end("b")
         .transition(Transition::new("ab", "a", "b").after_ms(60_000).action("work"));
     let build = |b: Builder| b.workflow(job()).workflow(timed.build().unwrap()).action("work", stays);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let timed = engine.start(Start::new("timed")).await.unwrap();
     let late = engine.start(Start::new("job").after(Duration::from_secs(60))).await.unwrap();
     engine.advance(Duration::from_secs(60)).await;
@@ -539,7 +539,7 @@ async fn a_run_whose_action_runs_is_running_whatever_it_waited_for() {
 
 #[tokio::test]
 async fn a_result_is_what_the_end_place_gives_and_stays_with_the_run() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
     let run = a.start(Start::new("basket").input(&json!({"items": ["tea"]}))).await.unwrap();
     run.signal(Signal::new("BUY")).await.unwrap();
@@ -566,7 +566,7 @@ async fn a_result_is_what_the_end_place_gives_and_stays_with_the_run() {
 #[tokio::test]
 async fn an_end_place_that_gives_nothing_gives_null() {
     let definition = Spec::new("box").step("a").end("b").auto("ab", "a", "b").build().unwrap();
-    let engine = TestEngine::start(|b| b.workflow(definition)).await.unwrap();
+    let engine = kit::start(|b| b.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("box")).await.unwrap();
     engine.settle().await;
     assert_eq!(soon(run.result()).await.unwrap(), Value::Null);
@@ -591,7 +591,7 @@ async fn a_result_that_does_not_fit_the_output_schema_stops_the_run_before_its_e
     };
     let build =
         |b: Builder| Work::default().build(with_action.build().unwrap())(b).workflow(spec.build().unwrap());
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     for name in ["box", "box2"] {
         let run = engine.start(Start::new(name).input(&json!({"sum": "much"}))).await.unwrap();
         run.signal(Signal::new("GO")).await.unwrap();
@@ -611,7 +611,7 @@ async fn a_result_that_does_not_fit_the_output_schema_stops_the_run_before_its_e
 
 #[tokio::test]
 async fn who_waits_for_a_result_hears_of_it_when_it_comes() {
-    let engine = TestEngine::start(shop).await.unwrap();
+    let engine = kit::start(shop).await.unwrap();
     let run = engine.start(empty()).await.unwrap();
     let waits = {
         let run = run.clone();
@@ -625,7 +625,7 @@ async fn who_waits_for_a_result_hears_of_it_when_it_comes() {
 
 #[tokio::test]
 async fn the_end_of_a_run_is_known_to_a_second_engine_without_waiting() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let work = Work::default();
     work.broken.store(true, Ordering::SeqCst);
     let build = |work: &Work| {
@@ -649,7 +649,7 @@ async fn the_end_of_a_run_is_known_to_a_second_engine_without_waiting() {
 
 #[tokio::test]
 async fn the_end_of_a_run_comes_to_a_second_engine_that_waits_for_it() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), shop).await.unwrap();
     let build = |builder: Builder| {
         shop(builder).with(|options| {
@@ -669,7 +669,7 @@ async fn the_end_of_a_run_comes_to_a_second_engine_that_waits_for_it() {
 
 #[tokio::test]
 async fn a_failed_run_that_another_engine_has_retried_is_not_failed_any_more() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let work = Work::default();
     work.broken.store(true, Ordering::SeqCst);
     let a = TestEngine::start_on(store.clone(), clock.clone(), work.build(job())).await.unwrap();
@@ -690,7 +690,7 @@ async fn a_failed_run_that_another_engine_has_retried_is_not_failed_any_more() {
 async fn a_failed_run_can_be_waited_for_again_after_its_retry() {
     let work = Work::default();
     work.broken.store(true, Ordering::SeqCst);
-    let engine = TestEngine::start(work.build(job())).await.unwrap();
+    let engine = kit::start(work.build(job())).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     assert!(matches!(soon(run.result()).await, Err(RunError::Failed { .. })));
@@ -727,7 +727,7 @@ fn branches(completion: Completion) -> Definition {
 #[tokio::test]
 async fn a_run_completes_with_the_first_end_or_with_the_last_as_its_definition_says() {
     for completion in [Completion::FirstEnd, Completion::AllBranches] {
-        let engine = TestEngine::start(|b| b.workflow(branches(completion))).await.unwrap();
+        let engine = kit::start(|b| b.workflow(branches(completion))).await.unwrap();
         let run = engine.start(Start::new("pair")).await.unwrap();
         run.signal(Signal::new("RIGHT")).await.unwrap();
         engine.settle().await;
@@ -766,7 +766,7 @@ async fn an_action_in_another_branch_is_over_when_the_run_completes_and_finishes
             .transition(Transition::new("from_left", "left", "left_end").action("work"))
             .auto("from_right", "right", "right_end");
         let build = |b: Builder| b.workflow(definition.build().unwrap()).action("work", work);
-        let engine = TestEngine::start(build).await.unwrap();
+        let engine = kit::start(build).await.unwrap();
         let run = engine.start(Start::new("pair")).await.unwrap();
         engine.settle().await;
         run.signal(Signal::new("RIGHT")).await.unwrap();
@@ -794,7 +794,7 @@ async fn a_branch_that_stands_failed_leaves_the_run_failed_until_it_is_dealt_wit
         .transition(Transition::new("from_left", "left", "both").action("work"))
         .auto("from_right", "right", "both")
         .auto("on", "both", "done");
-    let engine = TestEngine::start(work.build(definition.build().unwrap())).await.unwrap();
+    let engine = kit::start(work.build(definition.build().unwrap())).await.unwrap();
     let run = engine.start(Start::new("pair")).await.unwrap();
     engine.settle().await;
     assert_eq!(run.signal(Signal::new("RIGHT")).await.unwrap(), Signalled::Kept);
@@ -809,7 +809,7 @@ async fn a_branch_that_stands_failed_leaves_the_run_failed_until_it_is_dealt_wit
 
 #[tokio::test]
 async fn a_run_that_was_begun_by_a_process_that_died_at_once_is_taken_on() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let stays = |_: Cx| std::future::pending::<Result<(), ActionError>>();
     let (a, tasks) =
         mortal(store.clone() as Arc<dyn Store>, &clock, |b| b.workflow(job()).action("work", stays)).await;
@@ -828,7 +828,7 @@ async fn crowded(build: impl FnOnce(Builder) -> Builder) {
     let definition = Spec::new("quick").step("todo").end("done");
     let definition =
         definition.transition(Transition::new("work", "todo", "done").action("work")).build().unwrap();
-    let engine = TestEngine::start(|builder| build(work.build(definition)(builder))).await.unwrap();
+    let engine = kit::start(|builder| build(work.build(definition)(builder))).await.unwrap();
     for _ in 0..12 {
         engine.start(Start::new("quick")).await.unwrap();
     }
@@ -863,7 +863,7 @@ async fn a_workflow_that_is_full_does_not_keep_the_process_busy_or_others_waitin
         let builder = builder.workflow(slow).workflow(quick).action("stay", stays);
         builder.with(|options| options.max_runs_of = [("slow".into(), 1)].into())
     };
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     for _ in 0..3 {
         engine.start(Start::new("slow")).await.unwrap();
     }
@@ -882,7 +882,7 @@ async fn a_workflow_that_is_full_does_not_keep_the_process_busy_or_others_waitin
 #[tokio::test]
 async fn an_engine_that_is_dropped_lets_go_of_its_store() {
     for stops in [false, true] {
-        let (store, clock) = ground();
+        let (store, clock) = ground().await;
         let left = Arc::downgrade(&store);
         let engine = TestEngine::start_on(store, clock, shop).await.unwrap();
         let run = engine.start(empty()).await.unwrap();
@@ -892,9 +892,6 @@ async fn an_engine_that_is_dropped_lets_go_of_its_store() {
             engine.stop(Duration::from_secs(1)).await;
         }
         drop((engine, run));
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(left.strong_count(), 0, "stopped first: {stops}");
+        eventually(async || left.strong_count() == 0).await;
     }
 }

@@ -13,7 +13,7 @@ use stepwell::store::{CellKey, CellOp, CellWrite, Expect, RunQuery, Space, Statu
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, Start};
 
-use crate::kit::{Watched, ground, runs, soon};
+use crate::kit::{self, Watched, ground, runs, soon};
 
 /// A letter is written, then looked over by somebody unless nobody has to.
 fn letter() -> Definition {
@@ -52,7 +52,7 @@ fn to_ada(careful: bool) -> Start {
 
 #[tokio::test]
 async fn a_pass_goes_to_the_end_and_gives_the_result_and_the_documents() {
-    let engine = TestEngine::start(office).await.unwrap();
+    let engine = kit::start(office).await.unwrap();
     let pass = soon(engine.run_stateless(to_ada(false))).await.unwrap();
     assert_eq!(
         (pass.status, pass.result, pass.error),
@@ -68,7 +68,7 @@ async fn a_pass_goes_to_the_end_and_gives_the_result_and_the_documents() {
 
 #[tokio::test]
 async fn a_pass_writes_nothing_down() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let engine = TestEngine::start_on(watched.clone(), clock, office).await.unwrap();
     for careful in [true, false] {
@@ -81,7 +81,7 @@ async fn a_pass_writes_nothing_down() {
 
 #[tokio::test]
 async fn a_pass_ends_at_the_first_wait_and_gives_the_snapshot_back() {
-    let engine = TestEngine::start(office).await.unwrap();
+    let engine = kit::start(office).await.unwrap();
     let pass = soon(engine.run_stateless(to_ada(true).id(RunId::nil()))).await.unwrap();
     assert_eq!((pass.status, pass.result, pass.error), (Status::Waiting, None, None));
     assert_eq!(pass.snapshot.current_places(), [Name::from("on_desk")]);
@@ -105,7 +105,7 @@ async fn a_pass_ends_at_the_first_timer_and_does_not_wait_for_it() {
         .transition(Transition::new("wake", "asleep", "rested").after_ms(60_000))
         .build()
         .unwrap();
-    let engine = TestEngine::start(|builder| builder.workflow(nap)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(nap)).await.unwrap();
     let pass = soon(engine.run_stateless(Start::new("nap"))).await.unwrap();
     assert_eq!((pass.status, pass.snapshot.version()), (Status::Waiting, 1));
     assert_eq!(pass.snapshot.next_due(engine.now()), Some(engine.now().plus_ms(60_000)));
@@ -128,7 +128,7 @@ async fn a_pass_in_several_branches_ends_when_all_of_them_rest() {
         .auto("d", "both", "done")
         .build()
         .unwrap();
-    let engine = TestEngine::start(|builder| office(builder).workflow(pair)).await.unwrap();
+    let engine = kit::start(|builder| office(builder).workflow(pair)).await.unwrap();
     let pass = soon(engine.run_stateless(Start::new("pair"))).await.unwrap();
     assert_eq!(pass.status, Status::Waiting);
     assert_eq!(pass.snapshot.current_places(), ["both", "right"].map(Name::from));
@@ -158,7 +158,7 @@ async fn a_definition_that_needs_children_or_the_data_store_is_refused_before_it
         let builder = builder.workflow(family.build().unwrap()).workflow(stored.build().unwrap());
         builder.action("noted", noted.clone()).action("store.set", noted)
     };
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     for (name, says) in
         [("family", "children at place `below`"), ("stored", "the data store at transition `keep`")]
     {
@@ -194,7 +194,7 @@ async fn an_action_that_reaches_outside_in_a_pass_fails() {
     let build = |builder: Builder| {
         names.iter().fold(office(builder), |b, name| b.workflow(spec(name))).action("reach", reach)
     };
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     for name in names {
         let pass = soon(engine.run_stateless(Start::new(name))).await.unwrap();
         assert_eq!(pass.status, Status::Failed, "{name}");
@@ -210,7 +210,7 @@ fn working(retry: Retry) -> Definition {
 async fn a_pass_that_fails_says_why_and_where_it_is() {
     let fails = |_: Cx| async { Err::<(), _>(ActionError::new("broken", "it is broken")) };
     let build = |builder: Builder| builder.workflow(working(Retry::default())).action("work", fails);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let pass = soon(engine.run_stateless(Start::new("job"))).await.unwrap();
     assert_eq!((pass.status, pass.error.unwrap().code.as_str()), (Status::Failed, "broken"));
     assert_eq!((pass.snapshot.version(), pass.snapshot.current_places()), (0, vec!["todo".into()]));
@@ -223,7 +223,7 @@ async fn a_pass_tries_again_as_the_policy_says() {
     };
     let retry = Retry { attempts: 3, ..Retry::default() };
     let build = |builder: Builder| builder.workflow(working(retry)).action("work", work);
-    let engine = Arc::new(TestEngine::start(build).await.unwrap());
+    let engine = Arc::new(kit::start(build).await.unwrap());
     let pass = tokio::spawn({
         let engine = engine.clone();
         async move { engine.run_stateless(Start::new("job")).await }
@@ -236,14 +236,14 @@ async fn a_pass_tries_again_as_the_policy_says() {
 async fn input_that_does_not_fit_is_refused_in_a_pass_too() {
     let schema = json!({"type": "object", "required": ["name"]});
     let strict = Spec::new("strict").context_schema(schema).step("a").end("b").auto("ab", "a", "b");
-    let engine = TestEngine::start(|b| b.workflow(strict.build().unwrap())).await.unwrap();
+    let engine = kit::start(|b| b.workflow(strict.build().unwrap())).await.unwrap();
     let error = soon(engine.run_stateless(Start::new("strict"))).await.unwrap_err().to_string();
     assert!(error.contains("name"), "{error}");
 }
 
 #[tokio::test]
 async fn several_passes_at_once_do_not_meet() {
-    let engine = TestEngine::start(office).await.unwrap();
+    let engine = kit::start(office).await.unwrap();
     let all = (0..20).map(|_| engine.run_stateless(to_ada(false).id(RunId::nil()).key("k")));
     let all = soon(futures_util::future::join_all(all)).await;
     assert!(all.into_iter().all(|pass| pass.unwrap().status == Status::Completed));

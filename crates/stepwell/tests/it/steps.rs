@@ -12,7 +12,8 @@ use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, Engine, ManualClock, Operator, Signal, Signalled, Start};
 
 use crate::kit::{
-    audit, context, error_code, ground, history, other_tenant, places, runs_of, soon, status, version, words,
+    self, audit, context, error_code, eventually, ground, history, other_tenant, places, runs_of, soon,
+    status, store, version, words,
 };
 use crate::world::{Gate, Given, Script, cell, cell_key, increment, job, pair, put, row, saved, states};
 
@@ -41,9 +42,8 @@ async fn documents(engine: &Engine, run: &stepwell::Run, at: Option<u64>) -> Vec
 async fn a_run_advances_by_itself_until_it_waits_and_then_until_it_ends() {
     let definition = three_steps().build().unwrap();
     let script = Script::new([Ok(json!("one")), Ok(json!("two"))]);
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("note", script.action()))
-        .await
-        .unwrap();
+    let engine =
+        kit::start(|engine| engine.workflow(definition).action("note", script.action())).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, places(&run).await), (Status::Waiting, vec!["d".into()]));
@@ -60,7 +60,7 @@ async fn a_run_advances_by_itself_until_it_waits_and_then_until_it_ends() {
 
 #[tokio::test]
 async fn an_action_begins_when_everything_before_it_is_committed() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let seen: Arc<Mutex<Vec<Vec<u64>>>> = Arc::default();
     let look = {
         let (store, seen) = (store.clone(), seen.clone());
@@ -80,6 +80,7 @@ async fn an_action_begins_when_everything_before_it_is_committed() {
             .await
             .unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
+    eventually(async || seen.lock().unwrap().len() == 2).await;
     engine.settle().await;
     assert_eq!(*seen.lock().unwrap(), [vec![0], vec![0, 1, 2]]);
     let commits: Vec<_> = history(&engine, run.id()).await.into_iter().map(|(_, commit)| commit).collect();
@@ -95,8 +96,7 @@ async fn a_transition_with_an_action_is_one_version_that_comes_with_its_result()
         cx.set_state(&json!({"staged": true}))?;
         Ok(Value::Null)
     });
-    let engine =
-        TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     assert_eq!((gate.inside(), version(&run).await), (1, 0));
@@ -118,7 +118,7 @@ async fn a_due_timer_stays_where_it_is_until_its_action_has_done_its_work() {
         .build()
         .unwrap();
     let engine =
-        TestEngine::start(|engine| engine.workflow(definition).action("ring", gate.action())).await.unwrap();
+        kit::start(|engine| engine.workflow(definition).action("ring", gate.action())).await.unwrap();
     let run = engine.start(Start::new("alarm")).await.unwrap();
     engine.advance(Duration::from_secs(9)).await;
     assert_eq!(gate.began(), 0);
@@ -135,7 +135,7 @@ async fn a_due_timer_stays_where_it_is_until_its_action_has_done_its_work() {
 
 #[tokio::test]
 async fn another_process_goes_on_from_nothing_but_the_snapshot_and_the_inbox() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let only_calls = TestEngine::start_on(store.clone(), clock.clone(), |engine| {
         engine.workflow(three_steps().build().unwrap()).with(|options| options.max_runs = 0)
     });
@@ -209,7 +209,7 @@ async fn everything_a_transition_changes_is_there_together_or_not_at_all() {
     };
     let build =
         |engine: stepwell::Builder| engine.workflow(job(|work| work)).workflow(other()).action("work", act);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let pinged = engine.start(Start::new("other")).await.unwrap();
     let run = engine.start(Start::new("job").input(&json!({"to": pinged.id()}))).await.unwrap();
     engine.settle().await;
@@ -237,7 +237,7 @@ async fn leaves_no_trace(code: &str, end: impl Fn(&Cx) -> Given + Send + Sync + 
     let schema = json!({"type": "object", "properties": {"count": {"type": "integer"}}});
     let definition = crate::world::job_spec(|work| work).context_schema(schema).build().unwrap();
     let build = |engine: stepwell::Builder| engine.workflow(definition).workflow(other()).action("work", act);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let pinged = engine.start(Start::new("other")).await.unwrap();
     let run = engine.start(Start::new("job").input(&json!({"to": pinged.id()}))).await.unwrap();
     engine.settle().await;
@@ -313,7 +313,7 @@ async fn changes_to_the_state_do_not_leak_from_one_try_into_the_next() {
             }
         }
     };
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
     let input = json!({"deep": {"list": ["as it was"]}});
     let run = engine.start(Start::new("job").input(&input)).await.unwrap();
     engine.settle().await;
@@ -331,7 +331,7 @@ async fn what_a_run_writes_belongs_to_its_tenant() {
     };
     let build =
         |engine: stepwell::Builder| engine.workflow(job(|work| work)).workflow(other()).action("work", act);
-    let engine = TestEngine::start(build).await.unwrap();
+    let engine = kit::start(build).await.unwrap();
     let theirs = engine.for_tenant(other_tenant());
     // A run of the first tenant is what the second one's action signals: it must not hear it.
     let pinged = engine.start(Start::new("other")).await.unwrap();
@@ -370,7 +370,7 @@ async fn branches_that_change_different_fields_lose_nothing_of_each_other() {
         .auto("finish", "both", "done")
         .build()
         .unwrap();
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         engine.workflow(definition).action("left", sets(&left, "left")).action("right", sets(&right, "right"))
     });
     let engine = engine.await.unwrap();
@@ -405,9 +405,8 @@ async fn a_checkpoint_fixes_places_state_version_and_the_documents_visible_then(
         cx.put_document("report", "report", &json!({"round": round}), &[])
     };
     let remove = |cx: Cx| async move { cx.remove_document("report") };
-    let engine = TestEngine::start(|engine| {
-        engine.workflow(definition).action("write", write).action("remove", remove)
-    });
+    let engine =
+        kit::start(|engine| engine.workflow(definition).action("write", write).action("remove", remove));
     let engine = engine.await.unwrap();
     let run = engine.start(Start::new("report")).await.unwrap();
     assert_eq!(soon(run.result()).await.unwrap(), Value::Null);
@@ -436,7 +435,7 @@ async fn an_operation_on_a_cell_is_applied_once_however_often_its_action_is_trie
         assert_eq!(cx.read(&cell_key("count")).await?, None, "staged is not written");
         if cx.attempt() < 3 { Err(ActionError::new("busy", "again")) } else { Ok(()) }
     };
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.advance(Duration::from_secs(10)).await;
     assert_eq!(status(&run).await, Status::Completed);
@@ -455,7 +454,7 @@ async fn an_action_may_signal_its_own_run() {
         .build()
         .unwrap();
     let ask = |cx: Cx| async move { cx.signal(cx.run(), "GO", &"me") };
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("ask", ask)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(definition).action("ask", ask)).await.unwrap();
     let run = engine.start(Start::new("self")).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
@@ -467,7 +466,7 @@ async fn an_action_may_signal_its_own_run() {
 async fn every_time_that_is_written_is_the_engines() {
     let begins: Timestamp = "2040-02-29T12:00:00Z".parse().unwrap();
     let clock = ManualClock::new(begins);
-    let store = Arc::new(stepwell::store::MemoryStore::new());
+    let store = store().await;
     let definition = pair().build().unwrap();
     let act = |cx: Cx| async move {
         cx.write(put("cell", json!(1)))?;

@@ -10,13 +10,13 @@ use stepwell::store::Status;
 use stepwell::testing::TestEngine;
 use stepwell::{Cx, Signal, Start};
 
-use crate::kit::{context, error_code, places, runs_of, status, version, words};
+use crate::kit::{self, context, error_code, places, runs_of, status, version, words};
 use crate::world::{Gate, cell, desk, job, job_spec, put};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn gated(definition: Definition, gate: &Gate) -> TestEngine {
-    TestEngine::start(|engine| engine.workflow(definition).action("work", gate.action())).await.unwrap()
+    kit::start(|engine| engine.workflow(definition).action("work", gate.action())).await.unwrap()
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn what_an_action_stages_after_its_time_is_nowhere() {
     let (gate, told) = (Gate::new(), Arc::default());
     let act = outlives(&gate, &told);
     let definition = desk(|work| work.timeout_ms(1_000));
-    let engine = TestEngine::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(definition).action("work", act)).await.unwrap();
     let run = engine.start(Start::new("desk").input(&json!({"as it was": 1}))).await.unwrap();
     run.signal(Signal::new("GO")).await.unwrap();
     engine.advance(SECOND).await;
@@ -162,8 +162,7 @@ async fn what_an_action_leaves_running_cannot_stage_after_it_has_done_its_work()
             }
         }
     };
-    let engine =
-        TestEngine::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
+    let engine = kit::start(|engine| engine.workflow(job(|work| work)).action("work", act)).await.unwrap();
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
@@ -202,7 +201,7 @@ async fn one_branch_that_takes_too_long_does_not_end_the_other() {
         .auto("finish", "both", "done")
         .build()
         .unwrap();
-    let engine = TestEngine::start(|engine| {
+    let engine = kit::start(|engine| {
         engine.workflow(definition).action("slow", slow.action()).action("slower", slower.action())
     });
     let engine = engine.await.unwrap();

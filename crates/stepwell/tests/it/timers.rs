@@ -12,8 +12,8 @@ use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, Operator, Run, Signal, Signalled, Start};
 
 use crate::kit::{
-    LEASE_MS, Watched, after_s, error_code, ground, mortal, places, settle, soon, status, version, waits_of,
-    words,
+    self, LEASE_MS, Watched, after_s, error_code, ground, mortal, places, settle, soon, status, version,
+    waits_of, words,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -68,7 +68,7 @@ fn at(number: u64, at: Timestamp) -> Start {
 
 #[tokio::test]
 async fn a_run_sleeps_as_long_as_it_says_and_not_a_moment_less() {
-    let engine = TestEngine::start(|builder| builder.workflow(reminder())).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(reminder())).await.unwrap();
     engine.advance(seconds(30)).await;
     let run = engine.start(Start::new("reminder")).await.unwrap();
     engine.advance(Duration::from_millis(59_999)).await;
@@ -83,7 +83,7 @@ async fn a_run_sleeps_as_long_as_it_says_and_not_a_moment_less() {
 #[tokio::test]
 async fn a_run_sleeps_until_the_instant_its_data_names() {
     let rung = Rung::default();
-    let engine = TestEngine::start(alarms(&rung)).await.unwrap();
+    let engine = kit::start(alarms(&rung)).await.unwrap();
     let run = engine.start(at(1, after_s(7_200))).await.unwrap();
     engine.advance(seconds(7_199)).await;
     assert_eq!((status(&run).await, rung.lock().unwrap().len()), (Status::Waiting, 0));
@@ -97,7 +97,7 @@ async fn a_run_sleeps_until_the_instant_its_data_names() {
 #[tokio::test]
 async fn an_instant_that_has_passed_is_now() {
     let rung = Rung::default();
-    let engine = TestEngine::start(alarms(&rung)).await.unwrap();
+    let engine = kit::start(alarms(&rung)).await.unwrap();
     engine.advance(seconds(100)).await;
     for passed in [BEGINS, Timestamp::MIN] {
         let run = engine.start(at(1, passed)).await.unwrap();
@@ -109,7 +109,7 @@ async fn an_instant_that_has_passed_is_now() {
 
 #[tokio::test]
 async fn what_is_no_instant_is_no_start() {
-    let engine = TestEngine::start(alarms(&Rung::default())).await.unwrap();
+    let engine = kit::start(alarms(&Rung::default())).await.unwrap();
     let start = Start::new("alarm").input(&json!({"number": 1, "at": "tomorrow"}));
     let error = engine.start(start).await.unwrap_err().to_string();
     assert!(error.contains("`ring`") && error.contains("RFC 3339"), "{error}");
@@ -126,7 +126,7 @@ async fn a_step_that_leads_to_no_instant_stops_the_run_where_it_was() {
         .transition(Transition::new("bc", "b", "c").on(Trigger::Until("context.at".to_owned())))
         .build()
         .unwrap();
-    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("way").input(&json!({"at": "tomorrow"}))).await.unwrap();
     run.signal(Signal::new("GO")).await.unwrap();
     engine.settle().await;
@@ -155,7 +155,7 @@ fn question() -> Definition {
 }
 
 async fn asked() -> (TestEngine, Run) {
-    let engine = TestEngine::start(|builder| builder.workflow(question())).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(question())).await.unwrap();
     let run = engine.start(Start::new("question")).await.unwrap();
     engine.settle().await;
     (engine, run)
@@ -206,7 +206,7 @@ async fn of_a_timer_and_a_kept_signal_the_one_that_came_first_counts() {
 /// Nobody has looked at the run since its time was over: the timer still came first.
 #[tokio::test]
 async fn a_signal_does_not_overtake_a_timer_that_nobody_has_looked_at() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let build = |builder: Builder| builder.workflow(question()).with(|options| options.max_runs = 0);
     let porter = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
     let run = porter.start(Start::new("question")).await.unwrap();
@@ -228,7 +228,7 @@ async fn of_two_timers_at_one_place_the_earlier_one_fires() {
         .transition(Transition::new("sooner", "a", "early").after_ms(1_000))
         .build()
         .unwrap();
-    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.advance(seconds(10)).await;
     assert_eq!(status(&run).await, Status::Completed);
@@ -245,7 +245,7 @@ async fn a_timer_whose_guard_says_no_leaves_the_run_to_the_next_one() {
         .transition(Transition::new("give_up", "a", "given_up").after_ms(5_000))
         .build()
         .unwrap();
-    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("way").input(&json!({"urgent": false}))).await.unwrap();
     engine.advance(seconds(4)).await;
     assert_eq!((status(&run).await, version(&run).await), (Status::Waiting, 0));
@@ -266,7 +266,7 @@ async fn timers_of_several_branches_each_fire_at_their_time() {
         .auto("on", "both", "done")
         .build()
         .unwrap();
-    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.advance(seconds(20)).await;
     let history = crate::kit::history(&engine, run.id()).await;
@@ -289,7 +289,7 @@ async fn a_loop_of_timers_keeps_its_pace() {
         .transition(Transition::new("stop", "a", "never").when("context.stop"))
         .build()
         .unwrap();
-    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("beat").input(&json!({"stop": false}))).await.unwrap();
     engine.advance(seconds(3_600)).await;
     let history = crate::kit::history(&engine, run.id()).await;
@@ -300,7 +300,7 @@ async fn a_loop_of_timers_keeps_its_pace() {
 #[tokio::test]
 async fn many_timers_fire_each_at_its_time_and_in_their_order() {
     let rung = Rung::default();
-    let engine = TestEngine::start(alarms(&rung)).await.unwrap();
+    let engine = kit::start(alarms(&rung)).await.unwrap();
     // Started in an order that is not the one in which they are due.
     for step in 0..300_u64 {
         let number = step * 7 % 300;
@@ -314,7 +314,7 @@ async fn many_timers_fire_each_at_its_time_and_in_their_order() {
 #[tokio::test]
 async fn ninety_days_pass_in_one_call() {
     let rung = Rung::default();
-    let engine = TestEngine::start(alarms(&rung)).await.unwrap();
+    let engine = kit::start(alarms(&rung)).await.unwrap();
     for day in [1_u64, 30, 89, 90] {
         engine.start(at(day, after_s(day * 86_400))).await.unwrap();
     }
@@ -333,7 +333,7 @@ async fn a_timer_beyond_all_time_is_no_trouble() {
         .transition(Transition::new("wake", "asleep", "awake").after_ms(u64::MAX))
         .build()
         .unwrap();
-    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("reminder")).await.unwrap();
     engine.advance(400 * DAY).await;
     assert_eq!((status(&run).await, run.view().await.unwrap().wake), (Status::Waiting, Some(Timestamp::MAX)));
@@ -341,7 +341,7 @@ async fn a_timer_beyond_all_time_is_no_trouble() {
 
 #[tokio::test]
 async fn timers_survive_an_engine_that_is_dropped() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let rung = Rung::default();
     let a = TestEngine::start_on(store.clone(), clock.clone(), alarms(&rung)).await.unwrap();
     let overdue = a.start(at(1, after_s(60))).await.unwrap().id();
@@ -359,7 +359,7 @@ async fn timers_survive_an_engine_that_is_dropped() {
 
 #[tokio::test]
 async fn a_timer_under_whose_action_the_process_dies_fires_again_elsewhere() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let dies = |builder: Builder| {
         let builder = builder.workflow(alarm());
         builder.action("ring", |_: Cx| std::future::pending::<Result<(), ActionError>>())
@@ -393,8 +393,7 @@ async fn a_timer_takes_a_run_away_from_an_action_that_is_not_done_by_then() {
         *kept.lock().unwrap() = Some(cx);
         std::future::pending::<Result<(), ActionError>>()
     };
-    let engine =
-        TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.advance(seconds(59)).await;
     assert_eq!(status(&run).await, Status::Running);
@@ -423,8 +422,7 @@ async fn a_timer_that_fell_due_while_the_run_stood_still_fires_after_the_retry()
         let works = works.load(std::sync::atomic::Ordering::SeqCst);
         std::future::ready(works.then_some(()).ok_or_else(|| ActionError::new("broken", "it is broken")))
     };
-    let engine =
-        TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.advance(seconds(120)).await;
     assert_eq!(error_code(&run).await.as_deref(), Some("broken"));
@@ -450,8 +448,7 @@ async fn a_timers_action_that_fails_is_tried_again_after_its_pause_and_not_befor
         let last = cx.attempt() == 3;
         std::future::ready(last.then_some(()).ok_or_else(|| ActionError::new("mute", "it makes no sound")))
     };
-    let engine =
-        TestEngine::start(|builder| builder.workflow(definition).action("ring", ring)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition).action("ring", ring)).await.unwrap();
     let run = engine.start(Start::new("alarm")).await.unwrap();
     engine.advance(seconds(300)).await;
     assert_eq!(*tried.lock().unwrap(), [(after_s(10), 1), (after_s(30), 2), (after_s(60), 3)]);
@@ -477,8 +474,7 @@ async fn a_timer_takes_a_run_away_from_an_action_that_waits_for_its_next_try() {
         *counted.lock().unwrap() += 1;
         std::future::ready(Err::<(), _>(ActionError::new("broken", "it is broken")))
     };
-    let engine =
-        TestEngine::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition).action("work", work)).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.advance(seconds(44)).await;
     assert_eq!((status(&run).await, *tries.lock().unwrap()), (Status::Running, 2));
@@ -496,7 +492,7 @@ async fn a_wait_that_only_time_resolves_holds_the_run() {
         .transition(Transition::new("ab", "a", "b").after_ms(5_000))
         .build()
         .unwrap();
-    let engine = TestEngine::start(|builder| builder.workflow(definition)).await.unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
     let run = engine.start(Start::new("way")).await.unwrap();
     engine.advance(seconds(4)).await;
     assert_eq!(status(&run).await, Status::Waiting);
@@ -506,7 +502,7 @@ async fn a_wait_that_only_time_resolves_holds_the_run() {
 
 #[tokio::test]
 async fn a_run_that_nobody_can_serve_makes_no_timer_late() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), alarms(&Rung::default())).await.unwrap();
     let stranger = a.start(at(1, after_s(10))).await.unwrap().id();
     a.settle().await;
@@ -525,7 +521,7 @@ async fn a_run_that_nobody_can_serve_makes_no_timer_late() {
 #[tokio::test]
 async fn alone_a_process_moves_what_is_due_without_taking_it_first() {
     for is_alone in [true, false] {
-        let (store, clock) = ground();
+        let (store, clock) = ground().await;
         let only_calls =
             |builder: stepwell::Builder| builder.workflow(reminder()).with(|options| options.max_runs = 0);
         let _other = match is_alone {
@@ -547,7 +543,7 @@ async fn alone_a_process_moves_what_is_due_without_taking_it_first() {
 /// Ten thousand runs sleep; the process has no task for any of them, and wakes up only for the one that is due.
 #[tokio::test]
 async fn ten_thousand_sleeping_runs_cost_no_tasks_and_are_not_looked_at() {
-    let (store, clock) = ground();
+    let (store, clock) = ground().await;
     let watched = Watched::new(store);
     let rung = Rung::default();
     let (engine, tasks) = mortal(watched.clone() as Arc<dyn Store>, &clock, |builder| {

@@ -1,0 +1,170 @@
+//! A store around a store that knows which calls have no answer yet, so that a test can wait for a database.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use futures_util::future::poll_immediate;
+use stepwell_core::RunId;
+use stepwell_store::{
+    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
+    Due, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
+    RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
+};
+use tokio::runtime::{Handle, Id};
+
+/// How long after a commit its hints may still be on their way.
+const HINTS_TAKE: Duration = Duration::from_millis(20);
+
+/// The calls of the test engines in one runtime that were not answered at once.
+#[derive(Default)]
+pub(super) struct Calls(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    begun: u64,
+    unanswered: BTreeSet<u64>,
+    /// One was answered: the store is one that takes its time.
+    is_slow: bool,
+    committed: Option<Instant>,
+}
+
+impl Calls {
+    /// Those of the runtime this is called in. They are shared: what one engine commits concerns the others.
+    pub(super) fn here() -> Arc<Self> {
+        static KNOWN: Mutex<Vec<(Option<Id>, Weak<Calls>)>> = Mutex::new(Vec::new());
+        let here = Handle::try_current().ok().map(|runtime| runtime.id());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(_, calls)| calls.strong_count() > 0);
+        let found = known.iter().find(|(runtime, _)| *runtime == here);
+        found.and_then(|(_, calls)| calls.upgrade()).unwrap_or_else(|| {
+            let calls = Arc::new(Calls::default());
+            known.push((here, Arc::downgrade(&calls)));
+            calls
+        })
+    }
+
+    /// Is another one after each call that begins or ends.
+    pub(super) fn mark(&self) -> (u64, usize) {
+        let counts = self.counts();
+        (counts.begun, counts.unanswered.len())
+    }
+
+    /// There are calls that may still be answered. A store that answers at once or never is not waited for.
+    pub(super) fn are_under_way(&self) -> bool {
+        let counts = self.counts();
+        counts.is_slow && !counts.unanswered.is_empty()
+    }
+
+    /// Those that are under way now are not waited for any more.
+    pub(super) fn give_up(&self) {
+        self.counts().unanswered.clear();
+    }
+
+    /// There may be hints that have not arrived yet.
+    pub(super) fn may_hint(&self) -> bool {
+        self.counts().committed.is_some_and(|at| at.elapsed() < HINTS_TAKE)
+    }
+
+    async fn counted<T>(&self, is_commit: bool, mut call: Answer<'_, T>) -> T {
+        if let Some(answer) = poll_immediate(&mut call).await {
+            return answer;
+        }
+        let under_way = self.begin(is_commit);
+        let answer = call.await;
+        drop(under_way);
+        self.counts().is_slow = true;
+        answer
+    }
+
+    fn begin(&self, is_commit: bool) -> UnderWay<'_> {
+        let mut counts = self.counts();
+        counts.begun += 1;
+        let number = counts.begun;
+        counts.unanswered.insert(number);
+        UnderWay { calls: self, number, is_commit }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that is under way until this is dropped, also when its caller goes away.
+struct UnderWay<'a> {
+    calls: &'a Calls,
+    number: u64,
+    is_commit: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.calls.counts();
+        counts.unanswered.remove(&self.number);
+        if self.is_commit {
+            counts.committed = Some(Instant::now());
+        }
+    }
+}
+
+/// A store whose calls are counted.
+pub(super) struct Counted {
+    inner: Arc<dyn Store>,
+    calls: Arc<Calls>,
+}
+
+impl Counted {
+    pub(super) fn new(inner: Arc<dyn Store>, calls: Arc<Calls>) -> Self {
+        Counted { inner, calls }
+    }
+}
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+macro_rules! counted {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)+) => {$(
+        fn $name<'a, 'b>(&'a self, $($arg: $kind),*) -> Answer<'b, $answer>
+        where
+            'a: 'b,
+            Self: 'b,
+        {
+            Box::pin(self.calls.counted(false, self.inner.$name($($arg),*)))
+        }
+    )+};
+}
+
+impl Store for Counted {
+    fn hints(&self) -> Hints {
+        self.inner.hints()
+    }
+
+    fn commit<'a, 'b>(
+        &'a self,
+        scope: TenantScope,
+        commit: Commit,
+    ) -> Answer<'b, Result<Committed, CommitError>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(self.calls.counted(true, self.inner.commit(scope, commit)))
+    }
+
+    counted! {
+        outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
+        load(scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
+        claim(scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError>;
+        due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
+        tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
+        beat(beat: Beat) -> Result<Beaten, StoreError>;
+        cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
+        runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
+        waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
+        history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
+        documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
+        records(scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
+        sweep(scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError>;
+        migrate() -> Result<SchemaVersion, StoreError>;
+    }
+}
