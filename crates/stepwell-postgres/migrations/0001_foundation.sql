@@ -26,7 +26,7 @@ create table runs (
     root              uuid     not null,
     created_at        bigint   not null,
     updated_at        bigint   not null,
-    ended_at          bigint   generated always as (case when status in ('completed', 'cancelled') then updated_at end) stored,
+    ended_at          bigint,
     constraint runs_by_id primary key (tenant, id)
 ) with (fillfactor = 70);
 create index runs_due on runs (tenant, wake_at, id) where owner is null and wake_at is not null;

@@ -17,6 +17,9 @@ use stepwell::store::{
 };
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{Engine, EngineError, Host, ManualClock, Run};
+use stepwell_postgres::PostgresStore;
+use stepwell_postgres::cluster::Cluster;
+use stepwell_postgres::ground::Ground;
 use stepwell_sqlite::{Options, SqliteStore};
 use tempfile::TempDir;
 
@@ -34,8 +37,19 @@ pub(crate) async fn store_within(limits: Limits) -> Arc<dyn Store> {
     match kind.to_string_lossy().as_ref() {
         "memory" => Arc::new(MemoryStore::with_limits(limits)),
         "sqlite" => Arc::new(InFolder::open(limits)),
-        other => panic!("{WHICH_STORE} is `{other}`; it can be `memory` or `sqlite`"),
+        "postgres" => Arc::new(on_server(limits).await),
+        other => panic!("{WHICH_STORE} is `{other}`; it can be `memory`, `sqlite` or `postgres`"),
     }
+}
+
+/// A schema of its own in the cluster that all tests share.
+async fn on_server(limits: Limits) -> PostgresStore {
+    static CLUSTER: std::sync::OnceLock<Cluster> = std::sync::OnceLock::new();
+    let start = || CLUSTER.get_or_init(|| Cluster::shared().unwrap());
+    let cluster = tokio::task::spawn_blocking(start).await.unwrap();
+    let ground = Ground::new(cluster).await.unwrap();
+    let options = stepwell_postgres::Options { limits, ..ground.options() };
+    PostgresStore::open_with(ground.engine(), options).await.unwrap()
 }
 
 /// An engine on an empty store of the kind that is asked for.
