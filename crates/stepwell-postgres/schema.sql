@@ -162,6 +162,16 @@ create table processes (
     constraint processes_by_id primary key (id)
 );
 
+-- What a commit hands over, one value per row: an array of these is read in half the time an array per column takes.
+create type run_record as (
+    id uuid, workflow text, definition bytea, revision bigint, version bigint, fence bigint, owner uuid, status text,
+    places text, wake_at bigint, inbox_seq bigint, inbox_len bigint, chain_base bigint, chain_bytes bigint, attempt bytea,
+    parent_run uuid, parent_activation bigint, parent_child bigint, root uuid, created_at bigint, updated_at bigint
+);
+create type checkpoint_record as (
+    run uuid, version bigint, base bigint, commit_id uuid, at bigint, body bytea, entry bytea
+);
+
 -- The second wall: whoever has not said whose rows they are after sees none.
 do $$
 declare t text;

@@ -20,6 +20,7 @@ use crate::columns::{Asked, Audit, Closed, Definitions, Opened, Plain, Runs, Tra
 use crate::connection::{Backend, Connection, Connections, Lent, Mode, Sees};
 use crate::error::{Failure, constraint};
 use crate::planned::{Gathered, Names};
+use crate::records::Records;
 use crate::{rows, statements as sql};
 
 /// A commit made ready on the caller's own task, so that a committer has as little to do as possible.
@@ -157,8 +158,9 @@ impl Applier {
         batch.sort_unstable_by_key(|(_, prepared)| prepared.run());
         let id = tenant.uuid();
         let columns = PlainColumns::of(batch.iter().map(|(_, prepared)| *prepared));
+        let records = (!self.on.has_citus()).then(|| (columns.runs.records(), columns.checkpoints.records()));
         let is_new = !self.known.has(tenant);
-        let asked = columns.asked(&id, is_new);
+        let asked = columns.asked(&id, is_new, records.as_ref());
         let moved = usize::from(is_new);
         let connection = self.on.get().await?;
         let mut rows = self.write(&connection, tenant, &asked).await?;
@@ -262,18 +264,20 @@ async fn prepared(connection: &Connection, asked: &[Asked<'_>]) -> Result<Vec<St
     Ok(statements)
 }
 
+/// What was not there when it was looked for is there by now: on another look it is.
+pub(crate) fn is_raced(error: &tokio_postgres::Error) -> bool {
+    let raced = ["runs_by_id", "cells_by_key", "idempotency_by_key"];
+    let violated = constraint(error, &SqlState::UNIQUE_VIOLATION);
+    // Where tenants are spread over nodes, a number follows the name.
+    violated.is_some_and(|name| raced.iter().any(|key| name.starts_with(key)))
+}
+
 /// What a statement's error means for its batch.
 fn trouble(error: tokio_postgres::Error, connection: &Connection) -> Trouble {
-    if error.as_db_error().is_some_and(|failure| {
-        *failure.code() == SqlState::NOT_NULL_VIOLATION && failure.column() == Some("body")
-    }) {
+    if error.code() == Some(&SqlState::DIVISION_BY_ZERO) {
         return Trouble::Torn;
     }
-    // What was not there when it was looked for is there by now: on another look it is.
-    let raced = |name: String| {
-        ["runs_by_id", "cells_by_key", "idempotency_by_key"].iter().any(|key| name.starts_with(key))
-    };
-    let is_raced = constraint(&error, &SqlState::UNIQUE_VIOLATION).is_some_and(raced);
+    let is_raced = is_raced(&error);
     match Failure::from(error) {
         Failure::Store(error) if is_raced => Trouble::Failed(Failure::Again(error)),
         failure => Trouble::of(failure, connection),
@@ -348,14 +352,25 @@ impl<'a> PlainColumns<'a> {
     }
 
     /// The statements, in order; the one that says when runs wake is the last, if there is one.
-    fn asked<'s>(&'s self, tenant: &'s Uuid, is_new: bool) -> Vec<Asked<'s>> {
+    fn asked<'s>(
+        &'s self,
+        tenant: &'s Uuid,
+        is_new: bool,
+        records: Option<&'s (Records, Records)>,
+    ) -> Vec<Asked<'s>> {
         let mut asked = Vec::with_capacity(4);
         if is_new {
             asked.push(Asked { sql: sql::tenant_put, params: vec![tenant] });
         }
-        let mut commit = self.runs.asked(sql::commit, tenant);
-        commit.params.extend(self.checkpoints.asked(sql::commit, tenant).params.into_iter().skip(1));
-        asked.push(commit);
+        asked.push(match records {
+            Some((runs, checkpoints)) => Asked { sql: sql::commit, params: vec![tenant, runs, checkpoints] },
+            None => {
+                let mut commit = self.runs.asked(sql::commit_spread, tenant);
+                let checkpoints = self.checkpoints.asked(sql::commit_spread, tenant);
+                commit.params.extend(checkpoints.params.into_iter().skip(1));
+                commit
+            }
+        });
         beside(&mut asked, tenant, &self.close, &self.open, &self.definitions, &self.audit);
         if !self.woken.is_empty() {
             asked.push(Asked { sql: sql::runs_wake, params: vec![tenant, &self.woken] });

@@ -8,6 +8,7 @@ use stepwell_store::{AuditRow, Cell, CommitId, Head, OpenWait, RunRow, Step, Sto
 use uuid::Uuid;
 
 use crate::connection::Param;
+use crate::records::{Records, field};
 use crate::rows;
 
 /// A statement and its parameters.
@@ -61,6 +62,26 @@ macro_rules! columns {
     };
 }
 
+/// The columns that can also be handed over as rows.
+macro_rules! recorded {
+    ($name:ident { $first:ident $(, $column:ident)* }) => {
+        impl $name<'_> {
+            /// The same as one array of rows.
+            pub(crate) fn records(&self) -> Records {
+                let fields = [stringify!($first) $(, stringify!($column))*].len() as i32;
+                let mut records = Records::default();
+                for row in 0..self.$first.len() {
+                    records.add(fields, |out| {
+                        field(&self.$first[row], out);
+                        $(field(&self.$column[row], out);)*
+                    });
+                }
+                records
+            }
+        }
+    };
+}
+
 columns! {
     /// Runs' rows.
     Runs {
@@ -68,6 +89,13 @@ columns! {
         owner: Option<Uuid>, status: &'static str, places: String, wake: Option<i64>, inbox_seq: i64,
         inbox_len: i64, chain_base: i64, chain_bytes: i64, attempt: Option<&'a [u8]>, parent_run: Option<Uuid>,
         parent_activation: Option<i64>, parent_child: Option<i64>, root: Uuid, created_at: i64, updated_at: i64,
+    }
+}
+
+recorded! {
+    Runs {
+        id, workflow, definition, revision, version, fence, owner, status, places, wake, inbox_seq, inbox_len,
+        chain_base, chain_bytes, attempt, parent_run, parent_activation, parent_child, root, created_at, updated_at
     }
 }
 
@@ -169,6 +197,8 @@ columns! {
         run: Uuid, version: i64, base: i64, commit: Uuid, at: i64, body: &'a [u8], entry: &'a [u8],
     }
 }
+
+recorded! { Plain { run, version, base, commit, at, body, entry } }
 
 impl<'a> Plain<'a> {
     pub(crate) fn push(

@@ -60,6 +60,8 @@ struct Line {
     jobs: VecDeque<CommitJob>,
     under_way: usize,
     has_turn: bool,
+    /// How many have gone together lately, in eighths of a commit.
+    usual_eighths: usize,
 }
 
 impl Waiting {
@@ -67,6 +69,11 @@ impl Waiting {
     fn turn(&mut self, group: Group) -> bool {
         let Some(line) = self.groups.get_mut(&group) else { return false };
         if line.has_turn || line.jobs.is_empty() || line.under_way >= most_at_once(group.1) {
+            return false;
+        }
+        // While a batch is under way another one is worth its cost only when half of one has gathered; what comes
+        // first would go alone otherwise.
+        if line.under_way > 0 && line.jobs.len() * 2 < line.usual_eighths / 8 {
             return false;
         }
         line.has_turn = true;
@@ -154,6 +161,7 @@ impl Line {
                 _ => batch.push(job),
             }
         }
+        self.usual_eighths = self.usual_eighths - self.usual_eighths / 8 + batch.len();
         left.append(&mut self.jobs);
         self.jobs = left;
         batch

@@ -14,8 +14,10 @@ mod error;
 pub mod ground;
 mod jobs;
 mod migrate;
+mod own;
 mod planned;
 mod query;
+mod records;
 mod rows;
 mod session;
 mod statements;
@@ -24,4 +26,7 @@ mod sweep;
 mod writer;
 
 pub use error::OpenError;
+pub use own::Along;
 pub use store::{Options, PostgresStore};
+/// The driver whose transactions commits can be made part of.
+pub use tokio_postgres;

@@ -10,12 +10,12 @@ macro_rules! sql {
 }
 
 sql! {
-    backend_busy backend_end database_look database_version
+    backend_busy backend_end database_look database_version settings
     audit_insert audit_list
     cell_get cells_insert cells_list cells_lock cells_put
     checkpoint_base checkpoint_commit checkpoint_oldest checkpoints_insert
     claim_due claim_orphans find_due find_orphans
-    commit
+    commit commit_spread
     definition_get definitions_all definitions_of_workflow definitions_put
     document_get documents_at documents_hide documents_insert documents_now
     due due_spread tenant_put tenants_after
@@ -46,6 +46,7 @@ mod tests {
         "backend_end",
         "database_look",
         "database_version",
+        "settings",
     ];
     /// Every table that begins with the tenant.
     const TABLES: &[&str] = &[

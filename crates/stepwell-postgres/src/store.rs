@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::{
     Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, HintSender, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded,
-    RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery,
-    WaitRow,
+    Due, HintSender, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Reading, Record, RecordQuery,
+    Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope,
+    WaitQuery, WaitRow,
 };
 use tokio::sync::{Semaphore, oneshot};
 use tokio_postgres::{Client, Config};
@@ -101,6 +101,7 @@ pub struct PostgresStore {
     room: Arc<Semaphore>,
     session: Option<Session>,
     schema: SchemaVersion,
+    pub(crate) in_schema: Option<String>,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -140,7 +141,7 @@ impl PostgresStore {
         });
         writer::start(&shared, options.committers.min(options.connections));
         let room = Arc::new(Semaphore::new(options.queue.max(1)));
-        Ok(PostgresStore { on, shared, room, session, schema: looked.version })
+        Ok(PostgresStore { on, shared, room, session, schema: looked.version, in_schema: options.schema })
     }
 
     /// Makes the schema or brings it up to date, as the owner of the tables, and lets `role` use it. Any number of
@@ -194,7 +195,7 @@ impl PostgresStore {
         let id = beat.process.0;
         let which: [crate::connection::Param<'_>; 3] = [&id, &until.micros(), &session];
         self.on.one(Sees::None, Mode::Writes, sql::process_beat, &which).await?;
-        let living = self.living(beat).await?;
+        let (living, clock) = self.living(beat).await?;
         self.shared.outbox.has_readers(living.len() > 1);
         let dues = query::due(&self.on, &[], Some(&living)).await?;
         let mut dead = BTreeSet::new();
@@ -208,28 +209,31 @@ impl PostgresStore {
         }
         if !dead.is_empty() {
             // Who has come since, and owned a run before this one looked, lives.
-            let living = self.living(beat).await?;
+            let (living, _) = self.living(beat).await?;
             dead.retain(|process| !living.contains(&process.0));
         }
         let owners: Vec<Uuid> = dead.iter().map(|process| process.0).collect();
         let forgotten = beat.now.micros().saturating_sub(REMEMBERED.as_micros() as i64);
         let which: [crate::connection::Param<'_>; 2] = [&forgotten, &owners];
         self.on.one(Sees::None, Mode::Writes, sql::process_forget, &which).await?;
-        Ok(Beaten { dead: dead.into_iter().collect(), living: living.len() as u64 })
+        Ok(Beaten { dead: dead.into_iter().collect(), living: living.len() as u64, clock })
     }
 
-    /// Processes whose lease goes on and whose session stands.
-    async fn living(&self, beat: &Beat) -> Read<Vec<Uuid>> {
+    /// Processes whose lease goes on and whose session stands; and what time it is there.
+    async fn living(&self, beat: &Beat) -> Read<(Vec<Uuid>, Option<Reading>)> {
         let gone = self.session.as_ref().map(Session::gone).unwrap_or_default();
+        let asked = std::time::Instant::now();
         let rows = self.on.one(Sees::None, Mode::Reads, sql::process_list, &[]).await?;
-        let mut living = Vec::new();
+        let within = asked.elapsed() / 2;
+        let (mut living, mut clock) = (Vec::new(), None);
         for row in &rows {
+            clock = Some(Reading { at: asked + within, showed: rows::at(row, 2)?, within });
             let (id, until): (Uuid, Timestamp) = (rows::get(row, 0)?, rows::at(row, 1)?);
             if until > beat.now && !gone.contains(&ProcessId(id)) {
                 living.push(id);
             }
         }
-        Ok(living)
+        Ok((living, clock))
     }
 }
 

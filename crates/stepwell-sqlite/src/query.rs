@@ -165,7 +165,7 @@ pub(crate) fn beat(connection: &Connection, beat: &Beat) -> Read<Beaten> {
     let dead = dead.collect::<rusqlite::Result<_>>()?;
     let mut statement = connection.prepare_cached(sql::process_living)?;
     let living = statement.query_row([beat.now.micros()], |row| row.get::<_, u32>(0))?;
-    Ok(Beaten { dead, living: living.into() })
+    Ok(Beaten { dead, living: living.into(), clock: None })
 }
 
 /// Whoever is known to the database is dead: nobody but this process has it open.

@@ -34,7 +34,8 @@ pub use memory::MemoryStore;
 pub use run::{Chain, Head, Loaded, Message, OpenWait, Parent, ProcessId, RunRow, RunSummary, Status};
 pub use scope::{TenantId, TenantScope};
 pub use store::{
-    Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery,
-    Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, WaitQuery, WaitRow,
+    Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Reading, Record,
+    RecordQuery, Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, WaitQuery,
+    WaitRow,
 };
 pub use traced::Traced;

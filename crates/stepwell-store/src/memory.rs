@@ -360,7 +360,7 @@ impl Store for MemoryStore {
         processes.retain(|process, until| *until > beat.now || owners.contains(process));
         let (dead, living): (Vec<_>, Vec<_>) = processes.iter().partition(|(_, until)| **until <= beat.now);
         let dead = dead.into_iter().map(|(process, _)| *process).collect();
-        Ok(Beaten { dead, living: living.len() as u64 })
+        Ok(Beaten { dead, living: living.len() as u64, clock: None })
     }
 
     fn hints(&self) -> Hints {

@@ -123,6 +123,19 @@ pub struct Beaten {
     pub dead: Vec<ProcessId>,
     /// How many live, this one among them.
     pub living: u64,
+    /// The database's own clock, where several processes share it.
+    pub clock: Option<Reading>,
+}
+
+/// A look at another clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// When it was looked at.
+    pub at: std::time::Instant,
+    /// What it showed.
+    pub showed: Timestamp,
+    /// By how much either may be wrong, because the look took a while.
+    pub within: std::time::Duration,
 }
 
 /// Rows in a page when a caller asks for none or for too many.

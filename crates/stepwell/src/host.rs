@@ -2,10 +2,11 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stepwell_core::Timestamp;
+use stepwell_store::Reading;
 use uuid::Uuid;
 
 /// A future that can be kept and sent.
@@ -17,6 +18,9 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
     /// Is done when that time has come.
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()>;
+    /// The clock of the database that several processes share shows this: a clock that can, goes by it from here on, so
+    /// that they agree.
+    fn follow(&self, _: Reading) {}
 }
 
 /// Runs tasks beside the caller.
@@ -65,23 +69,57 @@ impl Host {
 }
 
 /// The computer's clock as it was when this was made, and from there on only forward: setting the computer's time
-/// makes no timer of a running engine fire early or late.
-#[derive(Debug, Clone, Copy)]
+/// makes no timer of a running engine fire early or late. On a database that processes share it follows that one's.
+#[derive(Debug)]
 pub struct SystemClock {
     began: Instant,
     wall: Timestamp,
+    /// By how many microseconds the clock it follows is ahead.
+    ahead: AtomicI64,
+    /// What it has shown, since it was first set back: it shows no earlier time.
+    shown: AtomicI64,
 }
 
 impl Default for SystemClock {
     fn default() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        SystemClock { began: Instant::now(), wall: Timestamp::from_micros(since.as_micros() as i64) }
+        SystemClock {
+            began: Instant::now(),
+            wall: Timestamp::from_micros(since.as_micros() as i64),
+            ahead: AtomicI64::new(0),
+            shown: AtomicI64::new(i64::MIN),
+        }
+    }
+}
+
+impl SystemClock {
+    /// What it shows at an instant, in microseconds.
+    fn at(&self, at: Instant) -> i64 {
+        let since = at.saturating_duration_since(self.began).as_micros() as i64;
+        self.wall.micros() + since + self.ahead.load(Ordering::Acquire)
     }
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.wall.micros() + self.began.elapsed().as_micros() as i64)
+        let now = self.at(Instant::now());
+        // It stands still where it was set back, until it has caught up.
+        let shown = match self.shown.load(Ordering::Acquire) {
+            i64::MIN => now,
+            _ => self.shown.fetch_max(now, Ordering::AcqRel).max(now),
+        };
+        Timestamp::from_micros(shown)
+    }
+
+    fn follow(&self, reading: Reading) {
+        let behind = reading.showed.micros() - self.at(reading.at);
+        if behind.unsigned_abs() <= reading.within.as_micros() as u64 {
+            return;
+        }
+        if behind < 0 {
+            self.shown.fetch_max(self.at(Instant::now()), Ordering::AcqRel);
+        }
+        self.ahead.fetch_add(behind, Ordering::AcqRel);
     }
 
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
@@ -128,4 +166,44 @@ fn mixed(count: u64) -> u64 {
     let z = (count ^ (count >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use stepwell_store::Reading;
+
+    use super::{Clock, SystemClock, Timestamp};
+
+    fn shows(clock: &SystemClock, ahead_us: i64, within: Duration) {
+        let at = Instant::now();
+        let showed = Timestamp::from_micros(clock.now().micros() + ahead_us);
+        clock.follow(Reading { at, showed, within });
+    }
+
+    const HOUR: i64 = 3_600_000_000;
+
+    #[test]
+    fn the_clock_follows_the_databases_and_never_goes_back() {
+        let clock = SystemClock::default();
+        let before = clock.now();
+        shows(&clock, HOUR, Duration::from_millis(1));
+        let ahead = clock.now();
+        assert!((HOUR..HOUR + 1_000_000).contains(&(ahead.micros() - before.micros())));
+        shows(&clock, -HOUR / 2, Duration::from_millis(1));
+        let still = clock.now();
+        assert!(
+            still >= ahead && still.micros() - ahead.micros() < 1_000_000,
+            "it stands until it has caught up"
+        );
+    }
+
+    #[test]
+    fn a_difference_within_what_the_look_took_is_none() {
+        let clock = SystemClock::default();
+        let before = clock.now();
+        shows(&clock, 50_000, Duration::from_secs(1));
+        assert!(clock.now().micros() - before.micros() < 40_000);
+    }
 }

@@ -5,6 +5,7 @@
 //! in [`store`].
 
 pub mod action;
+mod beside;
 pub mod cron;
 pub mod cx;
 pub mod engine;

@@ -35,6 +35,13 @@ pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
     for tenant in tenants {
         learn_all(inner, TenantScope::vouched(tenant)).await?;
     }
+    // The first answer says what time it is where the others are; what follows goes by that.
+    let (process, now) = (inner.process(), inner.host.now());
+    let Beaten { clock, .. } =
+        inner.store.beat(Beat { process, now, lease_ms: inner.options.lease_ms }).await?;
+    if let Some(reading) = clock {
+        inner.host.clock.follow(reading);
+    }
     beat(inner).await?;
     let spawn = |task| inner.host.spawn.spawn(task);
     spawn(Box::pin(heartbeat(inner.clone())));
@@ -63,7 +70,10 @@ async fn beat(inner: &Inner) -> Result<(), EngineError> {
     for process in &names {
         beaten = inner.store.beat(Beat { process: *process, now, lease_ms }).await?;
     }
-    let Beaten { mut dead, living } = beaten;
+    let Beaten { mut dead, living, clock } = beaten;
+    if let Some(reading) = clock {
+        inner.host.clock.follow(reading);
+    }
     let until = now.plus_ms(lease_ms);
     let limit = if *known == Timestamp::MIN { until } else { until.min(*known) };
     if inner.host.now() >= limit {

@@ -76,6 +76,10 @@ impl Signal {
         self
     }
 
+    pub(crate) fn is_strict(&self) -> bool {
+        self.strict
+    }
+
     pub(crate) fn payload(&self) -> Result<Value, EngineError> {
         self.brings.clone().map_err(|why| {
             EngineError::Invalid(format!("the payload of `{}` cannot be written as JSON: {why}", self.name))

@@ -320,7 +320,7 @@ impl Inner {
     }
 
     /// A signal that the definition does not know, or whose payload does not fit, begins no run.
-    async fn check_signal(
+    pub(crate) async fn check_signal(
         &self,
         standing: &Standing,
         name: &Name,

@@ -1,0 +1,35 @@
+-- The same as `commit` where tenants are spread over nodes, which may not know types of ours.
+-- Runs begin or move, each by its own compare-and-set, and get their checkpoints; the runs of those that did are
+-- given back. A step proposes a row without a definition, and in columns that a step never writes: the fence it must find
+-- (parent_activation), the newest message it knows of (inbox_seq), and whether a newer one refuses it (inbox_len). A step
+-- whose run is gone would begin one without a definition: that divides by zero, and the whole statement fails.
+with moved as (
+    insert into runs as r
+                 (tenant, id, workflow, definition, revision, version, fence, owner, status, places, wake_at,
+                  inbox_seq, inbox_len, chain_base, chain_bytes, attempt, parent_run, parent_activation,
+                  parent_child, root, created_at, updated_at, ended_at)
+    select $1, u.*, case when u.status in ('completed', 'cancelled') then u.updated_at end
+      from unnest($2::uuid[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::uuid[], $9::text[],
+              $10::text[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bytea[],
+              $17::uuid[], $18::bigint[], $19::bigint[], $20::uuid[], $21::bigint[], $22::bigint[])
+           as u (id, workflow, definition, revision, version, fence, owner, status, places, wake_at, inbox_seq,
+                      inbox_len, chain_base, chain_bytes, attempt, parent_run, parent_activation, parent_child, root,
+                      created_at, updated_at)
+    on conflict (tenant, id) do update
+       set revision = excluded.revision, version = excluded.version, fence = excluded.fence, owner = excluded.owner,
+           status = excluded.status, places = excluded.places, chain_base = excluded.chain_base,
+           chain_bytes = excluded.chain_bytes, attempt = excluded.attempt, updated_at = excluded.updated_at,
+           ended_at = excluded.ended_at,
+           wake_at = case when r.inbox_seq > excluded.inbox_seq and excluded.status not in ('completed', 'cancelled')
+                          then least(r.wake_at, excluded.wake_at) else excluded.wake_at end
+     where excluded.definition = '' and r.revision = excluded.revision - 1
+       and r.fence = coalesce(excluded.parent_activation, r.fence)
+       and (excluded.inbox_len = 0 or r.inbox_seq <= excluded.inbox_seq)
+    returning r.id, 1 / octet_length(r.definition)
+)
+insert into checkpoints (tenant, run, version, base, commit_id, at, body, entry)
+select $1, c.run, c.version, c.base, c.commit_id, c.at, c.body, c.entry
+  from unnest($23::uuid[], $24::bigint[], $25::bigint[], $26::uuid[], $27::bigint[], $28::bytea[], $29::bytea[])
+       as c (run, version, base, commit_id, at, body, entry)
+ where c.run = any (array(select m.id from moved m))
+returning run
