@@ -37,6 +37,11 @@ impl Victim {
         self.lines.next().transpose().map_err(|error| error.to_string())
     }
 
+    /// Whether it has not ended by itself.
+    pub(crate) fn is_going(&mut self) -> Result<bool, String> {
+        Ok(self.child.try_wait().map_err(|error| error.to_string())?.is_none())
+    }
+
     /// Kills it without warning; gives what it had said until then.
     pub(crate) fn kill(mut self) -> Result<Vec<String>, String> {
         self.child.kill().map_err(|error| format!("the process under test cannot be killed: {error}"))?;

@@ -91,7 +91,9 @@ pub(crate) fn run(options: &Kill) -> Result<(), String> {
         }
         // Half of the runs go on from the cycle before, half are new.
         let first_run = cycle * (WRITERS / 2);
-        let after = Duration::from_micros(500 + random.next() % 60_000);
+        // Connections take their time to be made.
+        let at_least = if options.store == StoreKind::Postgres { 40_000 } else { 500 };
+        let after = Duration::from_micros(at_least + random.next() % 60_000);
         let name = format!("victim-{cycle}-{}", random.next());
         // Now and then it is the server that dies first.
         let server = site.cluster().filter(|_| cycle % SERVER_KILLS == SERVER_KILLS - 1);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stepwell::{ActionError, Cx, Engine, RunError, Start};
 
 use crate::StoreKind;
@@ -21,6 +21,10 @@ use crate::ten_step::{STEPS, State, definition};
 
 /// Workflows in flight at a time: so few that all the kills fit into their run.
 const IN_FLIGHT: u64 = 8;
+/// The file of effects.
+const EFFECTS: &str = "effects.txt";
+/// How often a workflow is asked for again when the database is away.
+const PATIENCE: u32 = 600;
 /// An action takes between nothing and twice this long.
 const NAP_US: u64 = 10_000;
 
@@ -71,6 +75,9 @@ pub(crate) struct Part {
     /// How many workflows there are.
     #[arg(long)]
     workflows: u64,
+    /// It starts every so manieth of them.
+    #[arg(long, default_value_t = 1)]
+    stride: u64,
     /// A planted bug.
     #[arg(long, value_enum)]
     plant: Option<Plant>,
@@ -78,8 +85,8 @@ pub(crate) struct Part {
 
 /// What the victims have said.
 #[derive(Debug, Default)]
-struct Said {
-    done: BTreeSet<u64>,
+pub(crate) struct Said {
+    pub(crate) done: BTreeSet<u64>,
     /// Workflows that were told to have stopped because their processes died too often.
     crashed: BTreeSet<u64>,
     failed: BTreeSet<u64>,
@@ -88,7 +95,7 @@ struct Said {
 }
 
 impl Said {
-    fn hear(&mut self, line: &str) {
+    pub(crate) fn hear(&mut self, line: &str) {
         let mut words = line.split(' ');
         let (word, number) = (words.next().unwrap_or_default(), words.next().and_then(|n| n.parse().ok()));
         match (word, number) {
@@ -101,8 +108,10 @@ impl Said {
         }
     }
 
-    fn first_open(&self, workflows: u64) -> u64 {
-        (0..workflows).find(|number| !self.done.contains(number)).unwrap_or(workflows)
+    /// The first workflow of those from one on in strides that is not known to have finished.
+    pub(crate) fn first_open(&self, from: u64, stride: u64, workflows: u64) -> u64 {
+        let open = |number: &u64| !self.done.contains(number);
+        (from..workflows).step_by(stride as usize).find(open).unwrap_or(workflows)
     }
 }
 
@@ -138,24 +147,20 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 }
 
 /// What all victims work on.
-struct Setting {
-    kind: StoreKind,
-    place: Place,
-    folder: PathBuf,
-    workflows: u64,
-    plant: Option<Plant>,
+pub(crate) struct Setting {
+    pub(crate) kind: StoreKind,
+    pub(crate) place: Place,
+    pub(crate) folder: PathBuf,
+    pub(crate) workflows: u64,
+    pub(crate) plant: Option<Plant>,
 }
 
 impl Setting {
-    fn effects(&self) -> PathBuf {
-        self.folder.join("effects.txt")
-    }
-
-    fn arguments(&self, first: u64) -> Vec<String> {
+    pub(crate) fn arguments(&self, first: u64) -> Vec<String> {
         let path = |path: PathBuf| path.display().to_string();
         let mut arguments = vec!["kill-engine-part".to_owned()];
         arguments.extend(["--database".to_owned(), self.place.to_string()]);
-        arguments.extend(["--effects".to_owned(), path(self.effects())]);
+        arguments.extend(["--effects".to_owned(), path(self.folder.join(EFFECTS))]);
         arguments.extend(["--first".to_owned(), first.to_string()]);
         arguments.extend(["--workflows".to_owned(), self.workflows.to_string()]);
         let plant = self.plant.and_then(|plant| clap::ValueEnum::to_possible_value(&plant));
@@ -190,7 +195,7 @@ impl Moments {
 
 /// Starts a victim and kills it a while after it has begun to work; `false` = there was nothing left to do.
 fn one_kill(setting: &Setting, said: &mut Said, name: &str, after: Duration) -> Result<bool, String> {
-    let mut victim = Victim::start(name, &setting.arguments(said.first_open(setting.workflows)))?;
+    let mut victim = Victim::start(name, &setting.arguments(said.first_open(0, 1, setting.workflows)))?;
     loop {
         let Some(line) = victim.line()? else {
             victim.end()?;
@@ -207,44 +212,51 @@ fn one_kill(setting: &Setting, said: &mut Said, name: &str, after: Duration) -> 
 }
 
 fn report(setting: &Setting, said: &Said, killed: u64, took: Duration, kills: u64) -> Result<(), String> {
-    let found = crate::runtime()?.block_on(histories::read(&setting.place))?;
-    let text = std::fs::read_to_string(setting.effects()).map_err(|error| error.to_string())?;
-    let seen = effects::check(&text, &found.by_run);
-    let duplicates = found.duplicates + said.again + found.runs.saturating_sub(setting.workflows);
-    println!(
-        "{}",
-        json!({
-            "workload": "kill-engine",
-            "store": setting.kind.name(),
-            "kills": killed,
-            "workflows": setting.workflows,
-            "finished": found.finished,
-            "steps_committed": found.steps,
-            "gaps": found.gaps,
-            "duplicates": duplicates,
-            "missing_effects": seen.missing,
-            "wrong_keys": seen.wrong_keys,
-            "uncounted_tries": seen.uncounted,
-            "effects": seen.effects,
-            "repeated_effects": seen.repeated,
-            "torn_effects": seen.torn,
-            "crashed": said.crashed.len(),
-            "failed": said.failed.len(),
-            "planted": setting.plant.and_then(|plant| clap::ValueEnum::to_possible_value(&plant)).map(|plant| plant.get_name().to_owned()),
-            "seconds": took.as_secs(),
-        })
-    );
-    let wrong = duplicates + found.gaps + seen.missing + seen.wrong_keys + seen.uncounted;
-    let whole = found.finished == setting.workflows
-        && said.done.len() as u64 == setting.workflows
-        && found.steps == setting.workflows * STEPS as u64;
-    match (wrong == 0 && whole, killed == kills) {
+    let (mut line, is_clean) = figures(setting, said)?;
+    line["workload"] = "kill-engine".into();
+    line["kills"] = killed.into();
+    line["seconds"] = took.as_secs().into();
+    let is_clean = is_clean && line["uncounted_tries"] == 0;
+    println!("{line}");
+    match (is_clean, killed == kills) {
         (true, true) => Ok(()),
         (true, false) => {
             Err(format!("the work was done after {killed} of {kills} kills: give more --workflows"))
         }
         (false, _) => Err("workflows, steps or effects are missing or doubled".to_owned()),
     }
+}
+
+/// What is left of the work of many processes, and whether it is what it should be.
+pub(crate) fn figures(setting: &Setting, said: &Said) -> Result<(Value, bool), String> {
+    let found = crate::runtime()?.block_on(histories::read(&setting.place))?;
+    let path = setting.folder.join(EFFECTS);
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let seen = effects::check(&text, &found.by_run);
+    let duplicates = found.duplicates + said.again + found.runs.saturating_sub(setting.workflows);
+    let planted = setting.plant.and_then(|plant| clap::ValueEnum::to_possible_value(&plant));
+    let line = json!({
+        "store": setting.kind.name(),
+        "workflows": setting.workflows,
+        "finished": found.finished,
+        "steps_committed": found.steps,
+        "gaps": found.gaps,
+        "duplicates": duplicates,
+        "missing_effects": seen.missing,
+        "wrong_keys": seen.wrong_keys,
+        "uncounted_tries": seen.uncounted,
+        "effects": seen.effects,
+        "repeated_effects": seen.repeated,
+        "torn_effects": seen.torn,
+        "crashed": said.crashed.len(),
+        "failed": said.failed.len(),
+        "planted": planted.map(|plant| plant.get_name().to_owned()),
+    });
+    let wrong = duplicates + found.gaps + seen.missing + seen.wrong_keys;
+    let whole = found.finished == setting.workflows
+        && said.done.len() as u64 == setting.workflows
+        && found.steps == setting.workflows * STEPS as u64;
+    Ok((line, wrong == 0 && whole))
 }
 
 /// The victim: starts the workflows that are not known to have finished, each under its key, and waits for them.
@@ -257,10 +269,11 @@ async fn work(part: &Part) -> Result<(), String> {
     let engine = open(part, &part.database).await?;
     let next = Arc::new(AtomicU64::new(part.first));
     let workers = (0..IN_FLIGHT).map(|_| {
-        let (engine, next, workflows, plant) = (engine.clone(), next.clone(), part.workflows, part.plant);
+        let (engine, next, workflows) = (engine.clone(), next.clone(), part.workflows);
+        let (plant, stride) = (part.plant, part.stride.max(1));
         tokio::spawn(async move {
             loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
+                let number = next.fetch_add(stride, Ordering::Relaxed);
                 if number >= workflows {
                     return Ok::<_, String>(());
                 }
@@ -279,15 +292,30 @@ async fn work(part: &Part) -> Result<(), String> {
 async fn one_workflow(engine: &Engine, number: u64, plant: Option<Plant>) -> Result<(), String> {
     let wanted = Start::new("ten-step").input(&State::new(0, number));
     let keyed = if plant == Some(Plant::NoKeys) { wanted } else { wanted.key(format!("workflow-{number}")) };
-    let started = engine.start_once(keyed).await.map_err(|error| error.to_string())?;
-    if started.is_new && plant != Some(Plant::NoKeys) {
-        say(&format!("new {number}"))?;
-    }
-    match started.run.result().await {
-        Ok(_) => say(&format!("done {number}")),
-        Err(RunError::Failed { error, .. }) if error.code == "crashed" => say(&format!("crashed {number}")),
-        Err(RunError::Failed { error, .. }) => say(&format!("failed {number} {error}")),
-        Err(error) => Err(error.to_string()),
+    let mut tries = 0;
+    loop {
+        let failed = match engine.start_once(keyed.clone()).await {
+            Ok(started) => {
+                if started.is_new && plant != Some(Plant::NoKeys) {
+                    say(&format!("new {number}"))?;
+                }
+                match started.run.result().await {
+                    Ok(_) => return say(&format!("done {number}")),
+                    Err(RunError::Failed { error, .. }) if error.code == "crashed" => {
+                        return say(&format!("crashed {number}"));
+                    }
+                    Err(RunError::Failed { error, .. }) => return say(&format!("failed {number} {error}")),
+                    Err(error) => error.to_string(),
+                }
+            }
+            Err(error) => error.to_string(),
+        };
+        // The database is away: it is asked again, as a program would, and the key sees to it that nothing happens twice.
+        tries += 1;
+        if tries > PATIENCE || plant == Some(Plant::NoKeys) {
+            return Err(failed);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 

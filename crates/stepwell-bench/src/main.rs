@@ -6,6 +6,7 @@ mod child;
 mod commit;
 mod effects;
 mod engines;
+mod fair;
 mod histories;
 mod kill;
 mod kill_engine;
@@ -18,6 +19,8 @@ mod simulate;
 mod site;
 mod sleepers;
 mod ten_step;
+mod tenants;
+mod three;
 mod watched;
 
 use std::process::ExitCode;
@@ -55,6 +58,10 @@ enum Command {
     /// The process that `kill-engine` kills.
     #[command(hide = true)]
     KillEnginePart(kill_engine::Part),
+    /// One tenant has very many runs due; how soon another one's only run is begun.
+    Fair(fair::Options),
+    /// Three processes share a server, and are killed, cut off and left without it again and again.
+    ThreeProcesses(three::Options),
     /// Several engines are simulated on one store, seed by seed, with crashes, frozen processes and lost answers.
     Simulate(simulate::Options),
     /// A process that commits is killed again and again; every acknowledged commit must be there.
@@ -102,6 +109,8 @@ fn main() -> ExitCode {
         Command::Sleepers(options) => sleepers::run(&options),
         Command::KillEngine(options) => kill_engine::run(&options),
         Command::KillEnginePart(part) => kill_engine::part(&part),
+        Command::Fair(options) => fair::run(&options),
+        Command::ThreeProcesses(options) => three::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Kill(options) => kill::run(&options),
         Command::Victim(victim) => kill::victim(&victim),

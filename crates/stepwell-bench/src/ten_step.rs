@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, Spec};
 use stepwell::{ActionError, Cx, Engine, Start};
@@ -16,6 +16,7 @@ use crate::machine::resident_mb;
 use crate::sample::{Alternating, Pairs, Slice, gather, round};
 use crate::script::{Random, random_text};
 use crate::site::{Place, Site};
+use crate::tenants;
 
 /// Durable steps of one workflow; its beginning is one commit more.
 pub(crate) const STEPS: usize = 10;
@@ -26,11 +27,33 @@ pub(crate) struct Options {
     /// Workflows in flight; one measurement each.
     #[arg(long, value_delimiter = ',', default_value = "64,1")]
     in_flight: Vec<usize>,
+    /// Spread over so many tenants, against transactions of one statement each; on PostgreSQL.
+    #[arg(long)]
+    tenants: Option<usize>,
+    /// So many workflows in a row, and whether the second half of them is as fast as the first.
+    #[arg(long)]
+    workflows: Option<usize>,
     #[command(flatten)]
     measured: Alternating,
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
+    if let Some(tenants) = options.tenants {
+        let measure = |runtime: &Runtime, site: &Site, in_flight, slices, slice| {
+            tenants::measure(runtime, site, tenants.max(1), in_flight, slices, slice)
+        };
+        return options.measured.each(&options.in_flight, measure, |_, line| {
+            format!("{tenants} tenants: {} steps/s, {} of the server's", line["steps_per_s"], line["ratio"])
+        });
+    }
+    if let Some(workflows) = options.workflows {
+        let measure = |runtime: &Runtime, site: &Site, in_flight, _, _| {
+            halves(runtime, site, workflows.max(2), in_flight)
+        };
+        return options.measured.each(&options.in_flight, measure, |_, line| {
+            format!("{workflows} workflows: the second half {} as fast as the first", line["half_ratio"])
+        });
+    }
     options.measured.each(&options.in_flight, measure, |in_flight, line| {
         format!("{in_flight} in flight: {} steps/s, {} of the bare loop", line["steps_per_s"], line["ratio"])
     })
@@ -50,7 +73,7 @@ fn measure(
     let mut finished = 0;
     for number in 0..slices {
         let raw = bare.slice(runtime, number, in_flight, slice, STEPS as u64 + 1)?;
-        let ours = bench.slice(runtime, number, slice)?;
+        let ours = bench.slice(runtime, number, Until::Time(slice))?;
         finished += ours.times_us.len() / STEPS;
         pairs.push(ours, raw);
     }
@@ -67,6 +90,46 @@ fn measure(
     line["db_bytes_per_workflow"] = (bytes / finished.max(1) as u64).into();
     line.as_object_mut().map(|fields| fields.remove("per_s"));
     Ok(line)
+}
+
+/// Two halves of many workflows, one after the other on the same store.
+fn halves(runtime: &Runtime, site: &Site, workflows: usize, in_flight: usize) -> Result<Value, String> {
+    let place = site.place(runtime, "ours")?;
+    let bench = runtime.block_on(Bench::open(&place, in_flight))?;
+    let half = workflows / 2;
+    let mut per_s = [0.0; 2];
+    for (number, per_s) in per_s.iter_mut().enumerate() {
+        let slice = bench.slice(runtime, number, Until::Workflows(half.div_ceil(in_flight)))?;
+        *per_s = slice.per_s();
+    }
+    runtime.block_on(engines::close(bench.engine));
+    let bytes = runtime.block_on(place.bytes())?;
+    Ok(json!({
+        "workload": "ten-step",
+        "in_flight": in_flight,
+        "workflows": half.div_ceil(in_flight) * in_flight * 2,
+        "first_half_steps_per_s": per_s[0].round(),
+        "second_half_steps_per_s": per_s[1].round(),
+        "half_ratio": round(per_s[1] / per_s[0]),
+        "db_bytes_per_workflow": bytes / (half * 2) as u64,
+    }))
+}
+
+/// How long a slice goes on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until {
+    Time(Duration),
+    /// So many workflows of each worker.
+    Workflows(usize),
+}
+
+impl Until {
+    pub(crate) fn goes_on(self, begin: Instant, done: usize) -> bool {
+        match self {
+            Until::Time(length) => begin.elapsed() < length,
+            Until::Workflows(count) => done < count,
+        }
+    }
 }
 
 /// Ten steps in a row, each with an action.
@@ -104,15 +167,15 @@ impl State {
 }
 
 /// When the steps of the run that a worker waits for began.
-type Began = Arc<Vec<Mutex<Vec<Instant>>>>;
+pub(crate) type Began = Arc<Vec<Mutex<Vec<Instant>>>>;
 
-struct Bench {
-    engine: Engine,
-    began: Began,
+pub(crate) struct Bench {
+    pub(crate) engine: Engine,
+    pub(crate) began: Began,
 }
 
 impl Bench {
-    async fn open(place: &Place, in_flight: usize) -> Result<Self, String> {
+    pub(crate) async fn open(place: &Place, in_flight: usize) -> Result<Self, String> {
         let store = engines::open(place).await?;
         let began: Began = Arc::new((0..in_flight).map(|_| Mutex::default()).collect());
         let seen = began.clone();
@@ -134,15 +197,16 @@ impl Bench {
         Ok(Bench { engine, began })
     }
 
-    fn slice(&self, runtime: &Runtime, number: usize, length: Duration) -> Result<Slice, String> {
+    fn slice(&self, runtime: &Runtime, number: usize, until: Until) -> Result<Slice, String> {
         let tasks = (0..self.began.len()).map(|worker| {
             let (engine, began) = (self.engine.clone(), self.began.clone());
             async move {
                 let mut times = Vec::new();
                 let mut seed = (number as u64) << 40 | (worker as u64) << 20;
-                let start = Instant::now();
-                while start.elapsed() < length {
+                let (start, mut done) = (Instant::now(), 0);
+                while until.goes_on(start, done) {
                     seed += 1;
+                    done += 1;
                     let wanted = Start::new("ten-step").input(&State::new(worker, seed));
                     let run = engine.start(wanted).await.map_err(|error| error.to_string())?;
                     run.result().await.map_err(|error| error.to_string())?;

@@ -26,7 +26,8 @@ use crate::statements as sql;
 
 /// Between two looks at who has gone.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long a session of ours must have stood before it judges others: after a restart of the server all come back.
+/// How long a session that was lost and made again must have stood before it judges others: after a restart of the
+/// server all of them come back.
 const STANDS: Duration = Duration::from_millis(1_500);
 /// How long notifications wait for others to go with.
 const GATHER: Duration = Duration::from_millis(2);
@@ -226,6 +227,7 @@ struct Keeper {
 impl Keeper {
     async fn run(mut self) {
         let mut pause = Duration::from_millis(20);
+        let mut stands = Duration::ZERO;
         loop {
             let (hints, shared) = (self.hints.clone(), self.shared.clone());
             let told: Told = Box::new(move |text, pid| {
@@ -237,7 +239,8 @@ impl Keeper {
                 Ok((client, driver)) => {
                     let driver = tokio::spawn(driver);
                     let begun = tokio::time::Instant::now();
-                    let ended = self.serve(&client, begun).await;
+                    let ended = self.serve(&client, begun + stands).await;
+                    stands = STANDS;
                     driver.abort();
                     if begun.elapsed() > STANDS {
                         pause = Duration::from_millis(20);
@@ -255,11 +258,12 @@ impl Keeper {
         }
     }
 
-    /// Does what the session is for, until it is lost; without an error when the store is closed.
+    /// Does what the session is for, until it is lost; without an error when the store is closed. It judges others from
+    /// a time on.
     async fn serve(
         &mut self,
         client: &Client,
-        begun: tokio::time::Instant,
+        judges: tokio::time::Instant,
     ) -> Result<(), tokio_postgres::Error> {
         let pid: i32 = client.query_one("select pg_backend_pid()", &[]).await?.get(0);
         self.shared.pid.store(pid, Ordering::Relaxed);
@@ -307,7 +311,7 @@ impl Keeper {
                     }
                     let rows = client.query(&gone, &[&now]).await?;
                     let seen: BTreeSet<_> = rows.iter().map(|row| ProcessId(row.get::<_, Uuid>(0))).collect();
-                    if begun.elapsed() >= STANDS {
+                    if tokio::time::Instant::now() >= judges {
                         self.judge(&suspects, &seen);
                     }
                     suspects = seen;

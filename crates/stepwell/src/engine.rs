@@ -475,6 +475,8 @@ pub(crate) struct Inner {
     stored: Mutex<BTreeSet<(TenantId, DefinitionHash)>>,
     /// Tenants that were seen.
     tenants: Mutex<BTreeSet<TenantId>>,
+    /// The tenant whose runs were taken last.
+    served: Mutex<Option<TenantId>>,
     /// Processes that are known to be dead.
     dead: Mutex<Vec<ProcessId>>,
     /// No other process lives.
@@ -516,6 +518,7 @@ impl Inner {
             recent: Recent::default(),
             stored: Mutex::default(),
             tenants: Mutex::default(),
+            served: Mutex::new(None),
             dead: Mutex::default(),
             alone: AtomicBool::new(false),
             deciding: Mutex::default(),
@@ -719,6 +722,15 @@ impl Inner {
 
     pub(crate) fn lock_tenants(&self) -> MutexGuard<'_, BTreeSet<TenantId>> {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tenant whose runs were taken last.
+    pub(crate) fn served(&self) -> Option<TenantId> {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn serve(&self, tenant: TenantId) {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) = Some(tenant);
     }
 
     pub(crate) fn stop(&self) {

@@ -61,6 +61,11 @@ impl Room {
         self.by_workflow.contains_key(workflow)
     }
 
+    /// How many more runs there is room for.
+    pub(crate) fn free(&self) -> usize {
+        self.all.available_permits()
+    }
+
     /// Asks to be told when there is room again.
     pub(crate) fn starve(&self) {
         self.starved.store(true, Ordering::Release);

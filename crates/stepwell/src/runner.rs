@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use stepwell_core::{Definition, DefinitionHash, Failure, Name, Timestamp};
 use stepwell_store::{
-    Beat, Beaten, Claim, Commit, CommitId, Due, Hint, Loaded, Ownership, ProcessId, Record, RecordQuery,
-    Status, Step, Sweep, SweepWhat, TenantScope,
+    Beat, Beaten, Claim, Commit, CommitId, Hint, Loaded, Ownership, ProcessId, Record, RecordQuery, Status,
+    Step, Sweep, SweepWhat, TenantScope,
 };
 
 use crate::engine::{Deciding, Inner};
@@ -180,15 +180,21 @@ async fn round(inner: &Arc<Inner>, now: Timestamp) -> Timestamp {
             return poll;
         }
     };
-    let mut next = poll;
-    for Due { tenant, at } in dues {
-        inner.lock_tenants().insert(tenant);
-        if at > now {
-            next = next.min(at);
-            continue;
-        }
-        let scope = TenantScope::vouched(tenant);
-        match claim(inner, scope, &dead, now).await {
+    inner.lock_tenants().extend(dues.iter().map(|due| due.tenant));
+    let mut next = dues.iter().filter(|due| due.at > now).map(|due| due.at).fold(poll, Timestamp::min);
+    let mut waiting: Vec<_> = dues.into_iter().filter(|due| due.at <= now).map(|due| due.tenant).collect();
+    // Whoever was served last comes last, so that a tenant with much to do holds nobody up.
+    let after = waiting.partition_point(|tenant| Some(*tenant) <= inner.served());
+    waiting.rotate_left(after);
+    for (index, tenant) in waiting.iter().enumerate() {
+        let scope = TenantScope::vouched(*tenant);
+        let share = inner.room.free().div_ceil(waiting.len() - index);
+        match claim(inner, scope, share, &dead, now).await {
+            Ok(Taken { is_full: true, found: 0, .. }) => {
+                if inner.room.free() == 0 {
+                    break;
+                }
+            }
             // What is due there is not for this process.
             Ok(Taken { found: 0, .. }) => {
                 if let Err(error) = learn_all(inner, scope).await {
@@ -197,31 +203,37 @@ async fn round(inner: &Arc<Inner>, now: Timestamp) -> Timestamp {
             }
             // Whoever decides looks again when that is done.
             Ok(Taken { begun: 0, .. }) => {}
-            Ok(_) => next = next.min(now.plus_ms(inner.options.tick_ms)),
+            Ok(_) => {
+                inner.serve(*tenant);
+                next = next.min(now.plus_ms(inner.options.tick_ms));
+            }
             Err(error) => tracing::warn!(%error, "runs could not be taken"),
         }
     }
     next
 }
 
-/// Takes runs of one tenant.
+/// Takes runs of one tenant, no more than its share.
 async fn claim(
     inner: &Arc<Inner>,
     scope: TenantScope,
+    share: usize,
     dead: &[ProcessId],
     now: Timestamp,
 ) -> Result<Taken, EngineError> {
     let (limited, free): (Vec<_>, Vec<_>) =
         inner.registry.servable().into_iter().partition(|(_, name)| inner.room.limits(name));
     let all = free.iter().map(|(hash, _)| *hash).collect();
-    let mut taken = claim_for(inner, scope, None, all, dead, now).await?;
+    let mut taken = claim_for(inner, scope, None, share, all, dead, now).await?;
     let mut names: Vec<Name> = limited.iter().map(|(_, name)| name.clone()).collect();
     names.dedup();
     for name in names {
         let own = limited.iter().filter(|(_, other)| *other == name).map(|(hash, _)| *hash).collect();
-        let more = claim_for(inner, scope, Some(&name), own, dead, now).await?;
+        let left = share.saturating_sub(taken.found);
+        let more = claim_for(inner, scope, Some(&name), left, own, dead, now).await?;
         taken.found += more.found;
         taken.begun += more.begun;
+        taken.is_full |= more.is_full;
     }
     Ok(taken)
 }
@@ -230,6 +242,7 @@ async fn claim_for(
     inner: &Arc<Inner>,
     scope: TenantScope,
     workflow: Option<&Name>,
+    share: usize,
     definitions: Vec<DefinitionHash>,
     dead: &[ProcessId],
     now: Timestamp,
@@ -237,14 +250,15 @@ async fn claim_for(
     if definitions.is_empty() {
         return Ok(Taken::default());
     }
-    let mut passes: Vec<Pass> = (0..TAKEN_AT_ONCE).map_while(|_| inner.room.enter_as(workflow)).collect();
+    let most = share.clamp(1, TAKEN_AT_ONCE);
+    let mut passes: Vec<Pass> = (0..most).map_while(|_| inner.room.enter_as(workflow)).collect();
     if passes.is_empty() {
         inner.room.starve();
         // Room that was freed before the word went out is found here.
         passes.extend(inner.room.enter_as(workflow));
     }
     if passes.is_empty() {
-        return Ok(Taken::default());
+        return Ok(Taken { is_full: true, ..Taken::default() });
     }
     // Alone, a process need not take what is due before it decides: nobody else decides the same in vain.
     let takes = !(inner.is_alone() && dead.is_empty());
@@ -279,7 +293,7 @@ async fn claim_for(
         }
         begun += 1;
     }
-    Ok(Taken { found, begun })
+    Ok(Taken { found, begun, is_full: false })
 }
 
 /// What came of looking for runs that are due.
@@ -288,6 +302,8 @@ struct Taken {
     found: usize,
     /// Those that were not being decided on already.
     begun: usize,
+    /// There was no room for some.
+    is_full: bool,
 }
 
 /// Decides on a run that is due and that nobody owns, beside the caller. If there is something to do, the commit makes

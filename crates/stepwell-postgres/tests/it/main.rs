@@ -2,6 +2,13 @@
 //! server that others use too can show.
 #![allow(clippy::unwrap_used)]
 
+mod group;
+mod lost;
+mod migrations;
+mod own;
+mod raw;
+mod wall;
+
 use stepwell_postgres::PostgresStore;
 use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::ground::Ground;

@@ -1,6 +1,7 @@
 //! The engine, promise by promise, on the store that `STEPWELL_TEST_STORE` names: `memory` or `sqlite`.
 #![allow(clippy::unwrap_used)]
 
+mod beside;
 mod capacity;
 mod children;
 mod cron;

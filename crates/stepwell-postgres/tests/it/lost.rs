@@ -1,0 +1,394 @@
+//! What is lost: connections, the server, other processes. Nobody is told that something worked which did not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use stepwell_postgres::cluster::Cluster;
+use stepwell_postgres::ground::{ENGINE, Ground};
+use stepwell_postgres::{Options, PostgresStore};
+use stepwell_store::suite::{ask, make};
+use stepwell_store::{
+    Beat, Beaten, Commit, CommitError, CommitId, Head, Hint, Hints, HistoryQuery, NewRun, ProcessId, Refused,
+    Store, StoreError,
+};
+use uuid::Uuid;
+
+use crate::raw::{client, number, soon};
+
+/// A server of the test's own: others would not like what happens to it.
+async fn own_cluster() -> (Cluster, Ground) {
+    let cluster = tokio::task::spawn_blocking(|| Cluster::own(&[]).unwrap()).await.unwrap();
+    let ground = Ground::new(&cluster).await.unwrap();
+    (cluster, ground)
+}
+
+/// One run, moved by one task through whatever happens.
+struct Mover {
+    store: Arc<PostgresStore>,
+    make: Arc<make::Make>,
+    /// Where the run is known to be.
+    head: Head,
+    /// The commits that made its versions.
+    made: Vec<CommitId>,
+    /// How often it was not known at first.
+    unknown: usize,
+}
+
+impl Mover {
+    async fn begin(store: &Arc<PostgresStore>, make: &Arc<make::Make>, number: u128) -> Mover {
+        let start = make.create(make::new_run(make::run(number)));
+        let first = start.id;
+        let head = ask::started(&**store, start).await;
+        Mover { store: store.clone(), make: make.clone(), head, made: vec![first], unknown: 0 }
+    }
+
+    /// Where the run is, however often one has to ask.
+    async fn look(&self) -> Head {
+        loop {
+            match self.store.load(make::ME, self.head.run).await {
+                Ok(loaded) => return loaded.unwrap().head,
+                Err(StoreError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    /// What became of a commit whose answer was lost.
+    async fn resolved(&self, commit: &Commit) -> bool {
+        loop {
+            match self.store.outcome(make::ME, commit.reference()).await {
+                Ok(found) => return found.is_some(),
+                Err(StoreError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    /// One step; it is made or it is not, and this one knows which.
+    async fn step(&mut self) {
+        let commit = self.make.step(make::step(&self.head, &format!("at {}", self.made.len())));
+        let is_made = match self.store.commit(make::ME, commit.clone()).await {
+            Ok(committed) => {
+                assert_eq!(committed.head.unwrap().version, self.head.version + 1);
+                true
+            }
+            Err(CommitError::Unknown { reference, .. }) => {
+                assert_eq!(reference, commit.reference());
+                self.unknown += 1;
+                self.resolved(&commit).await
+            }
+            Err(CommitError::Store(StoreError::Unavailable(_))) => false,
+            Err(other) => panic!("nobody else moves this run: {other}"),
+        };
+        let now = self.look().await;
+        assert_eq!(now.version, self.head.version + u64::from(is_made), "what is told is what is there");
+        self.head = now;
+        if is_made {
+            self.made.push(commit.id);
+        }
+    }
+
+    /// A step on a head that the run was never at is refused, or nobody knows.
+    async fn stale(&self) {
+        let nowhere = Head { revision: self.head.revision + 7, ..self.head.clone() };
+        match self.store.commit(make::ME, self.make.step(make::step(&nowhere, "never"))).await {
+            Err(CommitError::Refused(Refused::Moved { .. }) | CommitError::Unknown { .. }) => {}
+            Err(CommitError::Store(StoreError::Unavailable(_))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Each version is there once, and by the commit that is known to have made it.
+    async fn check(&self) {
+        let all = HistoryQuery { run: self.head.run, from: 0, with_state: false, limit: 10_000 };
+        let found = self.store.history(make::ME, all).await.unwrap().items;
+        let commits: Vec<_> = found.iter().map(|row| row.commit).collect();
+        assert_eq!(commits, self.made);
+        assert!(found.iter().map(|row| row.version).eq(0..self.made.len() as u64), "{found:?}");
+    }
+}
+
+/// Every mover goes on until it is told to stop, and now and then tries what must be refused.
+fn spawn(
+    movers: Vec<Mover>,
+    stop: &Arc<AtomicBool>,
+    with_stale: bool,
+) -> Vec<tokio::task::JoinHandle<Mover>> {
+    let all = movers.into_iter().map(|mut mover| {
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                mover.step().await;
+                if with_stale {
+                    mover.stale().await;
+                }
+            }
+            mover
+        })
+    });
+    all.collect()
+}
+
+/// All movers come to rest; gives how many steps were made and how many were in doubt.
+async fn rest(tasks: Vec<tokio::task::JoinHandle<Mover>>) -> (usize, usize) {
+    let (mut made, mut unknown) = (0, 0);
+    for task in tasks {
+        let mut mover = soon(task).await.unwrap();
+        soon(mover.step()).await;
+        soon(mover.check()).await;
+        (made, unknown) = (made + mover.made.len(), unknown + mover.unknown);
+    }
+    (made, unknown)
+}
+
+/// Cuts every connection of the engine's role again and again while many commit.
+async fn cut(with_stale: bool) {
+    let (_cluster, ground) = own_cluster().await;
+    let store = Arc::new(ground.open().await.unwrap());
+    let make = Arc::new(make::Make::new());
+    let mut movers = Vec::new();
+    for number in 1..=32 {
+        movers.push(Mover::begin(&store, &make, number).await);
+    }
+    let admin = client(&ground, ground.admin()).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let tasks = spawn(movers, &stop, with_stale);
+    let all = format!("from pg_stat_activity where usename = '{ENGINE}'");
+    let mut ended = 0;
+    for round in 0..24_u64 {
+        tokio::time::sleep(Duration::from_millis(50 + round * 17 % 80)).await;
+        ended += number(&admin, &format!("select count(pg_terminate_backend(pid)) {all}")).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (made, unknown) = rest(tasks).await;
+    assert!(ended >= 24, "only {ended} connections were cut");
+    assert!(made > 80, "only {made} steps were made");
+    assert!(unknown > 0, "nobody was ever in doubt: this has shown nothing");
+    // By itself, and at once.
+    ask::started(&*store, make.create(make::new_run(make::run(1_000)))).await;
+}
+
+/// The accident: a connection is lost in the middle of a commit, and somebody is told what is not so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_connections_are_cut_whoever_commits_is_told_what_is_so() {
+    cut(false).await;
+}
+
+/// The accident: why a commit was refused is looked up after its batch is in the database. The connection is lost just
+/// then, and the others of the batch are told that they failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_connections_are_cut_a_commit_that_is_refused_does_not_make_others_wrong() {
+    cut(true).await;
+}
+
+/// The accident: the server is killed, and the store is of no use when it is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_server_is_killed_the_store_goes_on_once_it_is_back() {
+    let (mut cluster, ground) = own_cluster().await;
+    let store = Arc::new(ground.open().await.unwrap());
+    let make = Arc::new(make::Make::new());
+    let mut movers = Vec::new();
+    for number in 1..=8 {
+        movers.push(Mover::begin(&store, &make, number).await);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let tasks = spawn(movers, &stop, false);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut cluster = tokio::task::spawn_blocking(move || {
+        cluster.kill().unwrap();
+        cluster
+    })
+    .await
+    .unwrap();
+    // Whoever asks now waits a while, or is told that it is not possible.
+    let early = tokio::time::timeout(Duration::from_secs(1), store.load(make::ME, make::run(1))).await;
+    assert!(!matches!(early, Ok(Ok(_))), "nobody is there to answer: {early:?}");
+    let _cluster = tokio::task::spawn_blocking(move || {
+        cluster.restart().unwrap();
+        cluster
+    })
+    .await
+    .unwrap();
+    let back = Instant::now();
+    soon(async {
+        while store.load(make::ME, make::run(1)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert!(back.elapsed() < Duration::from_secs(5), "{:?}", back.elapsed());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    stop.store(true, Ordering::Relaxed);
+    let (made, _) = rest(tasks).await;
+    assert!(made > 16, "only {made} steps were made");
+    soon(store.beat(beat(process(), 0))).await.unwrap();
+}
+
+/// A process that no other test knows of: locks are the whole database's.
+fn process() -> ProcessId {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed) as u128;
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    ProcessId(Uuid::from_u128(time.as_nanos() << 32 | count << 24 | u128::from(std::process::id())))
+}
+
+/// A beat whose lease is an hour.
+fn beat(process: ProcessId, seconds: i64) -> Beat {
+    Beat { process, now: make::at(seconds), lease_ms: 3_600_000 }
+}
+
+async fn beaten(store: &PostgresStore, process: ProcessId, seconds: i64) -> Beaten {
+    soon(store.beat(beat(process, seconds))).await.unwrap()
+}
+
+/// Waits for a hint of a kind, and passes over others.
+async fn heard(hints: &mut Hints, within: Duration, wanted: impl Fn(&Hint) -> bool) -> Option<Hint> {
+    let hears = async {
+        loop {
+            let hint = hints.next().await.expect("the store is open");
+            if wanted(&hint) {
+                return hint;
+            }
+        }
+    };
+    tokio::time::timeout(within, hears).await.ok()
+}
+
+/// Two stores on one schema, and a process at each.
+struct Two {
+    a: PostgresStore,
+    b: PostgresStore,
+    at_a: ProcessId,
+    at_b: ProcessId,
+}
+
+impl Two {
+    async fn open(change: impl Fn(Options) -> Options) -> Two {
+        let ground = crate::ground().await;
+        let options = change(ground.options());
+        let a = PostgresStore::open_with(ground.engine(), options.clone()).await.unwrap();
+        let b = PostgresStore::open_with(ground.engine(), options).await.unwrap();
+        let (at_a, at_b) = (process(), process());
+        beaten(&b, at_b, 0).await;
+        assert_eq!(beaten(&a, at_a, 0).await.living, 2);
+        assert_eq!(beaten(&b, at_b, 0).await.living, 2);
+        Two { a, b, at_a, at_b }
+    }
+
+    /// A run that the process at the first store owns.
+    async fn own(&self) {
+        let new = NewRun { owner: Some(self.at_a), ..make::due_run(make::run(1), 0) };
+        ask::started(&self.a, make::Make::new().create(new)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_whose_session_ends_is_known_to_be_dead_long_before_its_lease_is_over() {
+    let two = Two::open(|options| options).await;
+    two.own().await;
+    let Two { a, b, at_a, at_b } = two;
+    // A session judges nobody until it has stood for a while.
+    let mut hints = b.hints();
+    let early = heard(&mut hints, Duration::from_secs(2), |hint| *hint == Hint::Processes).await;
+    assert_eq!(early, None, "both live");
+    let before = beaten(&b, at_b, 1).await;
+    assert_eq!((before.living, before.dead), (2, Vec::new()));
+    drop(a);
+    let noticed = heard(&mut hints, Duration::from_secs(5), |hint| *hint == Hint::Processes).await;
+    assert_eq!(noticed, Some(Hint::Processes));
+    let after = beaten(&b, at_b, 2).await;
+    assert_eq!((after.living, after.dead), (1, vec![at_a]));
+    let claim = stepwell_store::Claim { dead: vec![at_a], ..ask::claim(at_b, 2) };
+    assert_eq!(ask::taken(&b, claim).await, [make::run(1)]);
+    assert_eq!(beaten(&b, at_b, 3).await.dead, Vec::new());
+}
+
+#[tokio::test]
+async fn without_sessions_the_lease_decides_alone() {
+    let two = Two::open(|options| Options { session: false, ..options }).await;
+    two.own().await;
+    let Two { a, b, at_a, at_b } = two;
+    let mut hints = b.hints();
+    drop(a);
+    let noticed = heard(&mut hints, Duration::from_millis(2_500), |hint| *hint == Hint::Processes).await;
+    assert_eq!(noticed, None);
+    let before = beaten(&b, at_b, 3_000).await;
+    assert_eq!((before.living, before.dead), (2, Vec::new()));
+    let after = beaten(&b, at_b, 3_601).await;
+    assert_eq!((after.living, after.dead), (1, vec![at_a]));
+}
+
+#[tokio::test]
+async fn what_becomes_due_is_told_to_other_processes() {
+    let Two { a, b, .. } = Two::open(|options| options).await;
+    let mut hints = b.hints();
+    let make = make::Make::new();
+    let start = make.create(make::due_run(make::run(1), 0));
+    ask::started(&a, start).await;
+    let wanted = Hint::Run(make::ME.tenant(), make::run(1));
+    let told = heard(&mut hints, Duration::from_secs(2), |hint| *hint == wanted).await;
+    assert_eq!(told.as_ref(), Some(&wanted));
+    // Whoever tells it does not hear it twice.
+    let mut own = a.hints();
+    ask::started(&a, make.create(make::due_run(make::run(2), 0))).await;
+    let wanted = Hint::Run(make::ME.tenant(), make::run(2));
+    assert!(heard(&mut own, Duration::from_secs(2), |hint| *hint == wanted).await.is_some());
+    assert_eq!(heard(&mut own, Duration::from_millis(300), |hint| *hint == wanted).await, None);
+}
+
+#[tokio::test]
+async fn without_notifications_others_find_out_by_looking() {
+    let Two { a, b, .. } = Two::open(|options| Options { notify: false, ..options }).await;
+    let mut hints = b.hints();
+    ask::started(&a, make::Make::new().create(make::due_run(make::run(1), 0))).await;
+    let told = heard(&mut hints, Duration::from_secs(1), |hint| matches!(hint, Hint::Run(..))).await;
+    assert_eq!(told, None);
+    let due = b.due(Vec::new()).await.unwrap();
+    assert_eq!((due.len(), due[0].tenant, due[0].at), (1, make::ME.tenant(), make::at(0)));
+}
+
+/// The accident: a table is new, nobody has counted its rows, and every statement walks all of them.
+#[tokio::test]
+async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
+    const RUNS: i64 = 20_000;
+    let ground = crate::ground().await;
+    let name = format!("application_name={}", ground.schema());
+    let config = format!("{} {name}", ground.engine());
+    let store = PostgresStore::open_with(&config, ground.options()).await.unwrap();
+    let make = make::Make::new();
+    let head = ask::started(&store, make.create(make::new_run(make::run(1)))).await;
+    let admin = client(&ground, ground.admin()).await;
+    let quiet = ["runs", "checkpoints"].map(|t| format!("alter table {t} set (autovacuum_enabled = false);"));
+    admin.batch_execute(&quiet.concat()).await.unwrap();
+    for (table, id) in [("runs", "id"), ("checkpoints", "run")] {
+        let many = format!(
+            "insert into {table} select (json_populate_record(t, json_build_object('{id}', gen_random_uuid()))).*
+               from {table} t, generate_series(1, {RUNS})"
+        );
+        assert_eq!(admin.execute(&many, &[]).await.unwrap(), RUNS as u64);
+    }
+    let walked = "select pg_stat_force_next_flush()::text, sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+                    from pg_stat_user_tables where schemaname = current_schema()";
+    let read = async || -> i64 { admin.query_one(walked, &[]).await.unwrap().get(1) };
+    let before = read().await;
+    let head = ask::moved(&store, make.step(make::step(&head, "on"))).await;
+    let start = make.create(make::due_run(make::run(2), 0));
+    ask::started(&store, start).await;
+    ask::moved(&store, Commit { cells: vec![make::set("k", 1)], ..make.step(make::step(&head, "on")) }).await;
+    assert_eq!(ask::taken(&store, ask::claim(make::process(1), 0)).await, [make::run(2)]);
+    ask::load(&store, make::run(1)).await;
+    assert_eq!(store.due(Vec::new()).await.unwrap().len(), 0);
+    drop(store);
+    // A connection says what it has read when it ends.
+    let open =
+        format!("select count(*) from pg_stat_activity where application_name = '{}'", ground.schema());
+    soon(async {
+        while number(&admin, &open).await > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let walked = read().await - before;
+    assert!((1..1_000).contains(&walked), "{walked} rows of {RUNS} were walked");
+}

@@ -1,0 +1,271 @@
+//! A commit and the caller's own writes in one transaction: both or neither.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepwell_postgres::PostgresStore;
+use stepwell_postgres::ground::{ENGINE, Ground};
+use stepwell_postgres::tokio_postgres::{Client, NoTls, Transaction, connect};
+use stepwell_store::suite::{ask, make};
+use stepwell_store::{Commit, CommitError, Hint, Refused, Store};
+
+use crate::raw::{client, soon, texts};
+
+/// A database with a table that is not Stepwell's, in a schema that is not Stepwell's.
+struct Shop {
+    ground: Ground,
+    store: Arc<PostgresStore>,
+    make: make::Make,
+    schema: String,
+}
+
+impl Shop {
+    async fn open() -> Shop {
+        let ground = crate::ground().await;
+        let store = Arc::new(ground.open().await.unwrap());
+        let schema = format!("{}_shop", ground.schema());
+        let owner = client(&ground, ground.owner()).await;
+        let table = format!(
+            "create schema {schema}; create table {schema}.orders (id bigint primary key);
+             grant usage on schema {schema} to {ENGINE}; grant select, insert on {schema}.orders to {ENGINE}"
+        );
+        owner.batch_execute(&table).await.unwrap();
+        Shop { ground, store, make: make::Make::new(), schema }
+    }
+
+    /// A connection of the caller's own, that looks for tables where the shop is.
+    async fn client(&self) -> Client {
+        let (client, connection) = connect(self.ground.engine(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute(&format!("set search_path = {}", self.schema)).await.unwrap();
+        client
+    }
+
+    fn start(&self, number: u128) -> Commit {
+        self.make.create(make::new_run(make::run(number)))
+    }
+
+    /// Which orders are there, each with its run, or neither.
+    async fn there(&self, up_to: u128) -> Vec<i64> {
+        let client = self.client().await;
+        let rows = client.query("select id from orders order by id", &[]).await.unwrap();
+        let orders: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+        for number in 1..=up_to {
+            let found = ask::find(&*self.store, make::run(number)).await.is_some();
+            assert_eq!(found, orders.contains(&(number as i64)), "order {number}");
+        }
+        orders
+    }
+
+    async fn refused(&self, transaction: &Transaction<'_>, commit: Commit) -> Refused {
+        match soon(self.store.commit_in(transaction, make::ME, commit)).await {
+            Err(CommitError::Refused(refused)) => refused,
+            other => panic!("the commit was to be refused: {other:?}"),
+        }
+    }
+}
+
+async fn order(transaction: &Transaction<'_>, number: i64) {
+    transaction.execute("insert into orders (id) values ($1)", &[&number]).await.unwrap();
+}
+
+/// What a transaction says of itself. No schema at all can be written in two ways.
+async fn settings(client: &Client) -> Vec<String> {
+    let sql = "select unnest(array[replace(current_setting('search_path'), '\"\"', ''),
+                                   coalesce(current_setting('app.current_tenant', true), '')])";
+    texts(client, sql).await
+}
+
+#[tokio::test]
+async fn a_start_and_the_callers_row_are_both_there_or_neither_is() {
+    let shop = Shop::open().await;
+    let mut client = shop.client().await;
+    for number in 1..=2 {
+        let own = client.transaction().await.unwrap();
+        order(&own, number).await;
+        let along = soon(shop.store.commit_in(&own, make::ME, shop.start(number as u128))).await.unwrap();
+        assert_eq!(along.committed.created[0].run, make::run(number as u128));
+        assert!(ask::find(&*shop.store, make::run(number as u128)).await.is_none(), "not yet");
+        if number == 1 { own.commit().await.unwrap() } else { own.rollback().await.unwrap() }
+    }
+    // Dropped in the middle, like a caller that panics.
+    let own = client.transaction().await.unwrap();
+    order(&own, 3).await;
+    let _ = soon(shop.store.commit_in(&own, make::ME, shop.start(3))).await.unwrap();
+    drop(own);
+    assert_eq!(shop.there(3).await, [1]);
+}
+
+#[tokio::test]
+async fn a_step_a_message_a_cell_and_a_document_go_along_and_see_each_other() {
+    let shop = Shop::open().await;
+    let mut client = shop.client().await;
+    let own = client.transaction().await.unwrap();
+    let run = make::run(1);
+    let start = Commit { documents: vec![make::put(run, "note", "new")], ..shop.start(1) };
+    let head = soon(shop.store.commit_in(&own, make::ME, start)).await.unwrap().committed.created.remove(0);
+    let step = shop.make.step(make::step(&head, "on"));
+    let moved = soon(shop.store.commit_in(&own, make::ME, step)).await.unwrap().committed;
+    assert_eq!(moved.head.unwrap().version, 1);
+    for commit in [
+        shop.make.send([make::to(run, "PAID")]),
+        shop.make.write([make::set("stock", 7), make::increment("stock", 1)]),
+        Commit { audit: vec![make::audit("orders")], ..shop.make.commit() },
+    ] {
+        let _ = soon(shop.store.commit_in(&own, make::ME, commit)).await.unwrap();
+    }
+    assert!(ask::get(&*shop.store, "stock").await.is_none(), "not yet");
+    order(&own, 1).await;
+    own.commit().await.unwrap();
+    assert_eq!(shop.there(1).await, [1]);
+    assert_eq!(ask::load(&*shop.store, run).await.head.version, 1);
+    assert_eq!(ask::topics(&*shop.store, run).await, ["PAID"]);
+    assert_eq!(ask::get(&*shop.store, "stock").await.unwrap().value, Some(8.into()));
+    assert_eq!(ask::shown(&*shop.store, run, None).await.len(), 1);
+    assert_eq!(ask::all_audit(&*shop.store, make::ME, 10).await.len(), 1);
+    // The store, which has not seen it come into being, goes on with it.
+    let head = ask::load(&*shop.store, run).await.head;
+    assert_eq!(ask::moved(&*shop.store, shop.make.step(make::step(&head, "further"))).await.version, 2);
+}
+
+#[tokio::test]
+async fn a_refused_commit_writes_nothing_and_leaves_the_transaction_as_it_was() {
+    let shop = Shop::open().await;
+    let head = ask::started(&*shop.store, shop.start(1)).await;
+    ask::moved(&*shop.store, shop.make.step(make::step(&head, "elsewhere"))).await;
+    let mut client = shop.client().await;
+    let own = client.transaction().await.unwrap();
+    order(&own, 1).await;
+    let before = settings(own.client()).await;
+    let again = Commit { cells: vec![make::set("stock", 7)], ..shop.start(1) };
+    assert_eq!(shop.refused(&own, again).await, Refused::RunExists { run: head.run });
+    let stale = Commit { cells: vec![make::set("stock", 7)], ..shop.make.step(make::step(&head, "here")) };
+    assert!(matches!(shop.refused(&own, stale).await, Refused::Moved { .. }));
+    let nowhere = shop.make.send([make::to(make::run(9), "PAID")]);
+    assert!(matches!(shop.refused(&own, nowhere).await, Refused::NoTarget { .. }));
+    let mut nul = shop.start(9);
+    nul.create[0].workflow = "nul\0".into();
+    assert!(matches!(shop.refused(&own, nul).await, Refused::Nul { .. }));
+    assert_eq!(settings(own.client()).await, before);
+    order(&own, 2).await;
+    let _ = soon(shop.store.commit_in(&own, make::ME, shop.start(2))).await.unwrap();
+    own.commit().await.unwrap();
+    assert_eq!(shop.there(2).await, [1, 2]);
+    assert!(ask::get(&*shop.store, "stock").await.is_none());
+    assert_eq!(ask::load(&*shop.store, head.run).await.head.version, 1);
+}
+
+/// Two callers with one key at once: the second waits for the first, and then knows what became of it.
+#[tokio::test]
+async fn of_two_transactions_with_one_key_one_wins() {
+    for first_commits in [true, false] {
+        let shop = Shop::open().await;
+        let (mut first, mut second) = (shop.client().await, shop.client().await);
+        let keyed = |number| Commit { keys: vec![make::key("once", 1)], ..shop.start(number) };
+        let own = first.transaction().await.unwrap();
+        order(&own, 1).await;
+        let _ = soon(shop.store.commit_in(&own, make::ME, keyed(1))).await.unwrap();
+        let (store, commit) = (shop.store.clone(), keyed(2));
+        let mut task = tokio::spawn(async move {
+            let own = second.transaction().await.unwrap();
+            let result = store.commit_in(&own, make::ME, commit).await;
+            if result.is_ok() {
+                order(&own, 2).await;
+            }
+            own.commit().await.unwrap();
+            result.map(|along| along.committed.created.len())
+        });
+        let early = tokio::time::timeout(Duration::from_millis(200), &mut task).await;
+        assert!(early.is_err(), "nobody knows yet: {early:?}");
+        if first_commits {
+            own.commit().await.unwrap()
+        } else {
+            own.rollback().await.unwrap()
+        }
+        let result = soon(task).await.unwrap();
+        if first_commits {
+            let Err(CommitError::Refused(Refused::Done { answer, .. })) = result else {
+                panic!("{result:?}")
+            };
+            assert_eq!(answer, make::bytes("answer 1"));
+            assert_eq!(shop.there(2).await, [1]);
+        } else {
+            assert_eq!(result, Ok(1));
+            assert_eq!(shop.there(2).await, [2]);
+        }
+    }
+}
+
+/// The accident: the caller's next statement looks for its tables where Stepwell's are, or as another tenant.
+#[tokio::test]
+async fn the_settings_are_as_they_were() {
+    let shop = Shop::open().await;
+    let paths = [
+        format!("set search_path = {}, public", shop.schema),
+        "reset search_path".to_owned(),
+        "select pg_catalog.set_config('search_path', '', false)".to_owned(),
+        "set search_path = \"Odd name\", \"$user\"".to_owned(),
+    ];
+    let tenants = ["reset app.current_tenant", "set app.current_tenant = 'it''s nobody'"];
+    let mut client = shop.client().await;
+    let mut number = 0;
+    for path in &paths {
+        for tenant in tenants {
+            client.batch_execute(&format!("{path}; {tenant}")).await.unwrap();
+            let before = settings(&client).await;
+            let own = client.transaction().await.unwrap();
+            number += 1;
+            let made = soon(shop.store.commit_in(&own, make::ME, shop.start(number))).await;
+            assert!(made.is_ok(), "{path}: {made:?}");
+            assert_eq!(settings(own.client()).await, before, "after a commit");
+            shop.refused(&own, shop.start(number)).await;
+            assert_eq!(settings(own.client()).await, before, "after a refusal");
+            own.commit().await.unwrap();
+            assert_eq!(settings(&client).await, before, "after the transaction");
+            ask::load(&*shop.store, make::run(number)).await;
+        }
+    }
+}
+
+/// `set search_path = ''` is what careful callers write, and the server gives it back as a name that cannot be said.
+#[tokio::test]
+async fn a_caller_who_looks_for_tables_nowhere_is_served_too() {
+    let shop = Shop::open().await;
+    let mut client = shop.client().await;
+    client.batch_execute("set search_path = ''").await.unwrap();
+    let before = settings(&client).await;
+    let own = client.transaction().await.unwrap();
+    let made = soon(shop.store.commit_in(&own, make::ME, shop.start(1))).await;
+    assert!(made.is_ok(), "{made:?}");
+    assert_eq!(settings(own.client()).await, before);
+    own.commit().await.unwrap();
+    ask::load(&*shop.store, make::run(1)).await;
+}
+
+#[tokio::test]
+async fn whoever_is_told_hears_of_it_at_once() {
+    let shop = Shop::open().await;
+    let mut client = shop.client().await;
+    let mut hints = shop.store.hints();
+    let mut told = Vec::new();
+    for number in 1..=2 {
+        let own = client.transaction().await.unwrap();
+        let start = shop.make.create(make::due_run(make::run(number), 0));
+        told.push(soon(shop.store.commit_in(&own, make::ME, start)).await.unwrap());
+        own.commit().await.unwrap();
+    }
+    // Of the first nobody is told.
+    shop.store.tell(&told[1]);
+    let heard = soon(async {
+        loop {
+            match hints.next().await {
+                Some(Hint::Missed) => {}
+                other => return other,
+            }
+        }
+    });
+    assert_eq!(heard.await, Some(Hint::Run(make::ME.tenant(), make::run(2))));
+    let due = shop.store.due(Vec::new()).await.unwrap();
+    assert_eq!(due.len(), 1, "whoever looks finds both: {due:?}");
+    assert_eq!(ask::taken(&*shop.store, ask::claim(make::process(1), 0)).await.len(), 2);
+}
