@@ -172,6 +172,46 @@ create type checkpoint_record as (
     run uuid, version bigint, base bigint, commit_id uuid, at bigint, body bytea, entry bytea
 );
 
+-- Runs begin or move, each by its own compare-and-set, and get their checkpoints; the runs of those that did are
+-- given back. A step proposes a row without a definition, and in columns that a step never writes: the fence it must find
+-- (parent_activation), the newest message it knows of (inbox_seq), and whether a newer one refuses it (inbox_len). A step
+-- whose run is gone would begin one without a definition: that divides by zero, and the whole statement fails.
+-- It says whose rows it is after itself, so that commits which write nothing else are one statement in all.
+create function commit_runs(tenant uuid, runs run_record[], checkpoints checkpoint_record[]) returns setof uuid
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    perform set_config('app.current_tenant', $1::text, true);
+    return query
+    with moved as (
+        insert into runs as r
+                     (tenant, id, workflow, definition, revision, version, fence, owner, status, places, wake_at,
+                      inbox_seq, inbox_len, chain_base, chain_bytes, attempt, parent_run, parent_activation,
+                      parent_child, root, created_at, updated_at, ended_at)
+        select $1, u.id, u.workflow, u.definition, u.revision, u.version, u.fence, u.owner, u.status, u.places, u.wake_at,
+               u.inbox_seq, u.inbox_len, u.chain_base, u.chain_bytes, u.attempt, u.parent_run, u.parent_activation,
+               u.parent_child, u.root, u.created_at, u.updated_at,
+               case when u.status in ('completed', 'cancelled') then u.updated_at end
+          from unnest($2::run_record[]) as u
+        on conflict (tenant, id) do update
+           set revision = excluded.revision, version = excluded.version, fence = excluded.fence, owner = excluded.owner,
+               status = excluded.status, places = excluded.places, chain_base = excluded.chain_base,
+               chain_bytes = excluded.chain_bytes, attempt = excluded.attempt, updated_at = excluded.updated_at,
+               ended_at = excluded.ended_at,
+               wake_at = case when r.inbox_seq > excluded.inbox_seq and excluded.status not in ('completed', 'cancelled')
+                              then least(r.wake_at, excluded.wake_at) else excluded.wake_at end
+         where excluded.definition = '' and r.revision = excluded.revision - 1
+           and r.fence = coalesce(excluded.parent_activation, r.fence)
+           and (excluded.inbox_len = 0 or r.inbox_seq <= excluded.inbox_seq)
+        returning r.id, 1 / octet_length(r.definition)
+    )
+    insert into checkpoints (tenant, run, version, base, commit_id, at, body, entry)
+    select $1, c.run, c.version, c.base, c.commit_id, c.at, c.body, c.entry
+      from unnest($3::checkpoint_record[]) as c
+     where c.run = any (array(select m.id from moved m))
+    returning run;
+end $$;
+
 -- The second wall: whoever has not said whose rows they are after sees none.
 do $$
 declare t text;

@@ -13,6 +13,7 @@ mod commit;
 mod figures;
 mod kill;
 mod kill_engine;
+mod postgres;
 mod recover;
 mod signal;
 mod simulate;
@@ -70,6 +71,36 @@ const PROOFS: &[Proof] = &[
         name: "kill-sqlite",
         about: "nothing acknowledged is lost, torn or doubled when the process is killed at any moment, on SQLite",
         run: kill::prove_sqlite,
+    },
+    Proof {
+        name: "postgres-suite",
+        about: "the engine's whole test suite and the kill tests hold on PostgreSQL too",
+        run: postgres::suite,
+    },
+    Proof {
+        name: "three-processes",
+        about: "processes that share a server lose and double nothing when they, their connections or it are killed",
+        run: postgres::three,
+    },
+    Proof {
+        name: "fair",
+        about: "a tenant with one run is served at once while another has a hundred thousand due",
+        run: postgres::fair,
+    },
+    Proof {
+        name: "ten-step-postgres",
+        about: "a durable step on PostgreSQL costs little more than a commit of the bare loop beside it",
+        run: postgres::ten_step,
+    },
+    Proof {
+        name: "recover-postgres",
+        about: "what a killed process worked on is gone on with by another within two seconds",
+        run: recover::prove_postgres,
+    },
+    Proof {
+        name: "no-tenantless-sql",
+        about: "every statement names the tenant, but those that show nobody's data",
+        run: postgres::no_tenantless_sql,
     },
     Proof {
         name: "simulate",

@@ -40,7 +40,8 @@ pub(crate) fn measure(
         let (seconds, times) = ours_slice(runtime, &bench, tenants, number, slice)?;
         let per_s = times.len() as f64 / seconds;
         ratios.push(per_s / theirs.per_s());
-        (ours.push(per_s), raw.push(theirs.per_s()));
+        ours.push(per_s);
+        raw.push(theirs.per_s());
         times.into_iter().for_each(|(tenant, us)| waits[tenant].push(us));
     }
     let bench = Arc::try_unwrap(bench).map_err(|_| "a worker has not ended")?;

@@ -5,13 +5,13 @@
 //! and the plans are written down in another; one commit's plan sees what those before it have planned. Neither has
 //! anything to undo: a commit that is refused has written nothing.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use stepwell_core::{Limits, RunId};
 use stepwell_store::delta::Stored;
 use stepwell_store::plan::{advance, is_told, is_unfenced, new_row, refuse_step};
-use stepwell_store::{Commit, Committed, Head, Hint, Refused, RunRow, TenantId};
+use stepwell_store::{Commit, CommitError, Committed, Head, Hint, Refused, RunRow, StoreError, TenantId};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
@@ -83,7 +83,7 @@ impl Prepared {
 }
 
 /// What became of a commit.
-pub(crate) type Applied = Result<(Committed, Vec<Hint>), Refused>;
+pub(crate) type Applied = Result<(Committed, Vec<Hint>), CommitError>;
 
 /// Why a batch has no result.
 pub(crate) enum Trouble {
@@ -108,7 +108,7 @@ impl<T: Into<Failure>> From<T> for Trouble {
     fn from(failure: T) -> Self {
         match failure.into() {
             // Nothing had been sent that changes anything.
-            Failure::Unknown(why) => Trouble::Failed(stepwell_store::StoreError::Unavailable(why).into()),
+            Failure::Unknown(why) => Trouble::Failed(StoreError::Unavailable(why).into()),
             other => Trouble::Failed(other),
         }
     }
@@ -127,6 +127,9 @@ impl Known {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(tenant);
     }
 }
+
+/// How often it is looked why commits were left out.
+const LOOKS: u32 = 3;
 
 /// What commits are applied with.
 pub(crate) struct Applier {
@@ -164,12 +167,17 @@ impl Applier {
         let moved = usize::from(is_new);
         let connection = self.on.get().await?;
         let mut rows = self.write(&connection, tenant, &asked).await?;
-        drop(connection);
+        // From here on it is in the database: nothing that goes wrong now makes it undone.
+        let unreadable = |failure: Failure| {
+            let why = format!("the answer cannot be read: {}", StoreError::from(failure));
+            Trouble::Lost { why, backend: connection.backend.clone() }
+        };
         let woken = if columns.woken.is_empty() { Vec::new() } else { rows.pop().unwrap_or_default() };
         let woken = woken.iter().map(|row| Ok((rows::run_id(row, 0)?, rows::instant(row, 1)?)));
-        let woken: BTreeMap<_, _> = woken.collect::<Result<_, Failure>>()?;
+        let woken: BTreeMap<_, _> = woken.collect::<Result<_, Failure>>().map_err(unreadable)?;
         let moved = rows[moved].iter().map(|row| rows::run_id(row, 0));
-        let moved: HashSet<RunId> = moved.collect::<Result<_, Failure>>()?;
+        let moved: HashSet<RunId> = moved.collect::<Result<_, Failure>>().map_err(unreadable)?;
+        drop(connection);
         if is_new && !moved.is_empty() {
             self.known.add(tenant);
         }
@@ -177,18 +185,36 @@ impl Applier {
         let excluded = batch.iter().filter(|(_, prepared)| !is_moved(prepared));
         let excluded: Vec<Uuid> =
             excluded.filter_map(|(_, prepared)| prepared.run()).map(RunId::uuid).collect();
-        let found = match excluded.is_empty() {
-            true => Default::default(),
-            false => crate::query::runs_by_id(&self.on, tenant, &excluded).await?,
-        };
+        let found = self.left_out(tenant, &excluded).await;
         batch.sort_unstable_by_key(|(index, _)| *index);
         Ok(batch
             .into_iter()
             .map(|(_, prepared)| match is_moved(prepared) {
                 true => Ok(answer(tenant, prepared, &woken)),
-                false => Err(refusal(prepared, prepared.run().and_then(|run| found.get(&run)))),
+                false => match &found {
+                    Ok(found) => {
+                        let row = prepared.run().and_then(|run| found.get(&run));
+                        Err(refusal(prepared, row).into())
+                    }
+                    // Why is not known, only that it was not applied.
+                    Err(error) => Err(error.clone().into()),
+                },
             })
             .collect())
+    }
+
+    /// The rows of runs whose commits were left out, as they are now.
+    async fn left_out(&self, tenant: TenantId, runs: &[Uuid]) -> Result<HashMap<RunId, RunRow>, StoreError> {
+        let mut tries = 1;
+        loop {
+            if runs.is_empty() {
+                return Ok(HashMap::new());
+            }
+            match crate::query::runs_by_id(&self.on, tenant, runs).await {
+                Err(Failure::Unknown(_) | Failure::Again(_)) if tries < LOOKS => tries += 1,
+                other => return other.map_err(StoreError::from),
+            }
+        }
     }
 
     /// Sends a whole transaction in one write. If any of it fails, none of it is done.
@@ -199,6 +225,11 @@ impl Applier {
         asked: &[Asked<'_>],
     ) -> Result<Vec<Vec<Row>>, Trouble> {
         let statements = prepared(connection, asked).await?;
+        // A statement that says itself whose rows it is after is a transaction.
+        if let ([Asked { sql: sql::commit, params }], [statement]) = (asked, &statements[..]) {
+            let rows = connection.try_ask(statement, params).await;
+            return Ok(vec![rows.map_err(|error| trouble(error, connection))?]);
+        }
         let begin = self.on.begin(Sees::Tenant(tenant), Mode::Writes);
         let all = asked.iter().zip(&statements);
         let all = futures_util::future::join_all(

@@ -64,6 +64,14 @@ impl Connector {
         Connector { config, tls }
     }
 
+    /// One that does not wait for a row for long: somebody else's open transaction must not hold up everybody.
+    pub(crate) fn impatient(mut self) -> Self {
+        let given = self.config.get_options().unwrap_or_default();
+        let options = format!("{given} -c lock_timeout=2s");
+        self.config.options(options);
+        self
+    }
+
     /// A new connection; whoever listens is told of notifications.
     pub(crate) async fn connect(
         &self,

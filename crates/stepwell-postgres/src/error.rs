@@ -89,16 +89,14 @@ impl From<Failure> for StoreError {
 
 /// Two that wanted the same rows in another order, or a row that came into being between a look and a write.
 fn is_passing(code: &SqlState) -> bool {
-    *code == SqlState::T_R_DEADLOCK_DETECTED
-        || *code == SqlState::T_R_SERIALIZATION_FAILURE
-        || *code == SqlState::LOCK_NOT_AVAILABLE
+    *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE
 }
 
 fn meaning(failure: &DbError, text: String) -> StoreError {
     let code = failure.code();
     match &code.code()[..2] {
         "53" if *code == SqlState::DISK_FULL => StoreError::Full(text),
-        "08" | "53" | "57" | "25" => StoreError::Unavailable(text),
+        "08" | "53" | "55" | "57" | "25" => StoreError::Unavailable(text),
         "XX" | "F0" => StoreError::Corrupt(text),
         "42" | "3D" | "3F" | "28" => StoreError::Schema(text),
         _ => StoreError::Invalid(text),

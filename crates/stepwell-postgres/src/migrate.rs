@@ -119,6 +119,9 @@ async fn grant(transaction: &Transaction<'_>, schema: Option<&str>, role: &str) 
     for (rights, tables) in RIGHTS {
         grants.push_str(&format!("grant {rights} on {tables} to {role};"));
     }
+    grants.push_str(&format!(
+        "grant execute on function commit_runs(uuid, run_record[], checkpoint_record[]) to {role};"
+    ));
     transaction.batch_execute(&grants).await.map_err(failed)
 }
 

@@ -3,7 +3,7 @@
 //! The commit is planned and written by the same statements as any other, one after the other on the caller's
 //! connection, inside a savepoint: whatever becomes of it, the caller's transaction goes on.
 
-use stepwell_store::{Commit, CommitError, Committed, Hint, Refused, StoreError, TenantId, TenantScope};
+use stepwell_store::{Commit, CommitError, Committed, Hint, StoreError, TenantId, TenantScope};
 use tokio_postgres::{Row, Transaction};
 
 use crate::apply::is_raced;
@@ -30,8 +30,9 @@ impl PostgresStore {
     /// Makes a commit part of the caller's own transaction: both are there afterwards, or neither.
     ///
     /// A commit that is refused leaves the transaction as it was. The rows it writes stay locked until the transaction
-    /// ends, so that is better soon. The caller's role needs the rights of the engine's. Settings that it makes are taken
-    /// back. When the transaction is committed, [`PostgresStore::tell`] lets others know; without that they find out by
+    /// ends, and other commits on those runs wait for it, two seconds at most: end it at once. The caller's role needs the
+    /// rights of the engine's. Settings that it makes are taken back, unless the future is dropped before it is done: then
+    /// the transaction is to be rolled back. When the transaction is committed, [`PostgresStore::tell`] lets others know; without that they find out by
     /// looking, a moment later.
     ///
     /// ```no_run
@@ -118,12 +119,12 @@ struct Settings {
 /// Says this of the transaction from here on.
 async fn leave(transaction: &Transaction<'_>, settings: &Settings) -> Result<(), Wrong> {
     let Settings { tenant, path, has_citus } = settings;
-    // An empty list of schemas is written as an empty name.
-    let path = if path.is_empty() { "''" } else { path };
     let spread = if *has_citus { "set local citus.propagate_set_commands = 'local';" } else { "" };
     let tenant = tenant.replace('\'', "''");
-    let all = format!("{spread} set local app.current_tenant = '{tenant}'; set local search_path = {path};");
-    command(transaction, &all).await
+    command(transaction, &format!("{spread} set local app.current_tenant = '{tenant}'")).await?;
+    // As a value: not every list that the server gives can be written as a command.
+    transaction.execute(sql::search_path, &[path]).await?;
+    Ok(())
 }
 
 async fn command(transaction: &Transaction<'_>, commands: &str) -> Result<(), Wrong> {
@@ -142,7 +143,7 @@ async fn one_by_one(transaction: &Transaction<'_>, asked: &[Asked<'_>]) -> Resul
 enum Wrong {
     Sql(tokio_postgres::Error),
     Failed(Failure),
-    Refused(Refused),
+    Commit(CommitError),
 }
 
 impl From<tokio_postgres::Error> for Wrong {
@@ -157,9 +158,9 @@ impl From<Failure> for Wrong {
     }
 }
 
-impl From<Refused> for Wrong {
-    fn from(refused: Refused) -> Self {
-        Wrong::Refused(refused)
+impl From<CommitError> for Wrong {
+    fn from(error: CommitError) -> Self {
+        Wrong::Commit(error)
     }
 }
 
@@ -168,7 +169,7 @@ impl From<Wrong> for CommitError {
         match wrong {
             Wrong::Sql(error) => StoreError::from(Failure::from(error)).into(),
             Wrong::Failed(failure) => StoreError::from(failure).into(),
-            Wrong::Refused(refused) => refused.into(),
+            Wrong::Commit(error) => error,
         }
     }
 }

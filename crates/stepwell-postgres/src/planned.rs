@@ -7,7 +7,7 @@ use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{self, CheckpointRow, KeyRow, MessageRow, Plan, Rows};
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitId, OpenWait, RunRow, StoredDefinition, TenantId,
+    AuditRow, Cell, CellKey, Commit, CommitError, CommitId, OpenWait, RunRow, StoredDefinition, TenantId,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -164,7 +164,7 @@ impl Gathered {
         let mut written = Written::default();
         let plan_one = |commit: &&Commit| {
             let Ok(planned) = plan::plan((*commit).clone(), self, limits);
-            let plan = planned?;
+            let plan = planned.map_err(CommitError::Refused)?;
             let hints = plan.hints(tenant);
             let committed = plan.committed.clone();
             self.follow(&plan);

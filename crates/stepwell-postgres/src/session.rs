@@ -130,17 +130,26 @@ fn heard(hints: &HintSender, text: &str) {
     }
 }
 
-/// The channel of a schema's processes.
-pub(crate) fn channel(schema: &str) -> String {
-    let digest = Sha256::digest(schema.as_bytes());
-    let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("stepwell_{short}")
-}
+/// What is a schema's own among several in a database: channels and locks are the database's.
+#[derive(Debug, Clone, Copy)]
+struct Mark(u64);
 
-/// The lock a process is known by.
-fn lock_of(process: ProcessId) -> i64 {
-    let (high, low) = process.0.as_u64_pair();
-    (high ^ low).cast_signed()
+impl Mark {
+    fn of(schema: &str) -> Self {
+        let digest = Sha256::digest(schema.as_bytes());
+        Mark(u64::from_be_bytes(digest[..8].try_into().expect("a digest is longer")))
+    }
+
+    /// The channel of its processes.
+    fn channel(self) -> String {
+        format!("stepwell_{:016x}", self.0)
+    }
+
+    /// The lock a process is known by.
+    fn lock(self, process: ProcessId) -> i64 {
+        let (high, low) = process.0.as_u64_pair();
+        (high ^ low ^ self.0).cast_signed()
+    }
 }
 
 /// A process that this one vouches for, until its lease is over.
@@ -154,6 +163,7 @@ struct Vouched {
 pub(crate) struct Session {
     vouch: mpsc::Sender<Vouched>,
     shared: Arc<Shared>,
+    mark: Mark,
     task: JoinHandle<()>,
 }
 
@@ -174,19 +184,12 @@ impl Shared {
 }
 
 impl Session {
-    pub(crate) fn start(connector: Connector, channel: String, hints: HintSender, outbox: Outbox) -> Self {
+    pub(crate) fn start(connector: Connector, schema: &str, hints: HintSender, outbox: Outbox) -> Self {
         let (vouch, vouched) = mpsc::channel(64);
-        let shared = Arc::new(Shared::default());
-        let keeper = Keeper {
-            connector,
-            channel,
-            hints,
-            outbox,
-            shared: shared.clone(),
-            vouched,
-            held: BTreeMap::new(),
-        };
-        Session { vouch, shared, task: tokio::spawn(keeper.run()) }
+        let (shared, mark) = (Arc::new(Shared::default()), Mark::of(schema));
+        let held = BTreeMap::new();
+        let keeper = Keeper { connector, mark, hints, outbox, shared: shared.clone(), vouched, held };
+        Session { vouch, shared, mark, task: tokio::spawn(keeper.run()) }
     }
 
     /// Holds a process's lock; gives it if it is held.
@@ -197,7 +200,7 @@ impl Session {
             self.vouch.send(Vouched { process, until, locked }).await.ok()?;
             answer.await.ok()
         };
-        tokio::time::timeout(VOUCHED, held).await.ok().flatten().map(|()| lock_of(process))
+        tokio::time::timeout(VOUCHED, held).await.ok().flatten().map(|()| self.mark.lock(process))
     }
 
     /// Processes whose session is gone.
@@ -215,7 +218,7 @@ impl Drop for Session {
 /// Keeps the session up.
 struct Keeper {
     connector: Connector,
-    channel: String,
+    mark: Mark,
     hints: HintSender,
     outbox: Outbox,
     shared: Arc<Shared>,
@@ -268,11 +271,11 @@ impl Keeper {
         let pid: i32 = client.query_one("select pg_backend_pid()", &[]).await?.get(0);
         self.shared.pid.store(pid, Ordering::Relaxed);
         for process in self.held.keys() {
-            lock(client, *process).await?;
+            lock(client, self.mark.lock(*process)).await?;
         }
         let letters = self.outbox.0.clone();
         if letters.is_some() {
-            client.batch_execute(&format!("listen {}", self.channel)).await?;
+            client.batch_execute(&format!("listen {}", self.mark.channel())).await?;
         }
         // Who knows what was said while nobody listened.
         self.hints.send(Hint::Missed);
@@ -291,7 +294,7 @@ impl Keeper {
                 vouched = self.vouched.recv() => {
                     let Some(Vouched { process, until, locked }) = vouched else { return Ok(()) };
                     if self.held.insert(process, until).is_none() {
-                        lock(client, process).await?;
+                        lock(client, self.mark.lock(process)).await?;
                     }
                     let _ = locked.send(());
                 }
@@ -299,7 +302,7 @@ impl Keeper {
                     tokio::time::sleep(GATHER).await;
                     if let Some(letters) = &letters {
                         let text = letters.take();
-                        client.query_one("select pg_notify($1, $2)", &[&self.channel, &text]).await?;
+                        client.query_one("select pg_notify($1, $2)", &[&self.mark.channel(), &text]).await?;
                     }
                 }
                 _ = looks.tick() => {
@@ -339,14 +342,14 @@ impl Keeper {
             self.held.iter().filter(|(_, until)| until.micros() <= now).map(|(id, _)| *id).collect();
         for process in over {
             self.held.remove(&process);
-            client.execute("select pg_advisory_unlock_shared($1)", &[&lock_of(process)]).await?;
+            client.execute("select pg_advisory_unlock_shared($1)", &[&self.mark.lock(process)]).await?;
         }
         Ok(())
     }
 }
 
 /// Shared: a new session of the same process need not wait until the server has noticed that the old one is gone.
-async fn lock(client: &Client, process: ProcessId) -> Result<(), tokio_postgres::Error> {
-    client.execute("select pg_advisory_lock_shared($1)", &[&lock_of(process)]).await?;
+async fn lock(client: &Client, lock: i64) -> Result<(), tokio_postgres::Error> {
+    client.execute("select pg_advisory_lock_shared($1)", &[&lock]).await?;
     Ok(())
 }

@@ -22,7 +22,7 @@ use crate::connection::{Backend, Connections, Connector, Mode, NEEDED, Sees, Tls
 use crate::error::{Failure, OpenError, described};
 use crate::jobs::{CommitJob, Queue};
 use crate::rows::{self, Read};
-use crate::session::{self, Outbox, Session};
+use crate::session::{Outbox, Session};
 use crate::writer::{self, Shared};
 use crate::{migrate, query, statements as sql, sweep};
 
@@ -125,11 +125,10 @@ impl PostgresStore {
         }
         let connector = Connector::new(&config, options.schema.as_deref(), options.tls());
         let looked = look(&connector).await?;
-        let on = Connections::new(connector.clone(), options.connections, looked.has_citus)?;
+        let on = Connections::new(connector.clone().impatient(), options.connections, looked.has_citus)?;
         let (hints, outbox) = (HintSender::default(), Outbox::new(options.notify && options.session));
-        let channel = session::channel(&looked.schema);
         let session =
-            options.session.then(|| Session::start(connector, channel, hints.clone(), outbox.clone()));
+            options.session.then(|| Session::start(connector, &looked.schema, hints.clone(), outbox.clone()));
         let applier = Applier { on: on.clone(), known: Known::default(), limits: options.limits.clone() };
         let shared = Arc::new(Shared {
             applier,

@@ -97,7 +97,7 @@ impl Committer {
                                 self.shared.hints.send(hint);
                             }
                         }
-                        Err(refused) => job.answer(Err(refused.into())),
+                        Err(error) => job.answer(Err(error)),
                     }
                 }
                 Ok(())

@@ -7,22 +7,27 @@ use serde_json::Value;
 use super::{Size, answered, judged, measured};
 
 pub(super) fn prove_sqlite(size: Size) -> Result<(), String> {
-    let cycles = match size {
-        Size::Full => 1000,
-        Size::Short => 15,
-    };
-    judge(&measured(&mut kill(cycles)?, size)?, cycles)?;
+    prove("sqlite", if size == Size::Full { 1_000 } else { 15 }, size)
+}
+
+/// On a server of its own, which is killed now and then too.
+pub(super) fn prove_postgres(size: Size) -> Result<(), String> {
+    prove("postgres", if size == Size::Full { 300 } else { 15 }, size)
+}
+
+fn prove(store: &str, cycles: u64, size: Size) -> Result<(), String> {
+    judge(&measured(&mut kill(store, cycles)?, size)?, cycles)?;
     // The same with a victim that answers before it commits: a check that does not see that sees nothing.
-    let (status, line) = answered(kill(PLANTED_CYCLES)?.arg("--answer-early"), "", size)?;
+    let (status, line) = answered(kill(store, PLANTED_CYCLES)?.arg("--answer-early"), "", size)?;
     judge_planted(status.success(), &line)
 }
 
 /// Enough kills for a commit that was answered early to be caught under way.
 const PLANTED_CYCLES: u64 = 15;
 
-fn kill(cycles: u64) -> Result<Command, String> {
+fn kill(store: &str, cycles: u64) -> Result<Command, String> {
     let mut command = Command::new(super::bench()?);
-    command.args(["kill", "--store", "sqlite", "--cycles", &cycles.to_string(), "--json"]);
+    command.args(["kill", "--store", store, "--cycles", &cycles.to_string(), "--json"]);
     Ok(command)
 }
 

@@ -17,24 +17,29 @@ const WRONG: &[&str] =
     &["gaps", "duplicates", "missing_effects", "wrong_keys", "uncounted_tries", "crashed", "failed"];
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
-    let mut command = kill()?;
-    let (workflows, kills) = match size {
-        Size::Full => (1_000, 200),
-        Size::Short => (60, 10),
-    };
+    prove_on("sqlite", if size == Size::Full { (1_000, 200) } else { (60, 10) }, size)
+}
+
+/// On a server, where the next process has to notice first that the one before is dead.
+pub(super) fn prove_postgres(size: Size) -> Result<(), String> {
+    prove_on("postgres", if size == Size::Full { (1_000, 200) } else { (60, 10) }, size)
+}
+
+fn prove_on(store: &str, (workflows, kills): (u64, u64), size: Size) -> Result<(), String> {
+    let mut command = kill(store)?;
     command.args(["--workflows", &workflows.to_string(), "--kills", &kills.to_string()]);
     judge(&super::measured(&mut command, size)?, workflows, kills)?;
     // The same with victims that do something wrong: a check that does not see that sees nothing.
     for (plant, field) in PLANTED {
-        let (status, line) = answered(kill()?.args(["--short", "--plant", plant]), "", size)?;
+        let (status, line) = answered(kill(store)?.args(["--short", "--plant", plant]), "", size)?;
         judge_planted(plant, field, status.success(), &line)?;
     }
     Ok(())
 }
 
-fn kill() -> Result<Command, String> {
+fn kill(store: &str) -> Result<Command, String> {
     let mut command = Command::new(super::bench()?);
-    command.args(["kill-engine", "--store", "sqlite", "--json"]);
+    command.args(["kill-engine", "--store", store, "--json"]);
     Ok(command)
 }
 

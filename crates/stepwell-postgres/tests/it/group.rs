@@ -46,8 +46,8 @@ async fn a_conflict_leaves_out_that_one_commit_only() {
     }
 }
 
-/// The accident: a checkpoint that is there already (a database restored by hand) makes PostgreSQL itself refuse a row in
-/// the middle of a batch. Everybody else in the batch was told that it failed.
+/// The accident: a checkpoint that is there already (a database restored by hand) makes PostgreSQL itself
+/// refuse a row in the middle of a batch. Everybody else in the batch was told that it failed.
 #[tokio::test]
 async fn a_checkpoint_that_is_there_already_leaves_out_that_one_commit_only() {
     let (ground, store) = store().await;
@@ -56,7 +56,8 @@ async fn a_checkpoint_that_is_there_already_leaves_out_that_one_commit_only() {
     let broken = heads[7].run;
     let admin = client(&ground, ground.admin()).await;
     let sql = "insert into checkpoints (tenant, run, version, base, commit_id, at, body, entry)
-               select tenant, run, version + 1, base, commit_id, at, body, entry from checkpoints where run = $1";
+               select tenant, run, version + 1, base, commit_id, at, body, entry
+                 from checkpoints where run = $1";
     assert_eq!(admin.execute(sql, &[&broken.uuid()]).await.unwrap(), 1);
     let commits = heads.iter().map(|head| make.step(make::step(head, "on"))).collect();
     for (head, result) in heads.iter().zip(together(&store, commits).await) {
@@ -88,8 +89,8 @@ async fn a_step_on_a_run_that_is_not_there_is_refused_and_the_others_of_its_batc
     assert!(ask::find(&store, nowhere.run).await.is_none(), "and no run has begun by that");
 }
 
-/// The accident: the row of a commit that was left out cannot be read, and the others of its batch, which are in the
-/// database, are asked for once more and told that they were refused.
+/// The accident: the row of a commit that was left out cannot be read, and the others of its batch, which are
+/// in the database, are tried once more and told that they were refused.
 #[tokio::test]
 async fn a_row_that_cannot_be_read_is_the_affair_of_its_own_commit_only() {
     let (ground, store) = store().await;

@@ -1,4 +1,4 @@
-//! What is lost: connections, the server, other processes. Nobody is told that something worked which did not.
+//! What is lost: connections, the server, other processes. Whatever somebody is told of a commit is so.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::ground::{ENGINE, Ground};
+use stepwell_postgres::tokio_postgres::Client;
 use stepwell_postgres::{Options, PostgresStore};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{
-    Beat, Beaten, Commit, CommitError, CommitId, Head, Hint, Hints, HistoryQuery, NewRun, ProcessId, Refused,
-    Store, StoreError,
+    Beat, Beaten, Claim, Commit, CommitError, CommitId, Head, Hint, Hints, HistoryQuery, NewRun, ProcessId,
+    Refused, Store, StoreError,
 };
 use uuid::Uuid;
 
@@ -175,8 +176,8 @@ async fn when_connections_are_cut_whoever_commits_is_told_what_is_so() {
     cut(false).await;
 }
 
-/// The accident: why a commit was refused is looked up after its batch is in the database. The connection is lost just
-/// then, and the others of the batch are told that they failed.
+/// The accident: why a commit was refused is looked up after its batch is in the database. The connection is
+/// lost just then, and the others of the batch are told that they failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_connections_are_cut_a_commit_that_is_refused_does_not_make_others_wrong() {
     cut(true).await;
@@ -257,6 +258,7 @@ async fn heard(hints: &mut Hints, within: Duration, wanted: impl Fn(&Hint) -> bo
 
 /// Two stores on one schema, and a process at each.
 struct Two {
+    ground: Ground,
     a: PostgresStore,
     b: PostgresStore,
     at_a: ProcessId,
@@ -267,13 +269,14 @@ impl Two {
     async fn open(change: impl Fn(Options) -> Options) -> Two {
         let ground = crate::ground().await;
         let options = change(ground.options());
-        let a = PostgresStore::open_with(ground.engine(), options.clone()).await.unwrap();
-        let b = PostgresStore::open_with(ground.engine(), options).await.unwrap();
+        let config = format!("{} application_name={}", ground.engine(), ground.schema());
+        let a = PostgresStore::open_with(&config, options.clone()).await.unwrap();
+        let b = PostgresStore::open_with(&config, options).await.unwrap();
         let (at_a, at_b) = (process(), process());
         beaten(&b, at_b, 0).await;
         assert_eq!(beaten(&a, at_a, 0).await.living, 2);
         assert_eq!(beaten(&b, at_b, 0).await.living, 2);
-        Two { a, b, at_a, at_b }
+        Two { ground, a, b, at_a, at_b }
     }
 
     /// A run that the process at the first store owns.
@@ -287,7 +290,7 @@ impl Two {
 async fn a_process_whose_session_ends_is_known_to_be_dead_long_before_its_lease_is_over() {
     let two = Two::open(|options| options).await;
     two.own().await;
-    let Two { a, b, at_a, at_b } = two;
+    let Two { a, b, at_a, at_b, .. } = two;
     // A session judges nobody until it has stood for a while.
     let mut hints = b.hints();
     let early = heard(&mut hints, Duration::from_secs(2), |hint| *hint == Hint::Processes).await;
@@ -299,7 +302,7 @@ async fn a_process_whose_session_ends_is_known_to_be_dead_long_before_its_lease_
     assert_eq!(noticed, Some(Hint::Processes));
     let after = beaten(&b, at_b, 2).await;
     assert_eq!((after.living, after.dead), (1, vec![at_a]));
-    let claim = stepwell_store::Claim { dead: vec![at_a], ..ask::claim(at_b, 2) };
+    let claim = Claim { dead: vec![at_a], ..ask::claim(at_b, 2) };
     assert_eq!(ask::taken(&b, claim).await, [make::run(1)]);
     assert_eq!(beaten(&b, at_b, 3).await.dead, Vec::new());
 }
@@ -308,7 +311,7 @@ async fn a_process_whose_session_ends_is_known_to_be_dead_long_before_its_lease_
 async fn without_sessions_the_lease_decides_alone() {
     let two = Two::open(|options| Options { session: false, ..options }).await;
     two.own().await;
-    let Two { a, b, at_a, at_b } = two;
+    let Two { a, b, at_a, at_b, .. } = two;
     let mut hints = b.hints();
     drop(a);
     let noticed = heard(&mut hints, Duration::from_millis(2_500), |hint| *hint == Hint::Processes).await;
@@ -317,6 +320,28 @@ async fn without_sessions_the_lease_decides_alone() {
     assert_eq!((before.living, before.dead), (2, Vec::new()));
     let after = beaten(&b, at_b, 3_601).await;
     assert_eq!((after.living, after.dead), (1, vec![at_a]));
+}
+
+/// The accident: a session comes back without the locks it held, and its processes are dead for ever.
+#[tokio::test]
+async fn a_session_that_is_cut_comes_back_with_its_locks_and_hears_and_tells_again() {
+    let two = Two::open(|options| options).await;
+    let admin = client(&two.ground, two.ground.admin()).await;
+    let Two { a, b, at_b, ground, .. } = two;
+    let (mut at_a, mut hints) = (a.hints(), b.hints());
+    let mine = format!("from pg_stat_activity where application_name = '{}'", ground.schema());
+    let ended = number(&admin, &format!("select count(pg_terminate_backend(pid)) {mine}")).await;
+    assert!(ended >= 4, "each store has a session and another connection, and {ended} were cut");
+    for hints in [&mut at_a, &mut hints] {
+        let back = heard(hints, Duration::from_secs(5), |hint| *hint == Hint::Missed).await;
+        assert_eq!(back, Some(Hint::Missed), "who knows what was said meanwhile");
+    }
+    // Longer than a session must have stood, and without another beat of the other process.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert_eq!(beaten(&b, at_b, 1).await.living, 2);
+    ask::started(&a, make::Make::new().create(make::due_run(make::run(1), 0))).await;
+    let told = heard(&mut hints, Duration::from_secs(2), |hint| matches!(hint, Hint::Run(..))).await;
+    assert_eq!(told, Some(Hint::Run(make::ME.tenant(), make::run(1))));
 }
 
 #[tokio::test]
@@ -348,47 +373,66 @@ async fn without_notifications_others_find_out_by_looking() {
     assert_eq!((due.len(), due[0].tenant, due[0].at), (1, make::ME.tenant(), make::at(0)));
 }
 
+/// How many rows of a schema were read, once the connections of this name have ended: then they say so.
+async fn walked(admin: &Client, name: &str) -> i64 {
+    let open = format!("select count(*) from pg_stat_activity where application_name = '{name}'");
+    soon(async {
+        while number(admin, &open).await > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let read = "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+                  from pg_stat_user_tables where schemaname = current_schema()";
+    number(admin, read).await
+}
+
+/// Makes a tenant's only run one of many, without a word to those who count rows.
+async fn multiply(raw: &Client, many: i64) {
+    for (table, id) in [("runs", "id"), ("checkpoints", "run")] {
+        let quiet = format!("alter table {table} set (autovacuum_enabled = false)");
+        raw.batch_execute(&quiet).await.unwrap();
+        let copy = format!(
+            "insert into {table}
+             select (json_populate_record(t, json_build_object('{id}', gen_random_uuid()))).*
+               from {table} t, generate_series(1, {many})"
+        );
+        assert_eq!(raw.execute(&copy, &[]).await.unwrap(), many as u64);
+    }
+}
+
 /// The accident: a table is new, nobody has counted its rows, and every statement walks all of them.
 #[tokio::test]
 async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
     const RUNS: i64 = 20_000;
     let ground = crate::ground().await;
-    let name = format!("application_name={}", ground.schema());
-    let config = format!("{} {name}", ground.engine());
-    let store = PostgresStore::open_with(&config, ground.options()).await.unwrap();
-    let make = make::Make::new();
+    let name = ground.schema();
+    let named = |config: &str| format!("{config} application_name={name}");
+    let open = PostgresStore::open_with(&named(ground.engine()), ground.options()).await;
+    let (store, make) = (open.unwrap(), make::Make::new());
     let head = ask::started(&store, make.create(make::new_run(make::run(1)))).await;
+    drop(store);
     let admin = client(&ground, ground.admin()).await;
-    let quiet = ["runs", "checkpoints"].map(|t| format!("alter table {t} set (autovacuum_enabled = false);"));
-    admin.batch_execute(&quiet.concat()).await.unwrap();
-    for (table, id) in [("runs", "id"), ("checkpoints", "run")] {
-        let many = format!(
-            "insert into {table} select (json_populate_record(t, json_build_object('{id}', gen_random_uuid()))).*
-               from {table} t, generate_series(1, {RUNS})"
-        );
-        assert_eq!(admin.execute(&many, &[]).await.unwrap(), RUNS as u64);
-    }
-    let walked = "select pg_stat_force_next_flush()::text, sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
-                    from pg_stat_user_tables where schemaname = current_schema()";
-    let read = async || -> i64 { admin.query_one(walked, &[]).await.unwrap().get(1) };
-    let before = read().await;
+    let raw = client(&ground, &named(ground.admin())).await;
+    multiply(&raw, RUNS).await;
+    drop(raw);
+    let before = walked(&admin, name).await;
+
+    let store = PostgresStore::open_with(&named(ground.engine()), ground.options()).await.unwrap();
     let head = ask::moved(&store, make.step(make::step(&head, "on"))).await;
-    let start = make.create(make::due_run(make::run(2), 0));
-    ask::started(&store, start).await;
-    ask::moved(&store, Commit { cells: vec![make::set("k", 1)], ..make.step(make::step(&head, "on")) }).await;
+    ask::started(&store, make.create(make::due_run(make::run(2), 0))).await;
+    let planned = Commit { cells: vec![make::set("stock", 7)], ..make.step(make::step(&head, "on")) };
+    ask::moved(&store, planned).await;
     assert_eq!(ask::taken(&store, ask::claim(make::process(1), 0)).await, [make::run(2)]);
     ask::load(&store, make::run(1)).await;
-    assert_eq!(store.due(Vec::new()).await.unwrap().len(), 0);
+    assert!(store.due(Vec::new()).await.unwrap().is_empty());
     drop(store);
-    // A connection says what it has read when it ends.
-    let open =
-        format!("select count(*) from pg_stat_activity where application_name = '{}'", ground.schema());
-    soon(async {
-        while number(&admin, &open).await > 0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
-    let walked = read().await - before;
-    assert!((1..1_000).contains(&walked), "{walked} rows of {RUNS} were walked");
+    let after = walked(&admin, name).await;
+    assert!((1..1_000).contains(&(after - before)), "{} rows were walked", after - before);
+
+    // That walking would show.
+    let raw = client(&ground, &named(ground.admin())).await;
+    assert!(number(&raw, "select count(*) from runs where places <> ''").await > RUNS);
+    drop(raw);
+    assert!(walked(&admin, name).await - after > RUNS);
 }

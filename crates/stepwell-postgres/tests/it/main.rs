@@ -9,6 +9,8 @@ mod own;
 mod raw;
 mod wall;
 
+mod asked;
+
 use stepwell_postgres::PostgresStore;
 use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::ground::Ground;

@@ -1,4 +1,4 @@
-//! The schema: made once however many make it, the same however it came to be, and refused when it is not ours.
+//! The schema: made once however many make it, the same however it is made, and refused when it is not ours.
 
 use std::time::{Duration, Instant};
 
@@ -52,9 +52,9 @@ async fn catalogue(ground: &Ground) -> Vec<String> {
     let ask = "
         with mine as (select c.* from pg_class c where c.relnamespace = 'SCHEMA'::regnamespace
                          and c.relname not like 'stepwell_migrations%')
-        select concat_ws(' ', 'column', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
-                         a.attstorage, a.attcompression, a.attcollation::regcollation, a.attidentity,
-                         pg_get_expr(d.adbin, d.adrelid))
+        select concat_ws(' ', 'column', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+                         a.attnotnull, a.attstorage, a.attcompression, a.attcollation::regcollation,
+                         a.attidentity, pg_get_expr(d.adbin, d.adrelid))
           from mine c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
           left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum where c.relkind in ('r', 'c')
         union all
@@ -76,7 +76,8 @@ async fn catalogue(ground: &Ground) -> Vec<String> {
           from pg_type t where t.typnamespace = 'SCHEMA'::regnamespace
                            and t.typname not in ('stepwell_migrations', '_stepwell_migrations')
         union all
-        select concat_ws(' ', 'function', p.proname) from pg_proc p where p.pronamespace = 'SCHEMA'::regnamespace";
+        select 'function ' || pg_get_functiondef(p.oid)
+          from pg_proc p where p.pronamespace = 'SCHEMA'::regnamespace";
     let admin = client(ground, ground.admin()).await;
     let found = texts(&admin, &ask.replace("SCHEMA", ground.schema())).await;
     let mut found: Vec<_> = found.into_iter().map(|line| line.replace(ground.schema(), "it")).collect();

@@ -178,9 +178,9 @@ async fn of_two_transactions_with_one_key_one_wins() {
         let early = tokio::time::timeout(Duration::from_millis(200), &mut task).await;
         assert!(early.is_err(), "nobody knows yet: {early:?}");
         if first_commits {
-            own.commit().await.unwrap()
+            own.commit().await.unwrap();
         } else {
-            own.rollback().await.unwrap()
+            own.rollback().await.unwrap();
         }
         let result = soon(task).await.unwrap();
         if first_commits {
@@ -227,7 +227,7 @@ async fn the_settings_are_as_they_were() {
     }
 }
 
-/// `set search_path = ''` is what careful callers write, and the server gives it back as a name that cannot be said.
+/// `set search_path = ''` is what careful callers write; the server gives it back as a name nobody can say.
 #[tokio::test]
 async fn a_caller_who_looks_for_tables_nowhere_is_served_too() {
     let shop = Shop::open().await;

@@ -92,6 +92,21 @@ async fn every_table_with_a_tenant_is_walled_in_and_its_keys_begin_with_the_tena
     assert_eq!(texts(&admin, &keys).await.len(), TABLES.len(), "every table has a primary key");
 }
 
+/// The accident: a function or a view of the schema does for everybody what only its owner may.
+#[tokio::test]
+async fn nothing_in_the_schema_is_done_with_somebody_elses_rights() {
+    let (ground, _store) = soon(filled()).await;
+    let admin = client(&ground, ground.admin()).await;
+    let here = format!("'{}'::regnamespace", ground.schema());
+    let doors = format!(
+        "select proname::text from pg_proc where pronamespace = {here} and prosecdef
+         union all select relname::text from pg_class where relnamespace = {here} and relkind in ('v', 'm')
+         union all select t.tgname::text from pg_trigger t join pg_class c on c.oid = t.tgrelid
+                    where c.relnamespace = {here}"
+    );
+    assert_eq!(texts(&admin, &doors).await, Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn whoever_says_no_tenant_sees_and_writes_nothing() {
     let (ground, _store) = soon(filled()).await;
