@@ -5,22 +5,22 @@
 //! and the plans are written down in another; one commit's plan sees what those before it have planned. Neither has
 //! anything to undo: a commit that is refused has written nothing.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use stepwell_core::{Limits, RunId};
 use stepwell_store::delta::Stored;
-use stepwell_store::plan::{advance, is_told, is_unfenced, new_row, refuse_step};
-use stepwell_store::{Commit, CommitError, Committed, Head, Hint, Refused, RunRow, StoreError, TenantId};
+use stepwell_store::plan::{advance, new_row};
+use stepwell_store::{Commit, CommitError, Committed, Head, Hint, RunRow, StoreError, TenantId};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
-use crate::columns::{Asked, Audit, Closed, Definitions, Opened, Plain, Runs, Trace};
+use crate::columns::{Asked, Audit, Closed, Definitions, Opened};
 use crate::connection::{Backend, Connection, Connections, Lent, Mode, Sees};
 use crate::error::{Failure, constraint};
+use crate::plain::{PlainBatch, PlainWritten};
 use crate::planned::{Gathered, Names};
-use crate::records::Records;
 use crate::{rows, statements as sql};
 
 /// A commit made ready on the caller's own task, so that a committer has as little to do as possible.
@@ -156,51 +156,63 @@ impl Applier {
     }
 
     async fn plain(&self, tenant: TenantId, batch: &[&Prepared]) -> Result<Vec<Applied>, Trouble> {
-        let mut batch: Vec<(usize, &Prepared)> = batch.iter().copied().enumerate().collect();
-        // Whoever locks several rows locks them in this order.
-        batch.sort_unstable_by_key(|(_, prepared)| prepared.run());
-        let id = tenant.uuid();
-        let columns = PlainColumns::of(batch.iter().map(|(_, prepared)| *prepared));
-        let records = (!self.on.has_citus()).then(|| (columns.runs.records(), columns.checkpoints.records()));
-        let is_new = !self.known.has(tenant);
-        let asked = columns.asked(&id, is_new, records.as_ref());
-        let moved = usize::from(is_new);
+        let batch = self.batch(tenant, batch);
         let connection = self.on.get().await?;
-        let mut rows = self.write(&connection, tenant, &asked).await?;
-        // From here on it is in the database: nothing that goes wrong now makes it undone.
-        let unreadable = |failure: Failure| {
-            let why = format!("the answer cannot be read: {}", StoreError::from(failure));
-            Trouble::Lost { why, backend: connection.backend.clone() }
-        };
-        let woken = if columns.woken.is_empty() { Vec::new() } else { rows.pop().unwrap_or_default() };
-        let woken = woken.iter().map(|row| Ok((rows::run_id(row, 0)?, rows::instant(row, 1)?)));
-        let woken: BTreeMap<_, _> = woken.collect::<Result<_, Failure>>().map_err(unreadable)?;
-        let moved = rows[moved].iter().map(|row| rows::run_id(row, 0));
-        let moved: HashSet<RunId> = moved.collect::<Result<_, Failure>>().map_err(unreadable)?;
+        let rows = self.write(&connection, tenant, &batch.asked()).await?;
+        let written = batch.written(rows).map_err(|failure| unreadable(failure, &connection))?;
         drop(connection);
-        if is_new && !moved.is_empty() {
-            self.known.add(tenant);
+        Ok(self.answered(&batch, &written).await)
+    }
+
+    /// Plain commits of several tenants, each tenant's in one statement, all in one transaction: there is one fsync for
+    /// all of them. If anything fails, nothing of it is done. Those that write more than one statement come to nothing
+    /// here.
+    pub(crate) async fn shared(
+        &self,
+        groups: &[(TenantId, Vec<&Prepared>)],
+    ) -> Result<Vec<Option<Vec<Applied>>>, Trouble> {
+        let batches: Vec<_> = groups.iter().map(|(tenant, batch)| self.batch(*tenant, batch)).collect();
+        let single: Vec<Option<Asked<'_>>> = batches.iter().map(only).collect();
+        if single.iter().flatten().count() < 2 {
+            return Ok(groups.iter().map(|_| None).collect());
         }
-        let is_moved = |prepared: &Prepared| prepared.run().is_some_and(|run| moved.contains(&run));
-        let excluded = batch.iter().filter(|(_, prepared)| !is_moved(prepared));
-        let excluded: Vec<Uuid> =
-            excluded.filter_map(|(_, prepared)| prepared.run()).map(RunId::uuid).collect();
-        let found = self.left_out(tenant, &excluded).await;
-        batch.sort_unstable_by_key(|(index, _)| *index);
-        Ok(batch
-            .into_iter()
-            .map(|(_, prepared)| match is_moved(prepared) {
-                true => Ok(answer(tenant, prepared, &woken)),
-                false => match &found {
-                    Ok(found) => {
-                        let row = prepared.run().and_then(|run| found.get(&run));
-                        Err(refusal(prepared, row).into())
-                    }
-                    // Why is not known, only that it was not applied.
-                    Err(error) => Err(error.clone().into()),
-                },
-            })
-            .collect())
+        let connection = self.on.get().await?;
+        let statement = connection.statement(sql::commit).await?;
+        let all = single.iter().flatten().map(|asked| connection.try_ask(&statement, &asked.params));
+        let all = futures_util::future::join_all(all);
+        let begin = self.on.begin(Sees::None, Mode::Writes);
+        let (begun, answers, ended) =
+            tokio::join!(connection.command(&begin), all, connection.command("commit"));
+        begun.map_err(|failure| Trouble::of(failure, &connection))?;
+        let mut rows = Vec::with_capacity(answers.len());
+        for answer in answers {
+            rows.push(answer.map_err(|error| trouble(error, &connection))?);
+        }
+        ended.map_err(|failure| Trouble::of(failure, &connection))?;
+        let mut rows = rows.into_iter();
+        let mut applied = Vec::with_capacity(groups.len());
+        for (batch, single) in batches.iter().zip(&single) {
+            let Some(rows) = single.as_ref().and_then(|_| rows.next()) else {
+                applied.push(None);
+                continue;
+            };
+            let written = batch.written(vec![rows]).map_err(|failure| unreadable(failure, &connection))?;
+            applied.push(Some(self.answered(batch, &written).await));
+        }
+        Ok(applied)
+    }
+
+    fn batch<'a>(&self, tenant: TenantId, batch: &[&'a Prepared]) -> PlainBatch<'a> {
+        PlainBatch::new(tenant, batch, !self.known.has(tenant), self.on.has_citus())
+    }
+
+    /// What each commit of a batch is answered with.
+    async fn answered(&self, batch: &PlainBatch<'_>, written: &PlainWritten) -> Vec<Applied> {
+        if batch.is_new && !written.moved.is_empty() {
+            self.known.add(batch.tenant);
+        }
+        let found = self.left_out(batch.tenant, &batch.left_out(written)).await;
+        batch.answers(written, &found)
     }
 
     /// The rows of runs whose commits were left out, as they are now.
@@ -303,6 +315,19 @@ pub(crate) fn is_raced(error: &tokio_postgres::Error) -> bool {
     violated.is_some_and(|name| raced.iter().any(|key| name.starts_with(key)))
 }
 
+/// The statement of a batch that is a transaction by itself.
+fn only<'s>(batch: &'s PlainBatch<'_>) -> Option<Asked<'s>> {
+    let mut asked = batch.asked();
+    let is_only = asked.len() == 1 && asked[0].sql == sql::commit;
+    asked.pop().filter(|_| is_only)
+}
+
+/// It is in the database, and what became of it cannot be read: whoever asked has to look it up.
+fn unreadable(failure: Failure, connection: &Connection) -> Trouble {
+    let why = format!("the answer cannot be read: {}", StoreError::from(failure));
+    Trouble::Lost { why, backend: connection.backend.clone() }
+}
+
 /// What a statement's error means for its batch.
 fn trouble(error: tokio_postgres::Error, connection: &Connection) -> Trouble {
     if error.code() == Some(&SqlState::DIVISION_BY_ZERO) {
@@ -312,101 +337,6 @@ fn trouble(error: tokio_postgres::Error, connection: &Connection) -> Trouble {
     match Failure::from(error) {
         Failure::Store(error) if is_raced => Trouble::Failed(Failure::Again(error)),
         failure => Trouble::of(failure, connection),
-    }
-}
-
-/// What plain commits write.
-#[derive(Default)]
-struct PlainColumns<'a> {
-    runs: Runs<'a>,
-    checkpoints: Plain<'a>,
-    close: Closed<'a>,
-    open: Opened<'a>,
-    definitions: Definitions<'a>,
-    audit: Audit<'a>,
-    /// Runs whose wake time the row has the last word on.
-    woken: Vec<Uuid>,
-}
-
-impl<'a> PlainColumns<'a> {
-    fn of(batch: impl Iterator<Item = &'a Prepared>) -> Self {
-        let mut columns = PlainColumns::default();
-        batch.for_each(|prepared| columns.push(prepared));
-        columns
-    }
-
-    fn push(&mut self, prepared: &'a Prepared) {
-        // Taken apart without `..`: a new field does not compile until it is written here.
-        let Commit {
-            id,
-            at,
-            step,
-            create,
-            send: _,
-            cells: _,
-            fills: _,
-            documents: _,
-            keys: _,
-            definitions,
-            audit,
-        } = prepared.commit();
-        let trace = match prepared {
-            Prepared::Step { head, stored, places, .. } => {
-                let Some(step) = step else { return };
-                let first = step.head.version.saturating_add(1);
-                let trace = Trace { commit: *id, at: Some((head.run, first)) };
-                self.runs.propose(step, head, places.clone(), *at);
-                for (version, stored) in (first..).zip(stored) {
-                    self.checkpoints.push(head.run, version, stored, *id, *at);
-                }
-                step.close.iter().for_each(|activation| self.close.push(head.run, *activation, trace));
-                self.open.push_all(head.run, &step.open, trace);
-                let due = step.wake.is_some_and(|wake| wake <= *at);
-                let is_given_up = head.owner.is_none() && step.head.owner.is_some();
-                if is_given_up && !due && !step.status.is_final() {
-                    self.woken.push(head.run.uuid());
-                }
-                trace
-            }
-            Prepared::Create { row, stored, .. } => {
-                let Some(new) = create.first() else { return };
-                let trace = Trace { commit: *id, at: Some((row.run, row.version)) };
-                self.runs.push(row, rows::places(&row.places));
-                self.checkpoints.push(row.run, row.version, stored, *id, *at);
-                self.open.push_all(row.run, &new.open, trace);
-                trace
-            }
-            Prepared::Planned { .. } => return,
-        };
-        definitions.iter().for_each(|definition| self.definitions.push(definition, trace));
-        self.audit.push_all(audit, *at, trace);
-    }
-
-    /// The statements, in order; the one that says when runs wake is the last, if there is one.
-    fn asked<'s>(
-        &'s self,
-        tenant: &'s Uuid,
-        is_new: bool,
-        records: Option<&'s (Records, Records)>,
-    ) -> Vec<Asked<'s>> {
-        let mut asked = Vec::with_capacity(4);
-        if is_new {
-            asked.push(Asked { sql: sql::tenant_put, params: vec![tenant] });
-        }
-        asked.push(match records {
-            Some((runs, checkpoints)) => Asked { sql: sql::commit, params: vec![tenant, runs, checkpoints] },
-            None => {
-                let mut commit = self.runs.asked(sql::commit_spread, tenant);
-                let checkpoints = self.checkpoints.asked(sql::commit_spread, tenant);
-                commit.params.extend(checkpoints.params.into_iter().skip(1));
-                commit
-            }
-        });
-        beside(&mut asked, tenant, &self.close, &self.open, &self.definitions, &self.audit);
-        if !self.woken.is_empty() {
-            asked.push(Asked { sql: sql::runs_wake, params: vec![tenant, &self.woken] });
-        }
-        asked
     }
 }
 
@@ -426,42 +356,4 @@ pub(crate) fn beside<'s>(
         (!audit.is_empty()).then(|| audit.asked(sql::audit_insert, tenant)),
     ];
     asked.extend(filled.into_iter().flatten());
-}
-
-fn answer(
-    tenant: TenantId,
-    prepared: &Prepared,
-    woken: &BTreeMap<RunId, Option<stepwell_core::Timestamp>>,
-) -> (Committed, Vec<Hint>) {
-    let nothing = Committed { head: None, created: Vec::new(), results: Vec::new(), sent: Vec::new() };
-    let at = prepared.commit().at;
-    let (committed, is_told, run) = match prepared {
-        Prepared::Step { commit, head, .. } => {
-            let step = commit.step.as_ref();
-            let wake = step.and_then(|step| step.wake);
-            let wake = woken.get(&head.run).copied().unwrap_or(wake);
-            let told = is_told(head.owner, wake, at, step.is_some_and(is_unfenced));
-            (Committed { head: Some((**head).clone()), ..nothing }, told, head.run)
-        }
-        Prepared::Create { commit, row, .. } => {
-            let state = commit.create.first().map(|new| new.first.state.clone()).unwrap_or_default();
-            let told = is_told(row.owner, row.wake, at, false);
-            (Committed { created: vec![row.head(state)], ..nothing }, told, row.run)
-        }
-        Prepared::Planned { .. } => return (nothing, Vec::new()),
-    };
-    (committed, if is_told { vec![Hint::Run(tenant, run)] } else { Vec::new() })
-}
-
-/// Why a commit was left out, by the row as it is.
-pub(crate) fn refusal(prepared: &Prepared, row: Option<&RunRow>) -> Refused {
-    match prepared {
-        Prepared::Create { row, .. } => Refused::RunExists { run: row.run },
-        _ => {
-            let Some(step) = &prepared.commit().step else { return Refused::NoRun { run: RunId::nil() } };
-            let (run, revision) = (step.head.run, step.head.revision);
-            let moved = Refused::Moved { run, expected: revision, actual: revision };
-            refuse_step(row, step).unwrap_or(moved)
-        }
-    }
 }

@@ -44,13 +44,21 @@ fn most_at_once(lane: Lane) -> usize {
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
     work: Notify,
+    /// Tenants may share a transaction: they are on one node.
+    shares: bool,
 }
+
+/// Transactions with plain commits at a time where tenants share them: with more of them each would carry less.
+const SHARED_AT_ONCE: usize = 3;
+/// Tenants in one transaction.
+const MOST_TENANTS: usize = 30;
 
 #[derive(Default)]
 struct Waiting {
     groups: HashMap<Group, Line>,
     /// Groups whose turn it is, the longest waiting first: no tenant comes twice before another has come once.
     turns: VecDeque<Group>,
+    plain_under_way: usize,
     is_closed: bool,
 }
 
@@ -65,6 +73,39 @@ struct Line {
 }
 
 impl Waiting {
+    /// Whether this group may be taken now.
+    fn is_free(&self, group: Group, shares: bool) -> bool {
+        group.1 == Lane::Planned || !shares || self.plain_under_way < SHARED_AT_ONCE
+    }
+
+    fn has_turns(&self, shares: bool) -> bool {
+        self.turns.iter().any(|group| self.is_free(*group, shares))
+    }
+
+    /// The batches whose turn it is; plain ones of several tenants at once where they share a transaction.
+    fn take(&mut self, most: usize, shares: bool) -> Vec<(Group, Vec<CommitJob>)> {
+        let Some(at) = self.turns.iter().position(|group| self.is_free(*group, shares)) else {
+            return Vec::new();
+        };
+        let mut batches = Vec::new();
+        let mut room = most;
+        let mut next = self.turns.remove(at);
+        while let Some(group) = next {
+            let jobs = self.groups.get_mut(&group).map(|line| line.take(room)).unwrap_or_default();
+            room = room.saturating_sub(jobs.len());
+            self.turn(group);
+            batches.push((group, jobs));
+            let goes_on = shares && group.1 == Lane::Plain && room > 0 && batches.len() < MOST_TENANTS;
+            let taken = |other: &Group| batches.iter().any(|(group, _)| group == other);
+            let other = self.turns.iter().position(|other| other.1 == Lane::Plain && !taken(other));
+            next = other.filter(|_| goes_on).and_then(|at| self.turns.remove(at));
+        }
+        if batches.iter().any(|((_, lane), _)| *lane == Lane::Plain) {
+            self.plain_under_way += 1;
+        }
+        batches
+    }
+
     /// Gives a group its turn, if it has something to do and may.
     fn turn(&mut self, group: Group) -> bool {
         let Some(line) = self.groups.get_mut(&group) else { return false };
@@ -83,6 +124,10 @@ impl Waiting {
 }
 
 impl Queue {
+    pub(crate) fn new(shares: bool) -> Self {
+        Queue { shares, ..Queue::default() }
+    }
+
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,18 +146,17 @@ impl Queue {
         None
     }
 
-    /// The next batch; `None` when the queue is closed and empty.
-    pub(crate) async fn next(&self, most: usize) -> Option<(Group, Vec<CommitJob>)> {
+    /// The next batches, of one group or of several that share a transaction; `None` when the queue is closed and empty.
+    pub(crate) async fn next(&self, most: usize) -> Option<Vec<(Group, Vec<CommitJob>)>> {
         loop {
             {
                 let mut waiting = self.waiting();
-                if let Some(group) = waiting.turns.pop_front() {
-                    let batch =
-                        waiting.groups.get_mut(&group).map(|line| line.take(most)).unwrap_or_default();
-                    if waiting.turn(group) || !waiting.turns.is_empty() {
+                let batches = waiting.take(most, self.shares);
+                if !batches.is_empty() {
+                    if waiting.has_turns(self.shares) {
                         self.work.notify_one();
                     }
-                    return Some((group, batch));
+                    return Some(batches);
                 }
                 if waiting.is_closed && waiting.groups.is_empty() {
                     self.work.notify_one();
@@ -123,17 +167,23 @@ impl Queue {
         }
     }
 
-    /// A batch of this group is through.
-    pub(crate) fn done(&self, group: Group) {
+    /// The batches of these groups, which were taken together, are through.
+    pub(crate) fn done(&self, groups: &[Group]) {
         let mut waiting = self.waiting();
-        let is_over = waiting.groups.get_mut(&group).is_some_and(|line| {
-            line.under_way -= 1;
-            line.under_way == 0 && line.jobs.is_empty()
-        });
-        if is_over {
-            waiting.groups.remove(&group);
+        if groups.iter().any(|(_, lane)| *lane == Lane::Plain) {
+            waiting.plain_under_way -= 1;
         }
-        if waiting.turn(group) || waiting.is_closed {
+        for group in groups {
+            let is_over = waiting.groups.get_mut(group).is_some_and(|line| {
+                line.under_way -= 1;
+                line.under_way == 0 && line.jobs.is_empty()
+            });
+            if is_over {
+                waiting.groups.remove(group);
+            }
+            waiting.turn(*group);
+        }
+        if waiting.has_turns(self.shares) || waiting.is_closed {
             self.work.notify_one();
         }
     }

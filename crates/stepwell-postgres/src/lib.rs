@@ -15,6 +15,7 @@ pub mod ground;
 mod jobs;
 mod migrate;
 mod own;
+mod plain;
 mod planned;
 mod query;
 mod records;

@@ -132,7 +132,7 @@ impl PostgresStore {
         let applier = Applier { on: on.clone(), known: Known::default(), limits: options.limits.clone() };
         let shared = Arc::new(Shared {
             applier,
-            queue: Queue::default(),
+            queue: Queue::new(!looked.has_citus),
             hints,
             outbox,
             ghosts: Mutex::default(),

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use stepwell_store::{CommitError, HintSender, StoreError, TenantId};
 
-use crate::apply::{Applier, Lane, Prepared, Trouble, refusal};
+use crate::apply::{Applied, Applier, Lane, Prepared, Trouble};
 use crate::connection::Backend;
 use crate::error::Failure;
-use crate::jobs::{CommitJob, Queue};
+use crate::jobs::{CommitJob, Group, Queue};
+use crate::plain::refusal;
 use crate::session::Outbox;
 
 /// How often a batch is tried again that somebody else was in the way of.
@@ -44,10 +45,61 @@ struct Committer {
 
 impl Committer {
     async fn run(self) {
-        while let Some((group, jobs)) = self.shared.queue.next(self.shared.batch).await {
-            let (tenant, lane) = group;
-            self.batch(tenant, lane, jobs).await;
-            self.shared.queue.done(group);
+        while let Some(mut batches) = self.shared.queue.next(self.shared.batch).await {
+            let groups: Vec<Group> = batches.iter().map(|(group, _)| *group).collect();
+            if batches.len() > 1 {
+                batches = self.several(batches).await;
+            }
+            for ((tenant, lane), jobs) in batches {
+                self.batch(tenant, lane, jobs).await;
+            }
+            self.shared.queue.done(&groups);
+        }
+    }
+
+    /// Plain commits of several tenants in one transaction; gives back those that have to go on their own.
+    async fn several(&self, mut batches: Vec<(Group, Vec<CommitJob>)>) -> Vec<(Group, Vec<CommitJob>)> {
+        // Whoever locks rows of several tenants locks them in this order.
+        batches.sort_unstable_by_key(|((tenant, _), _)| *tenant);
+        let groups: Vec<_> = batches
+            .iter()
+            .map(|((tenant, _), jobs)| (*tenant, jobs.iter().map(|job| &job.prepared).collect()))
+            .collect();
+        let applied = self.shared.applier.shared(&groups).await;
+        drop(groups);
+        match applied {
+            Ok(applied) => {
+                let mut left = Vec::new();
+                for ((group, jobs), applied) in batches.into_iter().zip(applied) {
+                    match applied {
+                        Some(applied) => self.answer(jobs, applied),
+                        None => left.push((group, jobs)),
+                    }
+                }
+                left
+            }
+            Err(trouble @ Trouble::Lost { .. }) => {
+                let jobs = batches.into_iter().flat_map(|(_, jobs)| jobs);
+                jobs.for_each(|job| self.failed(job, &trouble));
+                Vec::new()
+            }
+            // What is wrong with one of them is not the others' affair.
+            Err(_) => batches,
+        }
+    }
+
+    fn answer(&self, jobs: Vec<CommitJob>, applied: Vec<Applied>) {
+        for (job, applied) in jobs.into_iter().zip(applied) {
+            match applied {
+                Ok((committed, hints)) => {
+                    job.answer(Ok(committed));
+                    for hint in hints {
+                        self.shared.outbox.tell(&hint);
+                        self.shared.hints.send(hint);
+                    }
+                }
+                Err(error) => job.answer(Err(error)),
+            }
         }
     }
 
@@ -88,18 +140,7 @@ impl Committer {
         match applied {
             Err(trouble) => Err((trouble, jobs)),
             Ok(applied) => {
-                for (job, applied) in jobs.into_iter().zip(applied) {
-                    match applied {
-                        Ok((committed, hints)) => {
-                            job.answer(Ok(committed));
-                            for hint in hints {
-                                self.shared.outbox.tell(&hint);
-                                self.shared.hints.send(hint);
-                            }
-                        }
-                        Err(error) => job.answer(Err(error)),
-                    }
-                }
+                self.answer(jobs, applied);
                 Ok(())
             }
         }
