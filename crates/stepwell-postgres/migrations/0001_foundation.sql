@@ -177,12 +177,14 @@ create type checkpoint_record as (
 -- (parent_activation), the newest message it knows of (inbox_seq), and whether a newer one refuses it (inbox_len). A step
 -- whose run is gone would begin one without a definition: that divides by zero, and the whole statement fails.
 -- It says whose rows it is after itself, so that commits which write nothing else are one statement in all.
-create function commit_runs(tenant uuid, runs run_record[], checkpoints checkpoint_record[]) returns setof uuid
+create function commit_runs(tenant uuid, runs run_record[], checkpoints checkpoint_record[]) returns uuid[]
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    said text;
+    done uuid[];
 begin
-    perform set_config('app.current_tenant', $1::text, true);
-    return query
+    said := set_config('app.current_tenant', $1::text, true);
     with moved as (
         insert into runs as r
                      (tenant, id, workflow, definition, revision, version, fence, owner, status, places, wake_at,
@@ -204,12 +206,15 @@ begin
            and r.fence = coalesce(excluded.parent_activation, r.fence)
            and (excluded.inbox_len = 0 or r.inbox_seq <= excluded.inbox_seq)
         returning r.id, 1 / octet_length(r.definition)
-    )
+    ), kept as (
     insert into checkpoints (tenant, run, version, base, commit_id, at, body, entry)
     select $1, c.run, c.version, c.base, c.commit_id, c.at, c.body, c.entry
       from unnest($3::checkpoint_record[]) as c
      where c.run = any (array(select m.id from moved m))
-    returning run;
+    returning run
+    )
+    select array_agg(run) into done from kept;
+    return done;
 end $$;
 
 -- The second wall: whoever has not said whose rows they are after sees none.

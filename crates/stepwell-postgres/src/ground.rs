@@ -15,13 +15,13 @@ pub const ENGINE: &str = "stepwell_engine";
 const DATABASE: &str = "postgres";
 
 /// Several processes may come to a new cluster at the same time.
-const ROLES: &str = "select pg_advisory_lock(7);
+const ROLES: &str = "begin; select pg_advisory_xact_lock(7);
 do $$ begin
     if not exists (select 1 from pg_roles where rolname = 'stepwell_owner') then create role stepwell_owner login; end if;
     if not exists (select 1 from pg_roles where rolname = 'stepwell_engine') then create role stepwell_engine login; end if;
-    grant create on database postgres to stepwell_owner;
+    if not has_database_privilege('stepwell_owner', 'postgres', 'create') then grant create on database postgres to stepwell_owner; end if;
 end $$;
-select pg_advisory_unlock(7);";
+commit;";
 
 /// A schema of one's own, and who may use it.
 #[derive(Debug, Clone)]

@@ -55,7 +55,15 @@ impl<'a> PlainBatch<'a> {
         let woken = woken.iter().map(|row| Ok((rows::run_id(row, 0)?, rows::instant(row, 1)?)));
         let woken = woken.collect::<Result<_, Failure>>()?;
         let moved = rows.get(usize::from(self.is_new)).into_iter().flatten();
-        let moved = moved.map(|row| rows::run_id(row, 0)).collect::<Result<_, Failure>>()?;
+        let moved = match &self.records {
+            // One list of them all.
+            Some(_) => {
+                let list =
+                    moved.map(|row| rows::get::<Option<Vec<Uuid>>>(row, 0)).collect::<Result<Vec<_>, _>>()?;
+                list.into_iter().flatten().flatten().map(RunId::new).collect()
+            }
+            None => moved.map(|row| rows::run_id(row, 0)).collect::<Result<_, Failure>>()?,
+        };
         Ok(PlainWritten { moved, woken })
     }
 
