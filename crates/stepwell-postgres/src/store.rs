@@ -46,6 +46,10 @@ pub struct Options {
     /// A session of its own tells others that this process lives. Behind a transaction pooler sessions tell nothing:
     /// switch this and `notify` off there.
     pub session: bool,
+    /// Speaks as it does where tenants are spread over nodes, also where they are not: the statements for that are
+    /// tried so without a cluster.
+    #[doc(hidden)]
+    pub spread: bool,
     /// Encrypts the connections.
     #[cfg(feature = "tls")]
     pub tls: Option<Arc<rustls::ClientConfig>>,
@@ -64,6 +68,7 @@ impl Default for Options {
             queue: 4_096,
             notify: true,
             session: true,
+            spread: false,
             #[cfg(feature = "tls")]
             tls: None,
             limits: Limits::default(),
@@ -124,7 +129,8 @@ impl PostgresStore {
             Self::migrate_as(owner, role, &options).await?;
         }
         let connector = Connector::new(&config, options.schema.as_deref(), options.tls());
-        let looked = look(&connector).await?;
+        let mut looked = look(&connector).await?;
+        looked.has_citus |= options.spread;
         let on = Connections::new(connector.clone().impatient(), options.connections, looked.has_citus)?;
         let (hints, outbox) = (HintSender::default(), Outbox::new(options.notify && options.session));
         let session =

@@ -11,9 +11,9 @@ mod wall;
 
 mod asked;
 
-use stepwell_postgres::PostgresStore;
 use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::ground::Ground;
+use stepwell_postgres::{Options, PostgresStore};
 use stepwell_store::MemoryStore;
 use stepwell_store::suite::{Fresh, script};
 
@@ -41,6 +41,15 @@ async fn postgres_store() -> Fresh {
 }
 
 stepwell_store::conformance!(postgres, postgres_store);
+
+/// The statements for tenants that are spread over nodes, where they are not.
+async fn spread_store() -> Fresh {
+    let ground = ground().await;
+    let options = Options { spread: true, ..ground.options() };
+    Fresh::new(PostgresStore::open_with(ground.engine(), options).await.unwrap())
+}
+
+stepwell_store::conformance!(spread, spread_store);
 
 #[test]
 fn random_scripts_get_the_same_answers_as_from_the_reference_model() {
