@@ -12,8 +12,8 @@ use stepwell_core::{Limits, RunId};
 use stepwell_store::delta::Stored;
 use stepwell_store::plan::{advance, new_row};
 use stepwell_store::{Commit, CommitError, Committed, Head, Hint, RunRow, StoreError, TenantId};
+use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
 use crate::columns::{Asked, Audit, Closed, Definitions, Opened};
@@ -102,6 +102,14 @@ impl Trouble {
             other => Trouble::Failed(other),
         }
     }
+
+    /// The same where nothing had been sent that changes anything.
+    fn before_any_write(self) -> Self {
+        match self {
+            Trouble::Lost { why, .. } => Trouble::Failed(StoreError::Unavailable(why).into()),
+            other => other,
+        }
+    }
 }
 
 impl<T: Into<Failure>> From<T> for Trouble {
@@ -127,6 +135,9 @@ impl Known {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(tenant);
     }
 }
+
+/// Statements that go in one write: up to here they are sent in the order they are given in.
+pub(crate) const MOST_AT_ONCE: usize = 30;
 
 /// How often it is looked why commits were left out.
 const LOOKS: u32 = 3;
@@ -172,27 +183,19 @@ impl Applier {
         groups: &[(TenantId, Vec<&Prepared>)],
     ) -> Result<Vec<Option<Vec<Applied>>>, Trouble> {
         let batches: Vec<_> = groups.iter().map(|(tenant, batch)| self.batch(*tenant, batch)).collect();
-        let single: Vec<Option<Asked<'_>>> = batches.iter().map(only).collect();
-        if single.iter().flatten().count() < 2 {
+        let mut single: Vec<Option<Asked<'_>>> = batches.iter().map(only).collect();
+        let goes: Vec<bool> = single.iter().map(Option::is_some).collect();
+        if goes.iter().filter(|goes| **goes).count() < 2 {
             return Ok(groups.iter().map(|_| None).collect());
         }
+        let asked: Vec<Asked<'_>> = single.iter_mut().filter_map(Option::take).collect();
         let connection = self.on.get().await?;
-        let statement = connection.statement(sql::commit).await?;
-        let all = single.iter().flatten().map(|asked| connection.try_ask(&statement, &asked.params));
-        let all = futures_util::future::join_all(all);
         let begin = self.on.begin(Sees::None, Mode::Writes);
-        let (begun, answers, ended) =
-            tokio::join!(connection.command(&begin), all, connection.command("commit"));
-        begun.map_err(|failure| Trouble::of(failure, &connection))?;
-        let mut rows = Vec::with_capacity(answers.len());
-        for answer in answers {
-            rows.push(answer.map_err(|error| trouble(error, &connection))?);
-        }
-        ended.map_err(|failure| Trouble::of(failure, &connection))?;
-        let mut rows = rows.into_iter();
+        let rows = send(&connection, Some(&begin), &asked, Some("commit")).await?;
+        let mut rows = rows.into_iter().peekable();
         let mut applied = Vec::with_capacity(groups.len());
-        for (batch, single) in batches.iter().zip(&single) {
-            let Some(rows) = single.as_ref().and_then(|_| rows.next()) else {
+        for (batch, goes) in batches.iter().zip(goes) {
+            let Some(rows) = rows.next_if(|_| goes) else {
                 applied.push(None);
                 continue;
             };
@@ -217,11 +220,11 @@ impl Applier {
 
     /// The rows of runs whose commits were left out, as they are now.
     async fn left_out(&self, tenant: TenantId, runs: &[Uuid]) -> Result<HashMap<RunId, RunRow>, StoreError> {
+        if runs.is_empty() {
+            return Ok(HashMap::new());
+        }
         let mut tries = 1;
         loop {
-            if runs.is_empty() {
-                return Ok(HashMap::new());
-            }
             match crate::query::runs_by_id(&self.on, tenant, runs).await {
                 Err(Failure::Unknown(_) | Failure::Again(_)) if tries < LOOKS => tries += 1,
                 other => return other.map_err(StoreError::from),
@@ -236,44 +239,22 @@ impl Applier {
         tenant: TenantId,
         asked: &[Asked<'_>],
     ) -> Result<Vec<Vec<Row>>, Trouble> {
-        let statements = prepared(connection, asked).await?;
         // A statement that says itself whose rows it is after is a transaction.
-        if let ([Asked { sql: sql::commit, params }], [statement]) = (asked, &statements[..]) {
-            let rows = connection.try_ask(statement, params).await;
-            return Ok(vec![rows.map_err(|error| trouble(error, connection))?]);
+        if matches!(asked, [Asked { sql: sql::commit, .. }]) {
+            return send(connection, None, asked, None).await;
         }
         let begin = self.on.begin(Sees::Tenant(tenant), Mode::Writes);
-        let all = asked.iter().zip(&statements);
-        let all = futures_util::future::join_all(
-            all.map(|(asked, statement)| connection.try_ask(statement, &asked.params)),
-        );
-        let (begun, answers, ended) =
-            tokio::join!(connection.command(&begin), all, connection.command("commit"));
-        begun.map_err(|failure| Trouble::of(failure, connection))?;
-        let mut rows = Vec::with_capacity(answers.len());
-        for answer in answers {
-            rows.push(answer.map_err(|error| trouble(error, connection))?);
-        }
-        ended.map_err(|failure| Trouble::of(failure, connection))?;
-        Ok(rows)
+        send(connection, Some(&begin), asked, Some("commit")).await
     }
 
     async fn planned(&self, tenant: TenantId, commits: &[&Commit]) -> Result<Vec<Applied>, Trouble> {
         let id = tenant.uuid();
         let names = Names::of(commits);
-        let asked = names.asked(&id);
-        let connection = self.on.get().await?;
-        let statements = prepared(&connection, &asked).await?;
-        let begin = self.on.begin(Sees::Tenant(tenant), Mode::Writes);
-        let transaction = crate::connection::Transaction::new(connection);
+        let transaction = crate::connection::Transaction::new(self.on.get().await?);
         let connection = transaction.on();
-        let all = asked.iter().zip(&statements);
-        let all = futures_util::future::join_all(
-            all.map(|(asked, statement)| connection.ask(statement, &asked.params)),
-        );
-        let (begun, found) = tokio::join!(connection.command(&begin), all);
-        begun?;
-        let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let begin = self.on.begin(Sees::Tenant(tenant), Mode::Writes);
+        let found = send(connection, Some(&begin), &names.asked(&id), None).await;
+        let found = found.map_err(Trouble::before_any_write)?;
         let mut gathered = Gathered::read(&names, &found)?;
         let (applied, written) = gathered.plan(tenant, commits, &self.limits);
         if written.is_empty() {
@@ -282,29 +263,52 @@ impl Applier {
         }
         let is_new = !self.known.has(tenant);
         let columns = written.columns(&gathered);
-        let asked = columns.asked(&id, is_new);
-        let statements = prepared(connection, &asked).await?;
-        let all = asked.iter().zip(&statements);
-        let all = futures_util::future::join_all(
-            all.map(|(asked, statement)| connection.try_ask(statement, &asked.params)),
-        );
-        let (answers, ended) = tokio::join!(all, connection.command("commit"));
-        for answer in answers {
-            answer.map_err(|error| trouble(error, connection))?;
+        match send(connection, None, &columns.asked(&id, is_new), Some("commit")).await {
+            Ok(_) => transaction.over(),
+            Err(lost @ Trouble::Lost { .. }) => return Err(lost),
+            Err(trouble) => {
+                transaction.roll_back().await?;
+                return Err(trouble);
+            }
         }
-        ended.map_err(|failure| Trouble::of(failure, connection))?;
-        transaction.over();
         self.known.add(tenant);
         Ok(applied)
     }
 }
 
-async fn prepared(connection: &Connection, asked: &[Asked<'_>]) -> Result<Vec<Statement>, Failure> {
+/// Sends statements in one write, between the commands that begin and end their transaction if they do, and gives what
+/// each of them found. If any of it fails, none of it is done. They go in the order they are given in for as long as
+/// there are no more than [`MOST_AT_ONCE`].
+async fn send(
+    connection: &Connection,
+    begin: Option<&str>,
+    asked: &[Asked<'_>],
+    end: Option<&str>,
+) -> Result<Vec<Vec<Row>>, Trouble> {
+    debug_assert!(asked.len() <= MOST_AT_ONCE, "{} statements at once", asked.len());
     let mut statements = Vec::with_capacity(asked.len());
     for asked in asked {
         statements.push(connection.statement(asked.sql).await?);
     }
-    Ok(statements)
+    let all = asked.iter().zip(&statements);
+    let all = all.map(|(asked, statement)| connection.try_ask(statement, &asked.params));
+    let (begun, answers, ended) = tokio::join!(
+        command(connection, begin),
+        futures_util::future::join_all(all),
+        command(connection, end)
+    );
+    begun.map_err(|failure| Trouble::of(failure, connection))?;
+    let answers = answers.into_iter().map(|answer| answer.map_err(|error| trouble(error, connection)));
+    let rows = answers.collect::<Result<Vec<_>, _>>()?;
+    ended.map_err(|failure| Trouble::of(failure, connection))?;
+    Ok(rows)
+}
+
+async fn command(connection: &Connection, command: Option<&str>) -> Result<(), Failure> {
+    match command {
+        Some(command) => connection.command(command).await,
+        None => Ok(()),
+    }
 }
 
 /// What was not there when it was looked for is there by now: on another look it is.

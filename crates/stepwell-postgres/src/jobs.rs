@@ -50,8 +50,8 @@ pub(crate) struct Queue {
 
 /// Transactions with plain commits at a time where tenants share them: with more of them each would carry less.
 const SHARED_AT_ONCE: usize = 3;
-/// Tenants in one transaction.
-const MOST_TENANTS: usize = 30;
+/// Tenants in one transaction: each has a statement.
+const MOST_TENANTS: usize = crate::apply::MOST_AT_ONCE;
 
 #[derive(Default)]
 struct Waiting {

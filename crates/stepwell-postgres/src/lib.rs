@@ -14,6 +14,7 @@ mod error;
 pub mod ground;
 mod jobs;
 mod migrate;
+mod outbox;
 mod own;
 mod plain;
 mod planned;

@@ -41,7 +41,7 @@ fn first<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Option<T>> {
 }
 
 pub(crate) async fn load(on: &Connections, tenant: TenantId, run: RunId) -> Read<Option<Loaded>> {
-    let rows = read(on, tenant, sql::load, &[&tenant.uuid(), &run.uuid()]).await?;
+    let rows = read(on, tenant, sql::loads, &[&tenant.uuid(), &vec![run.uuid()]]).await?;
     first(&rows, rows::loaded)
 }
 

@@ -7,21 +7,21 @@
 //! transaction that writes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use stepwell_core::{RunId, Timestamp};
-use stepwell_store::{CellKey, Hint, HintSender, ProcessId, Space, TenantId};
-use tokio::sync::{Notify, mpsc, oneshot};
+use stepwell_core::Timestamp;
+use stepwell_store::{Hint, HintSender, ProcessId};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::connection::{Connector, Told};
 use crate::error::described;
+use crate::outbox::{Outbox, heard};
 use crate::statements as sql;
 
 /// Between two looks at who has gone.
@@ -33,103 +33,6 @@ const STANDS: Duration = Duration::from_millis(1_500);
 const GATHER: Duration = Duration::from_millis(2);
 /// How long a beat waits for its lock; without it the lease decides alone.
 const VOUCHED: Duration = Duration::from_secs(1);
-/// Hints that go in one notification, and bytes it may have.
-const MOST_HINTS: usize = 100;
-const MOST_BYTES: usize = 7_900;
-
-/// What is said in a notification.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Note {
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    runs: Vec<(TenantId, RunId)>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    cells: Vec<(TenantId, String, String, String)>,
-    #[serde(default)]
-    missed: bool,
-}
-
-/// Hints that others are to hear of.
-#[derive(Clone)]
-pub(crate) struct Outbox(Option<Arc<Letters>>);
-
-#[derive(Default)]
-struct Letters {
-    waiting: Mutex<Note>,
-    ready: Notify,
-    /// Another process is there to hear them.
-    has_readers: AtomicBool,
-}
-
-impl Outbox {
-    pub(crate) fn new(is_on: bool) -> Self {
-        Outbox(is_on.then(Arc::default))
-    }
-
-    pub(crate) fn tell(&self, hint: &Hint) {
-        let Some(letters) = self.0.as_ref().filter(|letters| letters.has_readers.load(Ordering::Relaxed))
-        else {
-            return;
-        };
-        let mut note = letters.waiting();
-        if note.runs.len() + note.cells.len() >= MOST_HINTS {
-            note.missed = true;
-        } else {
-            match hint {
-                Hint::Run(tenant, run) => note.runs.push((*tenant, *run)),
-                Hint::Cell(tenant, CellKey { space, owner, key }) => {
-                    note.cells.push((*tenant, space.as_str().to_owned(), owner.clone(), key.clone()));
-                }
-                Hint::Missed | Hint::Processes => return,
-            }
-        }
-        drop(note);
-        letters.ready.notify_one();
-    }
-
-    pub(crate) fn has_readers(&self, others: bool) {
-        if let Some(letters) = &self.0 {
-            letters.has_readers.store(others, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Letters {
-    fn waiting(&self) -> MutexGuard<'_, Note> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take(&self) -> String {
-        let mut note = std::mem::take(&mut *self.waiting());
-        note.runs.sort_unstable();
-        note.runs.dedup();
-        let text = serde_json::to_string(&note).expect("ids and names are plain data");
-        if text.len() <= MOST_BYTES {
-            return text;
-        }
-        let missed = Note { missed: true, ..Note::default() };
-        serde_json::to_string(&missed).expect("ids and names are plain data")
-    }
-}
-
-fn heard(hints: &HintSender, text: &str) {
-    let Ok(note) = serde_json::from_str::<Note>(text) else {
-        hints.send(Hint::Missed);
-        return;
-    };
-    if note.missed {
-        hints.send(Hint::Missed);
-    }
-    note.runs.into_iter().for_each(|(tenant, run)| hints.send(Hint::Run(tenant, run)));
-    for (tenant, space, owner, key) in note.cells {
-        let space =
-            [Space::Kv, Space::Execution, Space::Workflow].into_iter().find(|known| known.as_str() == space);
-        match space {
-            Some(space) => hints.send(Hint::Cell(tenant, CellKey { space, owner, key })),
-            None => hints.send(Hint::Missed),
-        }
-    }
-}
-
 /// What is a schema's own among several in a database: channels and locks are the database's.
 #[derive(Debug, Clone, Copy)]
 struct Mark(u64);
@@ -273,8 +176,8 @@ impl Keeper {
         for process in self.held.keys() {
             lock(client, self.mark.lock(*process)).await?;
         }
-        let letters = self.outbox.0.clone();
-        if letters.is_some() {
+        let outbox = self.outbox.clone();
+        if outbox.is_on() {
             client.batch_execute(&format!("listen {}", self.mark.channel())).await?;
         }
         // Who knows what was said while nobody listened.
@@ -284,12 +187,6 @@ impl Keeper {
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut suspects = BTreeSet::new();
         loop {
-            let written = async {
-                match &letters {
-                    Some(letters) => letters.ready.notified().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 vouched = self.vouched.recv() => {
                     let Some(Vouched { process, until, locked }) = vouched else { return Ok(()) };
@@ -298,12 +195,10 @@ impl Keeper {
                     }
                     let _ = locked.send(());
                 }
-                () = written => {
+                () = outbox.filled() => {
                     tokio::time::sleep(GATHER).await;
-                    if let Some(letters) = &letters {
-                        let text = letters.take();
-                        client.query_one("select pg_notify($1, $2)", &[&self.mark.channel(), &text]).await?;
-                    }
+                    let text = outbox.take();
+                    client.query_one("select pg_notify($1, $2)", &[&self.mark.channel(), &text]).await?;
                 }
                 _ = looks.tick() => {
                     let now = self.shared.now.load(Ordering::Acquire);

@@ -22,10 +22,10 @@ sql! {
     history history_base
     inbox_delete inbox_find inbox_insert
     key_get keys_insert keys_lock keys_put
-    load loads
+    loads
     owners process_beat process_forget process_gone process_list
     purge_cells purge_checkpoints purge_documents purge_inbox purge_keys purge_runs purge_waits
-    run_get runs_all runs_get runs_in_need runs_insert runs_lock runs_of_parent runs_of_workflow runs_wake runs_write
+    runs_all runs_get runs_in_need runs_insert runs_lock runs_of_parent runs_of_workflow runs_wake runs_write
     sweep_cells sweep_checkpoints sweep_documents sweep_keys sweep_runs
     waits_all waits_close waits_of_run waits_open
 }

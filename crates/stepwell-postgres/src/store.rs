@@ -21,8 +21,9 @@ use crate::apply::{Applier, Known, Prepared};
 use crate::connection::{Backend, Connections, Connector, Mode, NEEDED, Sees, Tls};
 use crate::error::{Failure, OpenError, described};
 use crate::jobs::{CommitJob, Queue};
+use crate::outbox::Outbox;
 use crate::rows::{self, Read};
-use crate::session::{Outbox, Session};
+use crate::session::Session;
 use crate::writer::{self, Shared};
 use crate::{migrate, query, statements as sql, sweep};
 

@@ -76,7 +76,7 @@ async fn bound(on: &Connections, tenant: TenantId, run: RunId, keep: u64, limit:
     let nothing = Swept { count: 0, more: false };
     let (id, run) = (tenant.uuid(), run.uuid());
     let sees = Sees::Tenant(tenant);
-    let newest = on.one(sees, Mode::Reads, sql::run_get, &[&id, &run]).await?;
+    let newest = on.one(sees, Mode::Reads, sql::runs_get, &[&id, &vec![run]]).await?;
     let oldest = on.one(sees, Mode::Reads, sql::checkpoint_oldest, &[&id, &run]).await?;
     let oldest = oldest.first().map(|row| rows::get::<Option<i64>>(row, 0)).transpose()?.flatten();
     let (Some(row), Some(oldest)) = (newest.first(), oldest) else { return Ok(nothing) };

@@ -3,7 +3,8 @@
 //! Follow [`Committer::batch`]. A commit that is refused has written nothing, so the others in its batch are not touched.
 //! If something in a batch fails in PostgreSQL itself, its members are tried one by one, so that only the one that
 //! fails is left out. If the connection is lost, nobody knows, and nobody is told that it worked or that it did not:
-//! they look it up.
+//! they look it up. Plain commits of several tenants may share a transaction (see [`Committer::several`]); if anything in it
+//! fails, each tenant's go on their own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,8 +15,8 @@ use crate::apply::{Applied, Applier, Lane, Prepared, Trouble};
 use crate::connection::Backend;
 use crate::error::Failure;
 use crate::jobs::{CommitJob, Group, Queue};
+use crate::outbox::Outbox;
 use crate::plain::refusal;
-use crate::session::Outbox;
 
 /// How often a batch is tried again that somebody else was in the way of.
 const TRIES: u32 = 20;

@@ -1,4 +1,4 @@
--- Several runs as `load` gives one.
+-- Runs as they stand, each with the stored states it is built from and its inbox.
 select r.id, r.workflow, r.definition, r.revision, r.version, r.fence, r.owner, r.status, r.places, r.wake_at,
        r.inbox_seq, r.inbox_len, r.chain_base, r.chain_bytes, r.attempt, r.parent_run, r.parent_activation,
        r.parent_child, r.root, r.created_at, r.updated_at, c.bodies,

@@ -1,19 +1,19 @@
 //! How many runs a process works on at a time, what becomes of the others, and how a process stops.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
 use stepwell::core::retry::Retry;
 use stepwell::core::spec::Transition;
-use stepwell::core::{Definition, Spec};
+use stepwell::core::{Definition, RunId, Spec};
 use stepwell::engine::Builder;
 use stepwell::store::{Fault, Faulty, Status};
 use stepwell::testing::{BEGINS, TestEngine};
-use stepwell::{Run, Signal, Start};
+use stepwell::{ActionError, Cx, Run, Signal, Start};
 
-use crate::kit::{self, LEASE_MS, eventually, ground, mortal, settle, soon, status, version};
+use crate::kit::{self, LEASE_MS, eventually, ground, mortal, other_tenant, settle, soon, status, version};
 use crate::world::{Gate, Script, desk, job, row};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -443,4 +443,51 @@ async fn an_engine_that_stops_lets_go_also_of_what_it_was_just_taking() {
     eventually(async || run.view().await.unwrap().owner.is_some()).await;
     soon(engine.stop(60 * SECOND)).await;
     assert_eq!((run.view().await.unwrap().owner, gate.began()), (None, 0));
+}
+
+/// One tenant has many runs due, another only one; a process with little room begins some of them, which end if they may.
+/// Gives the runs it has begun, in order, and the lone one.
+async fn begun_of_two_tenants(max_runs: usize, they_end: bool) -> (Vec<RunId>, RunId) {
+    let (store, clock) = ground().await;
+    let idle = |engine: Builder| {
+        let mill = |_: Cx| async { Ok::<_, ActionError>(()) };
+        engine.workflow(named("mill")).action("mill", mill).with(|options| options.max_runs = 0)
+    };
+    let client = TestEngine::start_on(store.clone(), clock.clone(), idle).await.unwrap();
+    start(&client, "mill", 6).await;
+    let lone = client.for_tenant(other_tenant()).start(Start::new("mill")).await.unwrap();
+    let begun = Arc::new(Mutex::new(Vec::new()));
+    let seen = begun.clone();
+    let build = |engine: Builder| {
+        let mill = move |cx: Cx| {
+            seen.lock().unwrap().push(cx.run());
+            async move {
+                match they_end {
+                    true => Ok::<_, ActionError>(()),
+                    false => std::future::pending().await,
+                }
+            }
+        };
+        engine.workflow(named("mill")).action("mill", mill).with(|options| options.max_runs = max_runs)
+    };
+    let worker = TestEngine::start_on(store, clock, build).await.unwrap();
+    settle(&[&client, &worker]).await;
+    let begun = begun.lock().unwrap().clone();
+    (begun, lone.id())
+}
+
+/// The accident: the tenant with the lower id and much to do was served until nothing was left of it.
+#[tokio::test]
+async fn a_tenant_with_much_to_do_takes_turns_with_the_others() {
+    let (begun, lone) = begun_of_two_tenants(1, true).await;
+    assert_eq!(begun.len(), 7);
+    assert!(begun[..2].contains(&lone), "{lone} came late: {begun:?}");
+}
+
+/// The accident: it took all the room there was, and kept it for as long as its actions went on.
+#[tokio::test]
+async fn a_tenant_with_much_to_do_does_not_take_all_the_room() {
+    let (begun, lone) = begun_of_two_tenants(4, false).await;
+    assert_eq!(begun.len(), 4);
+    assert!(begun.contains(&lone), "{lone} found no room: {begun:?}");
 }
