@@ -17,7 +17,7 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use crate::columns::{Asked, Audit, Closed, Definitions, Opened};
-use crate::connection::{Backend, Connection, Connections, Lent, Mode, Sees};
+use crate::connection::{Backend, Connection, Connections, Lent, Mode, Sees, Unanswered};
 use crate::error::{Failure, constraint};
 use crate::plain::{PlainBatch, PlainWritten};
 use crate::planned::{Gathered, Names};
@@ -333,7 +333,11 @@ fn unreadable(failure: Failure, connection: &Connection) -> Trouble {
 }
 
 /// What a statement's error means for its batch.
-fn trouble(error: tokio_postgres::Error, connection: &Connection) -> Trouble {
+fn trouble(unanswered: Unanswered, connection: &Connection) -> Trouble {
+    let error = match unanswered {
+        Unanswered::Error(error) => error,
+        silence @ Unanswered::Silence(_) => return Trouble::of(silence.into(), connection),
+    };
     if error.code() == Some(&SqlState::DIVISION_BY_ZERO) {
         return Trouble::Torn;
     }

@@ -1,6 +1,7 @@
 //! A connection as Stepwell needs it, the pool of them, and a tenant's transaction in as few writes as can be.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ pub(crate) const NEEDED: (i32, &str) = (140_000, "14");
 /// by an index, and one plan is as good as another.
 const SETTINGS: &str = "-c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off";
 
-/// How long a connection may take to be made, and a lost one to be noticed.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a connection may take to be made, and one on which nothing arrives any more to be noticed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How to get a connection.
 #[derive(Clone)]
@@ -73,10 +74,19 @@ impl Connector {
     }
 
     /// A new connection; whoever listens is told of notifications.
-    pub(crate) async fn connect(
-        &self,
-        told: Option<Told>,
-    ) -> Result<(Client, Driver), tokio_postgres::Error> {
+    pub(crate) async fn connect(&self, told: Option<Told>) -> Result<(Client, Driver), OpenError> {
+        let patience = self.config.get_connect_timeout().map_or(PATIENCE, |patience| *patience);
+        match tokio::time::timeout(patience, self.dial(told)).await {
+            Ok(Ok(connected)) => Ok(connected),
+            Ok(Err(error)) => Err(OpenError::Unreachable(described(&error))),
+            Err(_) => {
+                let why = format!("nobody answered for {} ms", patience.as_millis());
+                Err(OpenError::Unreachable(why))
+            }
+        }
+    }
+
+    async fn dial(&self, told: Option<Told>) -> Result<(Client, Driver), tokio_postgres::Error> {
         match &self.tls {
             Tls::None => {
                 let (client, connection) = self.config.connect(tokio_postgres::NoTls).await?;
@@ -134,6 +144,29 @@ pub(crate) struct Connection {
     client: Client,
     pub(crate) backend: Backend,
     statements: Mutex<HashMap<usize, Statement>>,
+    /// How long it waits for an answer.
+    patience: Duration,
+    /// An answer did not come: whatever comes on it now is nobody's.
+    is_given_up: AtomicBool,
+}
+
+/// Why there is no answer.
+pub(crate) enum Unanswered {
+    /// None came in time.
+    Silence(Duration),
+    /// The server, or the way to it, gives an error.
+    Error(tokio_postgres::Error),
+}
+
+impl From<Unanswered> for Failure {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Silence(waited) => {
+                Failure::Unknown(format!("no answer came for {} ms", waited.as_millis()))
+            }
+            Unanswered::Error(error) => error.into(),
+        }
+    }
 }
 
 /// A parameter.
@@ -147,7 +180,7 @@ impl Connection {
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let statement = self.client.prepare(sql).await?;
+        let statement = self.in_time(self.client.prepare(sql)).await?;
         self.lock().insert(address, statement.clone());
         Ok(statement)
     }
@@ -158,7 +191,7 @@ impl Connection {
 
     /// Asks without waiting for what was asked before: the answer comes in the same order.
     pub(crate) async fn ask(&self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {
-        Ok(self.client.query(statement, params).await?)
+        Ok(self.try_ask(statement, params).await?)
     }
 
     /// The same with the error as it is.
@@ -166,17 +199,31 @@ impl Connection {
         &self,
         statement: &Statement,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        self.client.query(statement, params).await
+    ) -> Result<Vec<Row>, Unanswered> {
+        self.in_time(self.client.query(statement, params)).await
     }
 
     /// Sends commands without parameters.
     pub(crate) async fn command(&self, commands: &str) -> Result<(), Failure> {
-        Ok(self.client.batch_execute(commands).await?)
+        Ok(self.in_time(self.client.batch_execute(commands)).await?)
+    }
+
+    /// Waits for an answer, but not for ever: a peer that is gone without a word may never be noticed otherwise.
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Unanswered> {
+        match tokio::time::timeout(self.patience, answer).await {
+            Ok(answer) => answer.map_err(Unanswered::Error),
+            Err(_) => {
+                self.is_given_up.store(true, Ordering::Relaxed);
+                Err(Unanswered::Silence(self.patience))
+            }
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.client.is_closed() || self.is_given_up.load(Ordering::Relaxed)
     }
 }
 
@@ -192,7 +239,10 @@ pub(crate) enum Sees {
 }
 
 /// Makes connections, and throws away those that are closed.
-pub(crate) struct Maker(pub(crate) Connector);
+pub(crate) struct Maker {
+    connector: Connector,
+    patience: Duration,
+}
 
 impl Manager for Maker {
     type Type = Connection;
@@ -200,12 +250,13 @@ impl Manager for Maker {
 
     async fn create(&self) -> Result<Connection, OpenError> {
         let unreachable = |error: tokio_postgres::Error| OpenError::Unreachable(described(&error));
-        let (client, driver) = self.0.connect(None).await.map_err(unreachable)?;
+        let (client, driver) = self.connector.connect(None).await?;
         tokio::spawn(driver);
         let whoami = "select pid, backend_start::text from pg_stat_activity where pid = pg_backend_pid()";
         let row = client.query_one(whoami, &[]).await.map_err(unreachable)?;
         let backend = Backend { pid: row.get(0), began: row.get(1) };
-        Ok(Connection { client, backend, statements: Mutex::default() })
+        let is_given_up = AtomicBool::new(false);
+        Ok(Connection { client, backend, statements: Mutex::default(), patience: self.patience, is_given_up })
     }
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<OpenError> {
@@ -227,9 +278,14 @@ pub(crate) struct Connections {
 pub(crate) type Lent = Object<Maker>;
 
 impl Connections {
-    pub(crate) fn new(connector: Connector, most: usize, has_citus: bool) -> Result<Self, OpenError> {
+    pub(crate) fn new(
+        connector: Connector,
+        most: usize,
+        patience: Duration,
+        has_citus: bool,
+    ) -> Result<Self, OpenError> {
         let timeouts = Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: None };
-        let pool = Pool::builder(Maker(connector))
+        let pool = Pool::builder(Maker { connector, patience })
             .max_size(most.max(1))
             .timeouts(timeouts)
             .runtime(deadpool::Runtime::Tokio1)

@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use stepwell_core::Timestamp;
-use stepwell_store::{Hint, HintSender, ProcessId};
+use stepwell_store::{Hint, HintSender, ProcessId, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
-use crate::connection::{Connector, Told};
-use crate::error::described;
+use crate::connection::{Connector, PATIENCE, Told, Unanswered};
+use crate::error::Failure;
 use crate::outbox::{Outbox, heard};
 use crate::statements as sql;
 
@@ -153,12 +153,12 @@ impl Keeper {
                     }
                     match ended {
                         Ok(()) => return,
-                        Err(error) => error,
+                        Err(failure) => StoreError::from(failure).to_string(),
                     }
                 }
-                Err(error) => error,
+                Err(error) => error.to_string(),
             };
-            tracing::debug!(error = described(&failed), "the session is lost");
+            tracing::debug!(error = failed, "the session is lost");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }
@@ -166,56 +166,65 @@ impl Keeper {
 
     /// Does what the session is for, until it is lost; without an error when the store is closed. It judges others from
     /// a time on.
-    async fn serve(
-        &mut self,
-        client: &Client,
-        judges: tokio::time::Instant,
-    ) -> Result<(), tokio_postgres::Error> {
+    async fn serve(&mut self, client: &Client, judges: tokio::time::Instant) -> Result<(), Failure> {
+        let gone = in_time(self.begin(client)).await?;
+        // Who knows what was said while nobody listened.
+        self.hints.send(Hint::Missed);
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut watch = Watch { gone, looks, suspects: BTreeSet::new(), judges };
+        // There is always a look to come: a turn that takes longer is one that waits for an answer.
+        while in_time(self.turn(client, &mut watch)).await? {}
+        Ok(())
+    }
+
+    /// Takes its locks and listens.
+    async fn begin(&self, client: &Client) -> Result<Statement, tokio_postgres::Error> {
         let pid: i32 = client.query_one("select pg_backend_pid()", &[]).await?.get(0);
         self.shared.pid.store(pid, Ordering::Relaxed);
         for process in self.held.keys() {
             lock(client, self.mark.lock(*process)).await?;
         }
-        let outbox = self.outbox.clone();
-        if outbox.is_on() {
+        if self.outbox.is_on() {
             client.batch_execute(&format!("listen {}", self.mark.channel())).await?;
         }
-        // Who knows what was said while nobody listened.
-        self.hints.send(Hint::Missed);
-        let gone = client.prepare(sql::process_gone).await?;
-        let mut looks = tokio::time::interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut suspects = BTreeSet::new();
-        loop {
-            tokio::select! {
-                vouched = self.vouched.recv() => {
-                    let Some(Vouched { process, until, locked }) = vouched else { return Ok(()) };
-                    if self.held.insert(process, until).is_none() {
-                        lock(client, self.mark.lock(process)).await?;
-                    }
-                    let _ = locked.send(());
+        client.prepare(sql::process_gone).await
+    }
+
+    /// Does what comes next; gives whether there is more to come.
+    async fn turn(&mut self, client: &Client, watch: &mut Watch) -> Result<bool, tokio_postgres::Error> {
+        tokio::select! {
+            vouched = self.vouched.recv() => {
+                let Some(Vouched { process, until, locked }) = vouched else { return Ok(false) };
+                if self.held.insert(process, until).is_none() {
+                    lock(client, self.mark.lock(process)).await?;
                 }
-                () = outbox.filled() => {
-                    tokio::time::sleep(GATHER).await;
-                    let text = outbox.take();
-                    client.query_one("select pg_notify($1, $2)", &[&self.mark.channel(), &text]).await?;
-                }
-                _ = looks.tick() => {
-                    let now = self.shared.now.load(Ordering::Acquire);
-                    self.release(client, now).await?;
-                    if self.held.is_empty() {
-                        client.check_connection().await?;
-                        continue;
-                    }
-                    let rows = client.query(&gone, &[&now]).await?;
-                    let seen: BTreeSet<_> = rows.iter().map(|row| ProcessId(row.get::<_, Uuid>(0))).collect();
-                    if tokio::time::Instant::now() >= judges {
-                        self.judge(&suspects, &seen);
-                    }
-                    suspects = seen;
-                }
+                let _ = locked.send(());
             }
+            () = self.outbox.filled() => {
+                tokio::time::sleep(GATHER).await;
+                let text = self.outbox.take();
+                client.query_one("select pg_notify($1, $2)", &[&self.mark.channel(), &text]).await?;
+            }
+            _ = watch.looks.tick() => self.look(client, watch).await?,
         }
+        Ok(true)
+    }
+
+    /// Looks whose locks are gone.
+    async fn look(&mut self, client: &Client, watch: &mut Watch) -> Result<(), tokio_postgres::Error> {
+        let now = self.shared.now.load(Ordering::Acquire);
+        self.release(client, now).await?;
+        if self.held.is_empty() {
+            return client.check_connection().await;
+        }
+        let rows = client.query(&watch.gone, &[&now]).await?;
+        let seen: BTreeSet<_> = rows.iter().map(|row| ProcessId(row.get::<_, Uuid>(0))).collect();
+        if tokio::time::Instant::now() >= watch.judges {
+            self.judge(&watch.suspects, &seen);
+        }
+        watch.suspects = seen;
+        Ok(())
     }
 
     /// Whoever was gone at two looks is gone.
@@ -240,6 +249,22 @@ impl Keeper {
             client.execute("select pg_advisory_unlock_shared($1)", &[&self.mark.lock(process)]).await?;
         }
         Ok(())
+    }
+}
+
+/// What is looked at, and when.
+struct Watch {
+    gone: Statement,
+    looks: tokio::time::Interval,
+    /// Who was gone at the last look.
+    suspects: BTreeSet<ProcessId>,
+    judges: tokio::time::Instant,
+}
+
+async fn in_time<T>(asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+    match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Unanswered::Silence(PATIENCE).into()),
     }
 }
 

@@ -42,6 +42,9 @@ pub struct Options {
     pub batch: usize,
     /// Commits that may wait for their turn; more wait at the door.
     pub queue: usize,
+    /// How long an answer of the server may take before the connection counts as lost. Nothing here takes long: a row that
+    /// somebody else holds is waited for for two seconds at most.
+    pub patience: Duration,
     /// Other processes are told at once of what concerns them. Without it they find out by looking.
     pub notify: bool,
     /// A session of its own tells others that this process lives. Behind a transaction pooler sessions tell nothing:
@@ -67,6 +70,7 @@ impl Default for Options {
             committers: 8,
             batch: 256,
             queue: 4_096,
+            patience: Duration::from_secs(30),
             notify: true,
             session: true,
             spread: false,
@@ -132,7 +136,8 @@ impl PostgresStore {
         let connector = Connector::new(&config, options.schema.as_deref(), options.tls());
         let mut looked = look(&connector).await?;
         looked.has_citus |= options.spread;
-        let on = Connections::new(connector.clone().impatient(), options.connections, looked.has_citus)?;
+        let impatient = connector.clone().impatient();
+        let on = Connections::new(impatient, options.connections, options.patience, looked.has_citus)?;
         let (hints, outbox) = (HintSender::default(), Outbox::new(options.notify && options.session));
         let session =
             options.session.then(|| Session::start(connector, &looked.schema, hints.clone(), outbox.clone()));
@@ -157,7 +162,7 @@ impl PostgresStore {
             return Err(OpenError::Config("it names no user, whom the tables are for".to_owned()));
         }
         let connector = Connector::new(&read(owner)?, options.schema.as_deref(), options.tls());
-        let (mut client, driver) = connector.connect(None).await.map_err(unreachable)?;
+        let (mut client, driver) = connector.connect(None).await?;
         let driver = tokio::spawn(driver);
         check_version(&client).await?;
         let migrated = migrate::migrate(&mut client, options.schema.as_deref(), role).await;
@@ -267,7 +272,7 @@ struct Looked {
 }
 
 async fn look(connector: &Connector) -> Result<Looked, OpenError> {
-    let (client, driver) = connector.connect(None).await.map_err(unreachable)?;
+    let (client, driver) = connector.connect(None).await?;
     tokio::spawn(driver);
     check_version(&client).await?;
     let version = migrate::check(&client).await?;

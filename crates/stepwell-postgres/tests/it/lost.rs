@@ -18,14 +18,14 @@ use uuid::Uuid;
 use crate::raw::{client, number, soon};
 
 /// A server of the test's own: others would not like what happens to it.
-async fn own_cluster() -> (Cluster, Ground) {
+pub(crate) async fn own_cluster() -> (Cluster, Ground) {
     let cluster = tokio::task::spawn_blocking(|| Cluster::own(&[]).unwrap()).await.unwrap();
     let ground = Ground::new(&cluster).await.unwrap();
     (cluster, ground)
 }
 
 /// One run, moved by one task through whatever happens.
-struct Mover {
+pub(crate) struct Mover {
     store: Arc<PostgresStore>,
     make: Arc<make::Make>,
     /// Where the run is known to be.
@@ -37,7 +37,7 @@ struct Mover {
 }
 
 impl Mover {
-    async fn begin(store: &Arc<PostgresStore>, make: &Arc<make::Make>, number: u128) -> Mover {
+    pub(crate) async fn begin(store: &Arc<PostgresStore>, make: &Arc<make::Make>, number: u128) -> Mover {
         let start = make.create(make::new_run(make::run(number)));
         let first = start.id;
         let head = ask::started(&**store, start).await;
@@ -67,7 +67,7 @@ impl Mover {
     }
 
     /// One step; it is made or it is not, and this one knows which.
-    async fn step(&mut self) {
+    pub(crate) async fn step(&mut self) {
         let commit = self.make.step(make::step(&self.head, &format!("at {}", self.made.len())));
         let is_made = match self.store.commit(make::ME, commit.clone()).await {
             Ok(committed) => {
@@ -101,7 +101,7 @@ impl Mover {
     }
 
     /// Each version is there once, and by the commit that is known to have made it.
-    async fn check(&self) {
+    pub(crate) async fn check(&self) {
         let all = HistoryQuery { run: self.head.run, from: 0, with_state: false, limit: 10_000 };
         let found = self.store.history(make::ME, all).await.unwrap().items;
         let commits: Vec<_> = found.iter().map(|row| row.commit).collect();
@@ -111,7 +111,7 @@ impl Mover {
 }
 
 /// Every mover goes on until it is told to stop, and now and then tries what must be refused.
-fn spawn(
+pub(crate) fn spawn(
     movers: Vec<Mover>,
     stop: &Arc<AtomicBool>,
     with_stale: bool,
@@ -132,7 +132,7 @@ fn spawn(
 }
 
 /// All movers come to rest; gives how many steps were made and how many were in doubt.
-async fn rest(tasks: Vec<tokio::task::JoinHandle<Mover>>) -> (usize, usize) {
+pub(crate) async fn rest(tasks: Vec<tokio::task::JoinHandle<Mover>>) -> (usize, usize) {
     let (mut made, mut unknown) = (0, 0);
     for task in tasks {
         let mut mover = soon(task).await.unwrap();

@@ -5,6 +5,7 @@
 mod group;
 mod lost;
 mod migrations;
+mod network;
 mod own;
 mod raw;
 mod wall;
