@@ -1,4 +1,5 @@
--- Runs and their checkpoints, documents, inboxes and waits; cells, keys, definitions, the audit trail and the processes.
+-- Runs and their checkpoints, documents, inboxes and waits; cells, links, keys, definitions, the audit trail and its seals,
+-- and the processes.
 -- The tenant comes first in every key, so that each tenant's rows can live on one node. Text is compared by its bytes.
 
 -- Narrow and hot: one row per run, and the work queue too. No index holds a column that changes at every step, so that
@@ -91,7 +92,8 @@ create table waits (
     constraint waits_by_run primary key (tenant, run, activation)
 );
 
--- Scoped state and the key-value store. A row without a value is a tombstone.
+-- Scoped state and the key-value store. A row without a value is a tombstone. No index holds a column that changes at every
+-- write, so that a write to a hot key writes no index.
 create table cells (
     tenant     uuid   not null,
     space      text   collate "C" not null,
@@ -104,9 +106,29 @@ create table cells (
     created_at bigint not null,
     updated_at bigint not null,
     created_by uuid,
+    is_dead    boolean generated always as (value is null) stored,
     constraint cells_by_key primary key (tenant, space, owner, key)
 ) with (fillfactor = 70);
 create index cells_expiring on cells (tenant, expires_at, space, owner, key) where expires_at is not null;
+create index cells_dead on cells (tenant, space, owner, key) where is_dead;
+
+-- Edges between things that somebody else keeps, found from both ends.
+create table links (
+    tenant     uuid   not null,
+    namespace  text   collate "C" not null,
+    from_type  text   collate "C" not null,
+    from_id    text   collate "C" not null,
+    to_type    text   collate "C" not null,
+    to_id      text   collate "C" not null,
+    relation   text   collate "C" not null,
+    id         uuid   not null,
+    attributes text   not null,
+    created_at bigint not null,
+    updated_at bigint not null,
+    created_by uuid,
+    constraint links_by_edge primary key (tenant, namespace, from_type, from_id, to_type, to_id, relation)
+);
+create index links_by_end on links (tenant, namespace, to_type, to_id, from_type, from_id, relation);
 
 create table idempotency (
     tenant    uuid  not null,
@@ -130,6 +152,7 @@ create table definitions (
     workflow text   collate "C" not null,
     version  bigint not null,
     body     bytea  not null,
+    publisher text,
     constraint definitions_by_hash primary key (tenant, hash)
 );
 create index definitions_by_workflow on definitions (tenant, workflow, version, hash);
@@ -145,7 +168,26 @@ create table audit (
     actor     text,
     run       uuid,
     detail    bytea  not null,
+    results   bytea,
     constraint audit_by_commit primary key (tenant, commit_id, ordinal)
+);
+
+-- Commits whose rows in the audit trail are not sealed yet.
+create table unsealed (
+    tenant    uuid not null,
+    commit_id uuid not null,
+    constraint unsealed_by_commit primary key (tenant, commit_id)
+);
+
+-- Append-only: each over rows of the audit trail, and over the one before.
+create table seals (
+    tenant uuid   not null,
+    number bigint not null,
+    at     bigint not null,
+    before bytea  not null,
+    rows   bytea  not null,
+    hash   bytea  not null,
+    constraint seals_by_number primary key (tenant, number)
 );
 
 -- Whoever has ever written anything.
@@ -221,7 +263,8 @@ end $$;
 do $$
 declare t text;
 begin
-    foreach t in array array['runs', 'checkpoints', 'documents', 'inbox', 'waits', 'cells', 'idempotency', 'definitions', 'audit', 'tenants'] loop
+    foreach t in array array['runs', 'checkpoints', 'documents', 'inbox', 'waits', 'cells', 'links', 'idempotency', 'definitions', 'audit',
+                             'unsealed', 'seals', 'tenants'] loop
         execute format('alter table %I enable row level security', t);
         execute format('alter table %I force row level security', t);
         execute format($p$create policy own on %I using (tenant = (select nullif(current_setting('app.current_tenant', true), '')::uuid))$p$, t);

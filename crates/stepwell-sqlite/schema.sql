@@ -1,4 +1,5 @@
--- Runs and their checkpoints, documents, inboxes and waits; cells, keys, definitions, the audit trail and the processes.
+-- Runs and their checkpoints, documents, inboxes and waits; cells, links, keys, definitions, the audit trail and its seals,
+-- and the processes.
 
 -- Narrow and hot: one row per run, and the work queue too.
 create table runs (
@@ -102,6 +103,25 @@ create table cells (
 ) strict;
 create unique index cells_by_key on cells (tenant, space, owner, key);
 create index cells_expiring on cells (tenant, expires_at, space, owner, key) where expires_at is not null;
+create index cells_dead on cells (tenant, space, owner, updated_at, key) where value is null;
+
+-- Edges between things that somebody else keeps, found from both ends.
+create table links (
+    tenant     blob    not null,
+    namespace  text    not null,
+    from_type  text    not null,
+    from_id    text    not null,
+    to_type    text    not null,
+    to_id      text    not null,
+    relation   text    not null,
+    id         blob    not null,
+    attributes text    not null,
+    created_at integer not null,
+    updated_at integer not null,
+    created_by blob
+) strict;
+create unique index links_by_edge on links (tenant, namespace, from_type, from_id, to_type, to_id, relation);
+create index links_by_end on links (tenant, namespace, to_type, to_id, from_type, from_id, relation);
 
 create table idempotency (
     tenant    blob not null,
@@ -124,7 +144,8 @@ create table definitions (
     hash     blob    not null,
     workflow text    not null,
     version  integer not null,
-    body     blob    not null
+    body     blob    not null,
+    publisher text
 ) strict;
 create unique index definitions_by_hash on definitions (tenant, hash);
 create index definitions_by_workflow on definitions (tenant, workflow, version, hash);
@@ -139,9 +160,28 @@ create table audit (
     subject   text    not null,
     actor     text,
     run       blob,
-    detail    blob    not null
+    detail    blob    not null,
+    results   blob
 ) strict;
 create unique index audit_by_commit on audit (tenant, commit_id, ordinal);
+
+-- Commits whose rows in the audit trail are not sealed yet.
+create table unsealed (
+    tenant    blob not null,
+    commit_id blob not null,
+    primary key (tenant, commit_id)
+) strict, without rowid;
+
+-- Append-only: each over rows of the audit trail, and over the one before.
+create table seals (
+    tenant blob    not null,
+    number integer not null,
+    at     integer not null,
+    before blob    not null,
+    rows   blob    not null,
+    hash   blob    not null
+) strict;
+create unique index seals_by_number on seals (tenant, number);
 
 -- The heartbeat of each engine process: the lease of its runs.
 create table processes (

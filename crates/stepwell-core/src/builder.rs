@@ -230,6 +230,24 @@ impl Transition {
         self
     }
 
+    /// What its action is given, with `{"$expr": …}` in it where that depends on the state.
+    #[must_use]
+    pub fn input(mut self, input: Value) -> Self {
+        if let Some(action) = &mut self.action {
+            action.input = input;
+        }
+        self
+    }
+
+    /// The context field that its action's output is put into.
+    #[must_use]
+    pub fn save_as(mut self, field: impl Into<String>) -> Self {
+        if let Some(action) = &mut self.action {
+            action.save_as = Some(field.into());
+        }
+        self
+    }
+
     /// The code that runs before the transition is committed, with its input and where its output goes.
     #[must_use]
     pub fn action_with(mut self, action: Action) -> Self {

@@ -82,6 +82,8 @@ limits! {
     MAX_CELL_BYTES cell_bytes = 256 * 1024;
     /// Characters in a cell's key, namespace or owner.
     MAX_KEY_CHARS key_chars = 256;
+    /// Bytes of a link's namespace, types, ids and relation together: what an index of every database takes.
+    MAX_EDGE_BYTES edge_bytes = 2_400;
     /// Rows one commit may write.
     MAX_COMMIT_ROWS commit_rows = 20_000;
     /// Bytes one commit may carry.

@@ -50,6 +50,13 @@ impl Timestamp {
         Self::from_micros(self.0.saturating_add(micros))
     }
 
+    /// The instant so many microseconds later; never past the end of what can be written.
+    #[must_use]
+    pub const fn plus_micros(self, micros: u64) -> Self {
+        let micros = if micros > i64::MAX as u64 { i64::MAX } else { micros as i64 };
+        Self::from_micros(self.0.saturating_add(micros))
+    }
+
     /// Milliseconds from `earlier` to this instant; zero if it is not earlier.
     pub const fn ms_since(self, earlier: Timestamp) -> u64 {
         let micros = self.0 - earlier.0;

@@ -249,7 +249,7 @@ impl Applier {
 
     async fn planned(&self, tenant: TenantId, commits: &[&Commit]) -> Result<Vec<Applied>, Trouble> {
         let id = tenant.uuid();
-        let names = Names::of(commits);
+        let names = Names::of(commits, &self.limits);
         let transaction = crate::connection::Transaction::new(self.on.get().await?);
         let connection = transaction.on();
         let begin = self.on.begin(Sees::Tenant(tenant), Mode::Writes);
@@ -313,7 +313,7 @@ async fn command(connection: &Connection, command: Option<&str>) -> Result<(), F
 
 /// What was not there when it was looked for is there by now: on another look it is.
 pub(crate) fn is_raced(error: &tokio_postgres::Error) -> bool {
-    let raced = ["runs_by_id", "cells_by_key", "idempotency_by_key"];
+    let raced = ["audit_by_commit", "runs_by_id", "cells_by_key", "links_by_edge", "idempotency_by_key"];
     let violated = constraint(error, &SqlState::UNIQUE_VIOLATION);
     // Where tenants are spread over nodes, a number follows the name.
     violated.is_some_and(|name| raced.iter().any(|key| name.starts_with(key)))

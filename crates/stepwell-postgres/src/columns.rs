@@ -4,7 +4,7 @@ use stepwell_core::{RunId, Timestamp};
 use stepwell_store::delta::Stored;
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{CheckpointRow, KeyRow, MessageRow};
-use stepwell_store::{AuditRow, Cell, CommitId, Head, OpenWait, RunRow, Step, StoredDefinition};
+use stepwell_store::{AuditRow, Cell, CommitId, Edge, Head, Link, OpenWait, RunRow, Step, StoredDefinition};
 use uuid::Uuid;
 
 use crate::connection::Param;
@@ -333,6 +333,48 @@ impl<'a> Cells<'a> {
 }
 
 columns! {
+    /// Links' rows.
+    Links {
+        namespace: &'a str, from_type: &'a str, from_id: &'a str, to_type: &'a str, to_id: &'a str, relation: &'a str,
+        id: Uuid, attributes: String, created_at: i64, updated_at: i64, created_by: Option<Uuid>,
+    }
+}
+
+impl<'a> Links<'a> {
+    pub(crate) fn push(&mut self, link: &'a Link) {
+        let Link { edge, id, attributes, created_at, updated_at, created_by } = link;
+        let (from, to) = (edge.from(), edge.to());
+        self.add(
+            edge.namespace(),
+            from.kind(),
+            from.id(),
+            to.kind(),
+            to.id(),
+            edge.relation(),
+            *id,
+            attributes.to_string(),
+            created_at.micros(),
+            updated_at.micros(),
+            created_by.map(RunId::uuid),
+        );
+    }
+}
+
+columns! {
+    /// Links by their edges.
+    Edges {
+        namespace: &'a str, from_type: &'a str, from_id: &'a str, to_type: &'a str, to_id: &'a str, relation: &'a str,
+    }
+}
+
+impl<'a> Edges<'a> {
+    pub(crate) fn push(&mut self, edge: &'a Edge) {
+        let (from, to) = (edge.from(), edge.to());
+        self.add(edge.namespace(), from.kind(), from.id(), to.kind(), to.id(), edge.relation());
+    }
+}
+
+columns! {
     /// Documents that end.
     Hidden { run: Uuid, key: &'a str, version: i64 }
 }
@@ -382,20 +424,21 @@ impl<'a> Keys<'a> {
 columns! {
     /// Definitions' rows.
     Definitions {
-        hash: &'a [u8], workflow: &'a str, version: i64, body: &'a [u8], commit: Uuid, trace: Option<Uuid>,
-        trace_version: Option<i64>,
+        hash: &'a [u8], workflow: &'a str, version: i64, body: &'a [u8], publisher: Option<&'a str>, commit: Uuid,
+        trace: Option<Uuid>, trace_version: Option<i64>,
     }
 }
 
 impl<'a> Definitions<'a> {
     pub(crate) fn push(&mut self, definition: &'a StoredDefinition, trace: Trace) {
-        let StoredDefinition { hash, workflow, version, body } = definition;
+        let StoredDefinition { hash, workflow, version, body, publisher } = definition;
         let version = (*version).into();
         self.add(
             hash.as_bytes(),
             workflow.as_str(),
             version,
             body,
+            publisher.as_deref(),
             trace.commit.0,
             trace.run(),
             trace.version(),
@@ -407,12 +450,19 @@ columns! {
     /// The audit trail's rows.
     Audit {
         commit: Uuid, ordinal: i64, at: i64, operation: &'a str, subject: &'a str, actor: Option<&'a str>,
-        run: Option<Uuid>, detail: &'a [u8], trace: Option<Uuid>, version: Option<i64>,
+        run: Option<Uuid>, detail: &'a [u8], results: Option<&'a [u8]>, trace: Option<Uuid>, version: Option<i64>,
     }
 }
 
 impl<'a> Audit<'a> {
-    pub(crate) fn push_all(&mut self, audit: &'a [AuditRow], at: Timestamp, trace: Trace) {
+    /// A commit's rows, the first with the results of the operations if they are looked up there.
+    pub(crate) fn push_all(
+        &mut self,
+        audit: &'a [AuditRow],
+        at: Timestamp,
+        results: Option<&'a [u8]>,
+        trace: Trace,
+    ) {
         for (ordinal, AuditRow { operation, subject, actor, run, detail }) in (0..).zip(audit) {
             self.add(
                 trace.commit.0,
@@ -423,6 +473,7 @@ impl<'a> Audit<'a> {
                 actor.as_deref(),
                 run.map(RunId::uuid),
                 detail,
+                results.filter(|_| ordinal == 0),
                 trace.run(),
                 trace.version(),
             );

@@ -13,6 +13,7 @@ mod error;
 #[cfg(feature = "cluster")]
 pub mod ground;
 mod jobs;
+mod links;
 mod migrate;
 mod outbox;
 mod own;
@@ -21,6 +22,7 @@ mod planned;
 mod query;
 mod records;
 mod rows;
+mod seals;
 mod session;
 mod statements;
 mod store;

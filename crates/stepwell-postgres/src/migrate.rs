@@ -29,9 +29,12 @@ const MIGRATIONS: &[Migration] = &[Migration {
         "inbox",
         "waits",
         "cells",
+        "links",
         "idempotency",
         "definitions",
         "audit",
+        "unsealed",
+        "seals",
         "tenants",
     ],
 }];
@@ -41,9 +44,9 @@ const LEDGER: &str = "create table if not exists stepwell_migrations (
 
 /// What the engine's role may do: append to what is only appended to, and no more than it does with the rest.
 const RIGHTS: &[(&str, &str)] = &[
-    ("select, insert, update, delete", "runs, documents, inbox, waits, cells, idempotency, processes"),
-    ("select, insert, delete", "checkpoints"),
-    ("select, insert", "definitions, audit, tenants"),
+    ("select, insert, update, delete", "runs, documents, inbox, waits, cells, links, idempotency, processes"),
+    ("select, insert, delete", "checkpoints, unsealed"),
+    ("select, insert", "definitions, audit, seals, tenants"),
     ("select", "stepwell_migrations"),
 ];
 

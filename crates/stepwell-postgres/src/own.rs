@@ -97,7 +97,7 @@ impl PostgresStore {
         commit: &Commit,
     ) -> Result<Along, Wrong> {
         let id = tenant.uuid();
-        let names = Names::of(&[commit]);
+        let names = Names::of(&[commit], &self.shared.applier.limits);
         let found = one_by_one(transaction, &names.asked(&id)).await?;
         let mut gathered = Gathered::read(&names, &found)?;
         let (applied, written) = gathered.plan(tenant, &[commit], &self.shared.applier.limits);

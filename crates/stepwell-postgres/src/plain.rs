@@ -123,6 +123,8 @@ impl<'a> PlainColumns<'a> {
             create,
             send: _,
             cells: _,
+            links: _,
+            actor: _,
             fills: _,
             documents: _,
             keys: _,
@@ -158,7 +160,7 @@ impl<'a> PlainColumns<'a> {
             Prepared::Planned { .. } => return,
         };
         definitions.iter().for_each(|definition| self.definitions.push(definition, trace));
-        self.audit.push_all(audit, *at, trace);
+        self.audit.push_all(audit, *at, None, trace);
     }
 
     /// The statements, in order; the one that says when runs wake is the last, if there is one.

@@ -3,21 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
+use bytes::Bytes;
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{self, CheckpointRow, KeyRow, MessageRow, Plan, Rows};
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitError, CommitId, OpenWait, RunRow, StoredDefinition, TenantId,
+    AuditRow, Cell, CellKey, Commit, CommitError, CommitId, Edge, Ends, Link, OpenWait, RunRow,
+    StoredDefinition, TenantId, Whereabouts,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::apply::{Applied, beside};
 use crate::columns::{
-    Asked, Audit, Cells, Checkpoints, Closed, Definitions, Documents, Hidden, Keys, Messages, Numbers,
-    Opened, Runs, Trace,
+    Asked, Audit, Cells, Checkpoints, Closed, Definitions, Documents, Edges, Hidden, Keys, Links, Messages,
+    Numbers, Opened, Runs, Trace,
 };
 use crate::error::Failure;
+use crate::links::{LinkNames, LinkRows};
 use crate::{rows, statements as sql};
 
 /// The rows that commits name, in the order in which they are locked.
@@ -31,10 +34,13 @@ pub(crate) struct Names {
     spaces: Vec<&'static str>,
     owners: Vec<String>,
     cell_keys: Vec<String>,
+    links: LinkNames,
+    /// Commits that are looked up in the audit trail.
+    traced: Vec<Uuid>,
 }
 
 impl Names {
-    pub(crate) fn of(commits: &[&Commit]) -> Self {
+    pub(crate) fn of(commits: &[&Commit], limits: &Limits) -> Self {
         let mut runs = BTreeSet::new();
         let mut taken = BTreeSet::new();
         let mut keys = BTreeSet::new();
@@ -51,6 +57,8 @@ impl Names {
             keys.extend(used.map(|key| (key.operation.clone(), key.key.clone())));
             cells.extend(commit.cells.iter().map(|write| write.key.clone()));
         }
+        let traced = commits.iter().filter(|commit| commit.reference().at == Whereabouts::Audit);
+        let traced = traced.map(|commit| commit.id.0);
         let (taken_from, taken) = taken.into_iter().unzip();
         let (operations, keys) = keys.into_iter().unzip();
         let cells: Vec<CellKey> = cells.into_iter().collect();
@@ -64,12 +72,17 @@ impl Names {
             owners: cells.iter().map(|key| key.owner.clone()).collect(),
             cell_keys: cells.iter().map(|key| key.key.clone()).collect(),
             cells,
+            links: LinkNames::of(commits, limits),
+            traced: traced.collect(),
         }
     }
 
     /// The statements that lock and read them. A run's messages change only under its lock, so they come after it.
     pub(crate) fn asked<'s>(&'s self, tenant: &'s Uuid) -> Vec<Asked<'s>> {
-        let mut asked = vec![Asked { sql: sql::runs_lock, params: vec![tenant, &self.runs] }];
+        let mut asked = Vec::with_capacity(4);
+        if !self.runs.is_empty() {
+            asked.push(Asked { sql: sql::runs_lock, params: vec![tenant, &self.runs] });
+        }
         if !self.taken.is_empty() {
             asked.push(Asked { sql: sql::inbox_find, params: vec![tenant, &self.taken_from, &self.taken] });
         }
@@ -81,6 +94,10 @@ impl Names {
                 vec![tenant, &self.spaces, &self.owners, &self.cell_keys];
             asked.push(Asked { sql: sql::cells_lock, params });
         }
+        if !self.traced.is_empty() {
+            asked.push(Asked { sql: sql::audit_find, params: vec![tenant, &self.traced] });
+        }
+        asked.extend(self.links.asked(tenant));
         asked
     }
 }
@@ -92,6 +109,9 @@ pub(crate) struct Gathered {
     messages: BTreeMap<(RunId, u64), bool>,
     keys: BTreeMap<(String, String), KeyRow>,
     cells: BTreeMap<CellKey, Cell>,
+    links: LinkRows,
+    /// Commits that are looked up in the audit trail and are there.
+    on_record: BTreeSet<CommitId>,
     /// What was there when it was read, of what may not have been.
     old_runs: BTreeSet<RunId>,
     old_keys: BTreeSet<(String, String)>,
@@ -116,6 +136,18 @@ impl Rows for Gathered {
     fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, Infallible> {
         Ok(self.cells.get(key).cloned())
     }
+
+    fn is_on_record(&mut self, commit: CommitId) -> Result<bool, Infallible> {
+        Ok(self.on_record.contains(&commit))
+    }
+
+    fn link(&mut self, edge: &Edge) -> Result<Option<Link>, Infallible> {
+        Ok(self.links.get(edge))
+    }
+
+    fn edges(&mut self, ends: &Ends, most: usize) -> Result<Vec<Edge>, Infallible> {
+        Ok(self.links.edges(ends, most))
+    }
 }
 
 impl Gathered {
@@ -124,10 +156,12 @@ impl Gathered {
         let mut gathered = Gathered::default();
         let mut found = found.iter();
         let mut next = || found.next().into_iter().flatten();
-        for row in next() {
-            let row = rows::run(row)?;
-            gathered.old_runs.insert(row.run);
-            gathered.runs.insert(row.run, row);
+        if !names.runs.is_empty() {
+            for row in next() {
+                let row = rows::run(row)?;
+                gathered.old_runs.insert(row.run);
+                gathered.runs.insert(row.run, row);
+            }
         }
         if !names.taken.is_empty() {
             for row in next() {
@@ -151,6 +185,12 @@ impl Gathered {
                 gathered.old_cells.insert(name.clone());
             }
         }
+        if !names.traced.is_empty() {
+            for row in next() {
+                gathered.on_record.insert(CommitId(rows::get(row, 0)?));
+            }
+        }
+        found.flatten().try_for_each(|row| gathered.links.read(row))?;
         Ok(gathered)
     }
 
@@ -191,6 +231,10 @@ impl Gathered {
         for cell in &plan.cells {
             self.cells.insert(cell.key.clone(), cell.clone());
         }
+        if !plan.audit.is_empty() {
+            self.on_record.insert(plan.commit);
+        }
+        self.links.follow(&plan.links, &plan.unlink);
     }
 }
 
@@ -200,6 +244,7 @@ pub(crate) struct Written {
     runs: BTreeSet<RunId>,
     keys: BTreeSet<(String, String)>,
     cells: BTreeSet<CellKey>,
+    has_links: bool,
     put: BTreeMap<(RunId, u64), MessageRow>,
     take: Vec<(RunId, u64)>,
     checkpoints: Vec<(CommitId, Timestamp, CheckpointRow)>,
@@ -207,7 +252,7 @@ pub(crate) struct Written {
     hide: Vec<DocumentEnd>,
     documents: Vec<DocumentRow>,
     definitions: Vec<(CommitId, StoredDefinition)>,
-    audit: Vec<(CommitId, Timestamp, Vec<AuditRow>)>,
+    audit: Vec<(CommitId, Timestamp, Vec<AuditRow>, Option<Bytes>)>,
 }
 
 impl Written {
@@ -215,6 +260,7 @@ impl Written {
         self.runs.is_empty()
             && self.keys.is_empty()
             && self.cells.is_empty()
+            && !self.has_links
             && self.definitions.is_empty()
             && self.audit.is_empty()
     }
@@ -232,11 +278,14 @@ impl Written {
             open,
             close,
             cells,
+            links,
+            unlink,
             hide,
             documents,
             keys,
             definitions,
             audit,
+            trace,
             unfenced: _,
             committed: _,
         } = plan;
@@ -250,12 +299,13 @@ impl Written {
         close.into_iter().for_each(|(run, activation)| waits.entry(run).or_default().1.push(activation));
         self.waits.extend(waits.into_iter().map(|(run, (open, close))| (commit, run, open, close)));
         self.cells.extend(cells.into_iter().map(|cell| cell.key));
+        self.has_links |= !links.is_empty() || !unlink.is_empty();
         self.hide.extend(hide);
         self.documents.extend(documents);
         self.keys.extend(keys.into_iter().map(|row| (row.operation, row.key)));
         self.definitions.extend(definitions.into_iter().map(|definition| (commit, definition)));
         if !audit.is_empty() {
-            self.audit.push((commit, at, audit));
+            self.audit.push((commit, at, audit, trace));
         }
     }
 
@@ -285,13 +335,17 @@ impl Written {
             let is_old = gathered.old_keys.contains(name);
             (if is_old { &mut columns.keys } else { &mut columns.new_keys }).push(row);
         }
+        let (insert, update, delete) = gathered.links.written();
+        insert.into_iter().for_each(|link| columns.new_links.push(link));
+        update.into_iter().for_each(|link| columns.links.push(link));
+        delete.into_iter().for_each(|edge| columns.unlink.push(edge));
         self.hide.iter().for_each(|end| columns.hide.push(end));
         self.documents.iter().for_each(|row| columns.documents.push(row));
         for (commit, definition) in &self.definitions {
             columns.definitions.push(definition, Trace { commit: *commit, at: None });
         }
-        for (commit, at, audit) in &self.audit {
-            columns.audit.push_all(audit, *at, Trace { commit: *commit, at: None });
+        for (commit, at, audit, results) in &self.audit {
+            columns.audit.push_all(audit, *at, results.as_deref(), Trace { commit: *commit, at: None });
         }
         columns
     }
@@ -309,6 +363,9 @@ pub(crate) struct PlannedColumns<'a> {
     open: Opened<'a>,
     new_cells: Cells<'a>,
     cells: Cells<'a>,
+    unlink: Edges<'a>,
+    new_links: Links<'a>,
+    links: Links<'a>,
     hide: Hidden<'a>,
     documents: Documents<'a>,
     new_keys: Keys<'a>,
@@ -334,6 +391,9 @@ impl PlannedColumns<'_> {
             (!self.put.is_empty()).then(|| self.put.asked(sql::inbox_insert, tenant)),
             (!self.new_cells.is_empty()).then(|| self.new_cells.asked(sql::cells_insert, tenant)),
             (!self.cells.is_empty()).then(|| self.cells.asked(sql::cells_put, tenant)),
+            (!self.unlink.is_empty()).then(|| self.unlink.asked(sql::links_delete, tenant)),
+            (!self.new_links.is_empty()).then(|| self.new_links.asked(sql::links_insert, tenant)),
+            (!self.links.is_empty()).then(|| self.links.asked(sql::links_put, tenant)),
             (!self.hide.is_empty()).then(|| self.hide.asked(sql::documents_hide, tenant)),
             (!self.documents.is_empty()).then(|| self.documents.asked(sql::documents_insert, tenant)),
         ];

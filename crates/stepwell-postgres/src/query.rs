@@ -11,28 +11,33 @@ use stepwell_store::store::{
     after_prefix, bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor,
 };
 use stepwell_store::{
-    AuditRow, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due,
-    HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
-    RunSummary, Status, TenantId, WaitQuery, WaitRow, Whereabouts,
+    Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due, HistoryQuery,
+    HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Status,
+    Tally, TenantId, WaitQuery, WaitRow, Whereabouts,
 };
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
 use crate::connection::{Connection, Connections, Mode, Param, Sees, Transaction};
 use crate::rows::{self, Read};
-use crate::statements as sql;
+use crate::{seals, statements as sql};
 
 /// The rows to ask for: one more than the page has tells whether there is another page.
-fn ask(limit: u32) -> i64 {
+pub(crate) fn ask(limit: u32) -> i64 {
     page_rows(limit) as i64 + 1
 }
 
 /// One statement that reads a tenant's rows.
-async fn read(on: &Connections, tenant: TenantId, sql: &'static str, params: &[Param<'_>]) -> Read<Vec<Row>> {
+pub(crate) async fn read(
+    on: &Connections,
+    tenant: TenantId,
+    sql: &'static str,
+    params: &[Param<'_>],
+) -> Read<Vec<Row>> {
     on.one(Sees::Tenant(tenant), Mode::Reads, sql, params).await
 }
 
-fn each<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Vec<T>> {
+pub(crate) fn each<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Vec<T>> {
     rows.iter().map(value).collect()
 }
 
@@ -73,6 +78,10 @@ pub(crate) async fn outcome(
             let Some(row) = row.filter(|row| row.commit == commit.id) else { return Ok(None) };
             let results = decode_results(row.results.as_deref())?;
             Ok(Some(Recorded { results, answer: Some(row.answer), request: None }))
+        }
+        Whereabouts::Audit => {
+            let Some(results) = seals::trace(on, tenant, commit.id).await? else { return Ok(None) };
+            Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
         }
     }
 }
@@ -241,7 +250,7 @@ pub(crate) async fn waits(on: &Connections, tenant: TenantId, query: &WaitQuery)
 }
 
 /// Where a listing by id and number begins: after the cursor, or before everything.
-fn after(cursor: Option<&str>) -> Read<(Uuid, i64)> {
+pub(crate) fn after(cursor: Option<&str>) -> Read<(Uuid, i64)> {
     Ok(match read_cursor(cursor)? {
         Some((id, number)) => (id, rows::int(number)),
         None => (Uuid::nil(), -1),
@@ -356,7 +365,12 @@ pub(crate) async fn records(on: &Connections, tenant: TenantId, query: &RecordQu
             let (answer, request) = (Some(row.answer), Some(row.request));
             Ok(one(Some(Record::Key(Recorded { results, answer, request }))))
         }
-        RecordQuery::Audit { limit, cursor } => audit(on, tenant, *limit, cursor.as_deref()).await,
+        RecordQuery::Audit { limit, cursor } => seals::audit(on, tenant, *limit, cursor.as_deref()).await,
+        RecordQuery::Seals { from, limit } => seals::seals(on, tenant, *from, *limit).await,
+        RecordQuery::Unsealed { limit, cursor } => {
+            seals::unsealed(on, tenant, *limit, cursor.as_deref()).await
+        }
+        RecordQuery::Tally { of, limit, cursor } => tally(on, tenant, of, *limit, cursor.as_deref()).await,
     }
 }
 
@@ -389,22 +403,31 @@ async fn definitions(
     Ok(Page { items: items.into_iter().map(Record::Definition).collect(), next })
 }
 
-async fn audit(on: &Connections, tenant: TenantId, limit: u32, cursor: Option<&str>) -> Read<Page<Record>> {
-    let (commit, ordinal) = after(cursor)?;
-    let which: [Param<'_>; 4] = [&tenant.uuid(), &commit, &ordinal, &ask(limit)];
-    let rows = read(on, tenant, sql::audit_list, &which).await?;
-    let found = each(&rows, |row| {
-        let audit = AuditRow {
-            operation: rows::get(row, 3)?,
-            subject: rows::get(row, 4)?,
-            actor: rows::get(row, 5)?,
-            run: rows::get::<Option<Uuid>>(row, 6)?.map(RunId::new),
-            detail: rows::bytes(row, 7)?,
-        };
-        Ok((CommitId(rows::get(row, 0)?), rows::unsigned(row, 1)?, rows::at(row, 2)?, audit))
-    })?;
-    let Page { items, next } =
-        Page::cut(found, limit, |(commit, ordinal, ..)| format!("{}:{ordinal}", commit.0));
-    let record = |(commit, _, at, row)| Record::Audit { commit, at, row };
-    Ok(Page { items: items.into_iter().map(record).collect(), next })
+async fn tally(
+    on: &Connections,
+    tenant: TenantId,
+    of: &Tally,
+    limit: u32,
+    cursor: Option<&str>,
+) -> Read<Page<Record>> {
+    let (id, after, asked) = (tenant.uuid(), cursor.unwrap_or_default(), ask(limit));
+    let which: [Param<'_>; 3] = [&id, &after, &asked];
+    let rows = match of {
+        Tally::Keys { now } => {
+            let which: [Param<'_>; 4] = [&id, &after, &asked, &now.micros()];
+            read(on, tenant, sql::tally_keys, &which).await?
+        }
+        Tally::Links => read(on, tenant, sql::tally_links, &which).await?,
+        Tally::Types { namespace } => {
+            let which: [Param<'_>; 4] = [&id, &after, &asked, namespace];
+            read(on, tenant, sql::tally_types, &which).await?
+        }
+        Tally::Relations { namespace } => {
+            let which: [Param<'_>; 4] = [&id, &after, &asked, namespace];
+            read(on, tenant, sql::tally_relations, &which).await?
+        }
+    };
+    let found = each(&rows, |row| Ok((rows::get::<String>(row, 0)?, rows::unsigned(row, 1)?)))?;
+    let Page { items, next } = Page::cut(found, limit, |(name, _)| name.clone());
+    Ok(Page { items: items.into_iter().map(|(name, count)| Record::Tally { name, count }).collect(), next })
 }

@@ -136,7 +136,13 @@ pub(crate) fn definition(row: &Row) -> Read<StoredDefinition> {
         workflow: name(row, 1)?,
         version: small(row, 2)?,
         body: bytes(row, 3)?,
+        publisher: get(row, 4)?,
     })
+}
+
+/// JSON that is kept as text.
+pub(crate) fn json(row: &Row, column: usize) -> Read<serde_json::Value> {
+    serde_json::from_str(get(row, column)?).map_err(|_| unreadable(column))
 }
 
 /// A cell of a space and owner that are known; its key is in this column, and what else it has after it.

@@ -11,7 +11,7 @@ macro_rules! sql {
 
 sql! {
     backend_busy backend_end database_look database_version search_path settings
-    audit_insert audit_list
+    audit_find audit_insert audit_list audit_of_commits audit_trace
     cell_get cells_insert cells_list cells_lock cells_put
     checkpoint_base checkpoint_commit checkpoint_oldest checkpoints_insert
     claim_due claim_orphans find_due find_orphans
@@ -22,11 +22,15 @@ sql! {
     history history_base
     inbox_delete inbox_find inbox_insert
     key_get keys_insert keys_lock keys_put
+    links_all links_delete links_forward links_insert links_lock links_put links_reverse
     loads
     owners process_beat process_forget process_gone process_list
     purge_cells purge_checkpoints purge_documents purge_inbox purge_keys purge_runs purge_waits
     runs_all runs_get runs_in_need runs_insert runs_lock runs_of_parent runs_of_workflow runs_wake runs_write
-    sweep_cells sweep_checkpoints sweep_documents sweep_keys sweep_runs
+    seal_insert seal_last seals_list
+    sweep_cells sweep_checkpoints sweep_documents sweep_keys sweep_runs sweep_tombstones
+    tally_keys tally_links tally_relations tally_types
+    unsealed_delete unsealed_list
     waits_all waits_close waits_of_run waits_open
 }
 
@@ -57,9 +61,12 @@ mod tests {
         "inbox",
         "waits",
         "cells",
+        "links",
         "idempotency",
         "definitions",
         "audit",
+        "unsealed",
+        "seals",
         "tenants",
     ];
 

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::{
     Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, HintSender, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Reading, Record, RecordQuery,
-    Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope,
-    WaitQuery, WaitRow,
+    Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Reading,
+    Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept,
+    TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::{Semaphore, oneshot};
 use tokio_postgres::{Client, Config};
@@ -25,7 +25,7 @@ use crate::outbox::Outbox;
 use crate::rows::{self, Read};
 use crate::session::Session;
 use crate::writer::{self, Shared};
-use crate::{migrate, query, statements as sql, sweep};
+use crate::{links, migrate, query, statements as sql, sweep};
 
 /// How a database is opened.
 #[derive(Clone)]
@@ -373,6 +373,10 @@ impl Store for PostgresStore {
 
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
         again!(query::cells(&self.on, scope.tenant(), &query))
+    }
+
+    async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError> {
+        again!(links::links(&self.on, scope.tenant(), &query))
     }
 
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {

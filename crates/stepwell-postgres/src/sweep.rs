@@ -10,17 +10,24 @@ use uuid::Uuid;
 
 use crate::connection::{Connections, Mode, Param, Sees, Transaction};
 use crate::rows::{self, Read};
-use crate::statements as sql;
+use crate::{seals, statements as sql};
 
 /// Tidies up one tenant's rows, a bounded number of them.
 pub(crate) async fn sweep(on: &Connections, tenant: TenantId, sweep: &Sweep) -> Read<Swept> {
-    let count = match sweep.what {
+    let count = match &sweep.what {
         SweepWhat::Cells => expired(on, tenant, sql::sweep_cells, sweep).await?,
+        SweepWhat::Tombstones { namespace, before } => {
+            let which: [Param<'_>; 4] =
+                [&tenant.uuid(), namespace, &before.micros(), &i64::from(sweep.limit)];
+            let rows = on.one(Sees::Tenant(tenant), Mode::Writes, sql::sweep_tombstones, &which).await?;
+            rows.len() as u64
+        }
+        SweepWhat::Seal => return seals::seal(on, tenant, sweep.now, sweep.limit).await,
         SweepWhat::Keys => expired(on, tenant, sql::sweep_keys, sweep).await?,
         SweepWhat::Runs { ended_before } => {
             purge(on, tenant, ended_before.micros(), i64::from(sweep.limit)).await?
         }
-        SweepWhat::History { run, keep } => return bound(on, tenant, run, keep, sweep.limit).await,
+        SweepWhat::History { run, keep } => return bound(on, tenant, *run, *keep, sweep.limit).await,
     };
     Ok(Swept { count, more: count >= u64::from(sweep.limit) })
 }

@@ -4,6 +4,7 @@
 //! commit is planned on the rows it names, and the plan is written down. Neither has anything to undo: a commit that is
 //! refused has written nothing.
 
+use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::delta::Stored;
@@ -13,12 +14,12 @@ use stepwell_store::plan::{
     refuse_step,
 };
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Document, Head, Hint, NewRun, OpenWait, Refused,
-    RunRow, Step, StoredDefinition, TenantId,
+    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Document, Edge, Ends, Head, Hint, Link, NewRun,
+    OpenWait, Refused, RunRow, Step, StoredDefinition, TenantId,
 };
 
-use crate::rows;
 use crate::statements::{self as sql, Session};
+use crate::{links, rows};
 
 /// A commit made ready on the caller's own thread, so that the writer has as little to do as possible.
 pub(crate) enum Prepared {
@@ -106,6 +107,8 @@ fn plain_step(
         create: _,
         send: _,
         cells: _,
+        links: _,
+        actor: _,
         fills: _,
         documents: _,
         keys: _,
@@ -133,7 +136,7 @@ fn plain_step(
     for wait in &step.open {
         open_wait(session.connection, tenant, run, wait)?;
     }
-    beside(session.connection, tenant, *id, *at, definitions, audit)?;
+    beside(session, tenant, *id, *at, definitions, audit, None)?;
     let wake = match moved.head.owner {
         None => woken(session.connection, tenant, *at, step)?,
         Some(_) => step.wake,
@@ -243,6 +246,8 @@ fn plain_create(
         create: _,
         send: _,
         cells: _,
+        links: _,
+        actor: _,
         fills: _,
         documents: _,
         keys: _,
@@ -257,7 +262,7 @@ fn plain_create(
     for wait in &new.open {
         open_wait(session.connection, tenant, new.run, wait)?;
     }
-    beside(session.connection, tenant, *id, *at, definitions, audit)?;
+    beside(session, tenant, *id, *at, definitions, audit, None)?;
     if is_told(row.owner, row.wake, *at, false) {
         hints.push(Hint::Run(tenant, new.run));
     }
@@ -282,11 +287,14 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
         open,
         close,
         cells,
+        links,
+        unlink,
         hide,
         documents,
         keys,
         definitions,
         audit,
+        trace,
         unfenced: _,
         committed,
     } = plan;
@@ -313,8 +321,14 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
     for (run, wait) in &open {
         open_wait(session.connection, tenant, *run, wait)?;
     }
-    for cell in &cells {
-        put_cell(session, tenant, cell)?;
+    for cell in cells {
+        session.put_cell(tenant, cell);
+    }
+    for edge in &unlink {
+        links::delete(session.connection, tenant, edge)?;
+    }
+    for link in &links {
+        links::put(session.connection, tenant, link)?;
     }
     for end in &hide {
         hide_document(session.connection, tenant, end)?;
@@ -325,7 +339,7 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
     for key in &keys {
         put_key(session, tenant, key)?;
     }
-    beside(session.connection, tenant, commit, at, &definitions, &audit)?;
+    beside(session, tenant, commit, at, &definitions, &audit, trace.as_ref())?;
     Ok(committed)
 }
 
@@ -419,23 +433,6 @@ fn close_wait(
     Ok(())
 }
 
-fn put_cell(session: &mut Session<'_>, tenant: TenantId, cell: &Cell) -> rusqlite::Result<()> {
-    session.cell_put.execute(params![
-        tenant.uuid().into_bytes(),
-        cell.key.space.as_str(),
-        cell.key.owner,
-        cell.key.key,
-        cell.value.as_ref().map(ToString::to_string),
-        cell.value_type.as_str(),
-        rows::int(cell.revision),
-        rows::time(cell.expires_at),
-        cell.created_at.micros(),
-        cell.updated_at.micros(),
-        rows::id(cell.created_by.map(RunId::uuid)),
-    ])?;
-    Ok(())
-}
-
 fn hide_document(connection: &Connection, tenant: TenantId, end: &DocumentEnd) -> rusqlite::Result<()> {
     let DocumentEnd { run, key, version } = end;
     let mut statement = connection.prepare_cached(sql::document_hide)?;
@@ -483,28 +480,20 @@ fn put_key(session: &mut Session<'_>, tenant: TenantId, key: &KeyRow) -> rusqlit
     Ok(())
 }
 
-/// What is written beside a run: definitions and the audit trail.
+/// What is written beside a run: definitions and the audit trail, with the results of operations that are looked up there.
 fn beside(
-    connection: &Connection,
+    session: &mut Session<'_>,
     tenant: TenantId,
     commit: CommitId,
     at: Timestamp,
     definitions: &[StoredDefinition],
     audit: &[AuditRow],
+    trace: Option<&Bytes>,
 ) -> rusqlite::Result<()> {
-    for StoredDefinition { hash, workflow, version, body } in definitions {
-        let mut statement = connection.prepare_cached(sql::definition_put)?;
-        statement.execute(params![
-            tenant.uuid().into_bytes(),
-            hash.as_bytes(),
-            workflow.as_str(),
-            version,
-            &body[..]
-        ])?;
-    }
+    let id = tenant.uuid().into_bytes();
     for (ordinal, AuditRow { operation, subject, actor, run, detail }) in audit.iter().enumerate() {
-        connection.prepare_cached(sql::audit_insert)?.execute(params![
-            tenant.uuid().into_bytes(),
+        session.audit_insert.execute(params![
+            id,
             commit.0.into_bytes(),
             rows::int(ordinal as u64),
             at.micros(),
@@ -513,7 +502,15 @@ fn beside(
             actor,
             rows::id(run.map(RunId::uuid)),
             &detail[..],
+            rows::blob(trace.filter(|_| ordinal == 0)),
         ])?;
+    }
+    if !audit.is_empty() {
+        session.unsealed_put.execute(params![id, commit.0.into_bytes()])?;
+    }
+    for StoredDefinition { hash, workflow, version, body, publisher } in definitions {
+        let mut statement = session.connection.prepare_cached(sql::definition_put)?;
+        statement.execute(params![id, hash.as_bytes(), workflow.as_str(), version, &body[..], publisher])?;
     }
     Ok(())
 }
@@ -554,7 +551,18 @@ impl Rows for Locked<'_, '_> {
     }
 
     fn cell(&mut self, key: &CellKey) -> rusqlite::Result<Option<Cell>> {
-        let which = params![self.tenant.uuid().into_bytes(), key.space.as_str(), key.owner, key.key];
-        self.session.cell_get.query_row(which, |row| rows::cell(row, key.space, &key.owner)).optional()
+        self.session.cell(self.tenant, key)
+    }
+    fn is_on_record(&mut self, commit: CommitId) -> rusqlite::Result<bool> {
+        let which = params![self.tenant.uuid().into_bytes(), commit.0.into_bytes()];
+        self.session.audit_trace.exists(which)
+    }
+
+    fn link(&mut self, edge: &Edge) -> rusqlite::Result<Option<Link>> {
+        links::get(self.session.connection, self.tenant, edge)
+    }
+
+    fn edges(&mut self, ends: &Ends, most: usize) -> rusqlite::Result<Vec<Edge>> {
+        links::edges(self.session.connection, self.tenant, ends, most)
     }
 }

@@ -19,9 +19,12 @@ const TABLES: &[&str] = &[
     "documents",
     "idempotency",
     "inbox",
+    "links",
     "processes",
     "runs",
+    "seals",
     "stepwell_migrations",
+    "unsealed",
     "waits",
 ];
 

@@ -78,6 +78,9 @@ pub(crate) struct CallJob<T, F> {
 
 impl<T: Send, F: FnMut(&Connection) -> rusqlite::Result<Result<T, StoreError>> + Send> Job for CallJob<T, F> {
     fn apply(&mut self, session: &mut Session<'_>) -> rusqlite::Result<()> {
+        // It sees what is written, and may write itself.
+        session.flush()?;
+        session.held.clear();
         self.result = Some((self.call)(session.connection)?);
         Ok(())
     }

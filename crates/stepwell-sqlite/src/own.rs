@@ -57,8 +57,13 @@ impl<T: Send, F: FnMut(&Connection, &Committed) -> rusqlite::Result<T> + Send> J
         }
         self.result = None;
         let connection = session.connection;
+        // What is held would not be taken back with the savepoint, and a caller's function sees only what is written.
+        session.flush()?;
         connection.execute_batch("savepoint stepwell_own")?;
-        let result = match apply::commit(session, self.scope.tenant(), &self.prepared, &mut self.hints)? {
+        let applied = apply::commit(session, self.scope.tenant(), &self.prepared, &mut self.hints)?;
+        session.flush()?;
+        session.held.clear();
+        let result = match applied {
             Ok(committed) => self.call(session, committed)?,
             Err(refused) => Err(CommitError::Refused(refused).into()),
         };

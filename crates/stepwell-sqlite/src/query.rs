@@ -12,24 +12,24 @@ use stepwell_store::store::{
     after_prefix, bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor,
 };
 use stepwell_store::{
-    AuditRow, Beat, Beaten, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery,
-    Due, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
-    RunSummary, Status, TenantId, WaitQuery, WaitRow, Whereabouts,
+    Beat, Beaten, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due,
+    HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
+    RunSummary, Status, Tally, TenantId, WaitQuery, WaitRow, Whereabouts,
 };
 use uuid::Uuid;
 
 use crate::apply::run_row;
 use crate::reader::ReadError;
-use crate::rows;
 use crate::statements as sql;
+use crate::{rows, seals};
 
-type Read<T> = Result<T, ReadError>;
+pub(crate) type Read<T> = Result<T, ReadError>;
 
 /// Greater than every id.
 const AFTER_ALL_IDS: [u8; 17] = [0xff; 17];
 
 /// The rows to ask for: one more than the page has tells whether there is another page.
-fn ask(limit: u32) -> i64 {
+pub(crate) fn ask(limit: u32) -> i64 {
     page_rows(limit) as i64 + 1
 }
 
@@ -76,6 +76,10 @@ pub(crate) fn outcome(
             let Some(row) = row.filter(|row| row.commit == commit.id) else { return Ok(None) };
             let results = decode_results(row.results.as_deref())?;
             Ok(Some(Recorded { results, answer: Some(row.answer), request: None }))
+        }
+        Whereabouts::Audit => {
+            let Some(results) = seals::trace(connection, tenant, commit.id)? else { return Ok(None) };
+            Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
         }
     }
 }
@@ -264,7 +268,7 @@ pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery
 }
 
 /// Where a listing by id and number begins: after the cursor, or before everything.
-fn after(cursor: Option<&str>) -> Read<(Vec<u8>, i64)> {
+pub(crate) fn after(cursor: Option<&str>) -> Read<(Vec<u8>, i64)> {
     Ok(match read_cursor(cursor)? {
         Some((id, number)) => (id.as_bytes().to_vec(), rows::int(number)),
         None => (Vec::new(), -1),
@@ -362,7 +366,12 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
             let (answer, request) = (Some(row.answer), Some(row.request));
             Ok(one(Some(Record::Key(Recorded { results, answer, request }))))
         }
-        RecordQuery::Audit { limit, cursor } => audit(connection, tenant, *limit, cursor.as_deref()),
+        RecordQuery::Audit { limit, cursor } => seals::audit(connection, tenant, *limit, cursor.as_deref()),
+        RecordQuery::Seals { from, limit } => seals::seals(connection, tenant, *from, *limit),
+        RecordQuery::Unsealed { limit, cursor } => {
+            seals::unsealed(connection, tenant, *limit, cursor.as_deref())
+        }
+        RecordQuery::Tally { of, limit, cursor } => tally(connection, tenant, of, *limit, cursor.as_deref()),
     }
 }
 
@@ -396,25 +405,31 @@ fn definitions(
     Ok(Page { items: items.into_iter().map(Record::Definition).collect(), next })
 }
 
-fn audit(connection: &Connection, tenant: TenantId, limit: u32, cursor: Option<&str>) -> Read<Page<Record>> {
-    let (commit, ordinal) = after(cursor)?;
-    let mut statement = connection.prepare_cached(sql::audit_list)?;
-    let found =
-        statement.query_map(params![tenant.uuid().into_bytes(), commit, ordinal, ask(limit)], |row| {
-            let commit = CommitId(Uuid::from_bytes(row.get(0)?));
-            let run: Option<[u8; 16]> = row.get(6)?;
-            let audit = AuditRow {
-                operation: row.get(3)?,
-                subject: row.get(4)?,
-                actor: row.get(5)?,
-                run: run.map(|run| RunId::new(Uuid::from_bytes(run))),
-                detail: rows::bytes(row, 7)?,
-            };
-            Ok((commit, rows::unsigned(row, 1)?, Timestamp::from_micros(row.get(2)?), audit))
-        })?;
-    let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
-    let Page { items, next } =
-        Page::cut(found, limit, |(commit, ordinal, ..)| format!("{}:{ordinal}", commit.0));
-    let record = |(commit, _, at, row)| Record::Audit { commit, at, row };
-    Ok(Page { items: items.into_iter().map(record).collect(), next })
+fn tally(
+    connection: &Connection,
+    tenant: TenantId,
+    of: &Tally,
+    limit: u32,
+    cursor: Option<&str>,
+) -> Read<Page<Record>> {
+    let (id, after, limit_rows) = (tenant.uuid().into_bytes(), cursor.unwrap_or_default(), ask(limit));
+    let row = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, rows::unsigned(row, 1)?));
+    let found: rusqlite::Result<Vec<_>> = match of {
+        Tally::Keys { now } => {
+            let mut statement = connection.prepare_cached(sql::tally_keys)?;
+            statement.query_map(params![id, after, limit_rows, now.micros()], row)?.collect()
+        }
+        Tally::Links => {
+            let mut statement = connection.prepare_cached(sql::tally_links)?;
+            statement.query_map(params![id, after, limit_rows], row)?.collect()
+        }
+        Tally::Types { namespace } | Tally::Relations { namespace } => {
+            let is_type = matches!(of, Tally::Types { .. });
+            let statement = if is_type { sql::tally_types } else { sql::tally_relations };
+            let mut statement = connection.prepare_cached(statement)?;
+            statement.query_map(params![id, after, limit_rows, namespace], row)?.collect()
+        }
+    };
+    let Page { items, next } = Page::cut(found?, limit, |(name, _)| name.clone());
+    Ok(Page { items: items.into_iter().map(|(name, count)| Record::Tally { name, count }).collect(), next })
 }

@@ -125,7 +125,13 @@ pub(crate) fn definition(row: &Row<'_>) -> rusqlite::Result<StoredDefinition> {
         workflow: Name::from(row.get::<_, String>(1)?),
         version: row.get(2)?,
         body: bytes(row, 3)?,
+        publisher: row.get(4)?,
     })
+}
+
+/// JSON that is kept as text.
+pub(crate) fn json(row: &Row<'_>, column: usize) -> rusqlite::Result<serde_json::Value> {
+    read(row, column, |text: String| serde_json::from_str(&text).ok())
 }
 
 /// A cell of a space and owner that are known.

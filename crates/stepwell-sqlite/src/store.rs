@@ -9,9 +9,9 @@ use rusqlite::Connection;
 use stepwell_core::{Limits, RunId};
 use stepwell_store::{
     Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, HintSender, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded,
-    RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery,
-    WaitRow,
+    Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record,
+    RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId,
+    TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
 
@@ -22,7 +22,7 @@ use crate::lock::Lock;
 use crate::own::OwnJob;
 use crate::reader::{ReadError, Readers};
 use crate::writer::{self, Jobs};
-use crate::{connection, migrate, query, sweep};
+use crate::{connection, links, migrate, query, sweep};
 
 /// How a database is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -262,6 +262,10 @@ impl Store for SqliteStore {
 
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
         self.read(move |connection| query::cells(connection, scope.tenant(), &query)).await
+    }
+
+    async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError> {
+        self.read(move |connection| links::links(connection, scope.tenant(), &query)).await
     }
 
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {

@@ -6,18 +6,23 @@ use stepwell_store::retention::{Cut, Versions, cut};
 use stepwell_store::{Sweep, SweepWhat, Swept, TenantId};
 
 use crate::apply::run_row;
-use crate::rows;
 use crate::statements as sql;
+use crate::{rows, seals};
 
 /// Tidies up one tenant's rows, a bounded number of them.
 pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) -> rusqlite::Result<Swept> {
     let id = tenant.uuid();
-    let count = match sweep.what {
+    let count = match &sweep.what {
         SweepWhat::Cells => connection.prepare_cached(sql::sweep_cells)?.execute(params![
             id.into_bytes(),
             sweep.now.micros(),
             sweep.limit
         ])?,
+        SweepWhat::Tombstones { namespace, before } => {
+            let mut statement = connection.prepare_cached(sql::sweep_tombstones)?;
+            statement.execute(params![id.into_bytes(), namespace, before.micros(), sweep.limit])?
+        }
+        SweepWhat::Seal => return seals::seal(connection, tenant, sweep.now, sweep.limit),
         SweepWhat::Keys => connection.prepare_cached(sql::sweep_keys)?.execute(params![
             id.into_bytes(),
             sweep.now.micros(),
@@ -31,7 +36,7 @@ pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) ->
             ended.iter().try_for_each(|run| purge(connection, tenant, *run))?;
             ended.len()
         }
-        SweepWhat::History { run, keep } => return bound(connection, tenant, run, keep, sweep.limit),
+        SweepWhat::History { run, keep } => return bound(connection, tenant, *run, *keep, sweep.limit),
     };
     Ok(Swept { count: count as u64, more: count as u64 >= u64::from(sweep.limit) })
 }

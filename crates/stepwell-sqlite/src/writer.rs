@@ -94,8 +94,10 @@ impl Writer<'_> {
     }
 
     fn apply(&mut self, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+        self.session.held.clear();
         self.session.begin.execute([])?;
-        jobs.iter_mut().try_for_each(|job| job.apply(&mut self.session))
+        jobs.iter_mut().try_for_each(|job| job.apply(&mut self.session))?;
+        self.session.flush()
     }
 
     fn commit(&mut self, jobs: Vec<Box<dyn Job>>) {

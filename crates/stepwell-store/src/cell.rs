@@ -5,13 +5,14 @@
 
 use std::fmt;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 use stepwell_core::limits::json_bytes;
 use stepwell_core::{LimitExceeded, Limits, RunId, Timestamp};
 
 /// Which of the things that outlive a step a cell belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Space {
     /// The key-value store; the owner is a namespace.
@@ -34,7 +35,7 @@ impl Space {
 }
 
 /// A cell's name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct CellKey {
     /// What it belongs to.
     pub space: Space,
@@ -43,6 +44,30 @@ pub struct CellKey {
     /// Its key.
     pub key: String,
 }
+
+impl CellKey {
+    /// One text that names it, each part percent-encoded.
+    pub fn address(&self) -> String {
+        match self.space {
+            Space::Kv => address("store", &[&self.owner, &self.key]),
+            Space::Execution => address("state:execution", &[&self.owner, &self.key]),
+            Space::Workflow => address("state:workflow-scope:default", &[&self.owner, &self.key]),
+        }
+    }
+}
+
+/// Parts behind one another, each percent-encoded, so that no part can be taken for two.
+pub(crate) fn address(kind: &str, parts: &[&str]) -> String {
+    let mut text = kind.to_owned();
+    for part in parts {
+        text.push(':');
+        text.extend(percent_encoding::utf8_percent_encode(part, UNRESERVED));
+    }
+    text
+}
+
+/// All but what is never encoded in an address.
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 impl fmt::Display for CellKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -115,8 +140,8 @@ impl Cell {
     }
 }
 
-/// One operation on one cell.
-#[derive(Debug, Clone, PartialEq)]
+/// One operation on one cell. It is written as JSON only to be compared with another.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CellWrite {
     /// Which cell.
     pub key: CellKey,
@@ -127,11 +152,12 @@ pub struct CellWrite {
     /// What an absent cell counts as.
     pub initial: Option<Initial>,
     /// The run that writes.
+    #[serde(skip)]
     pub by: Option<RunId>,
 }
 
 /// What to do with a cell.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum CellOp {
     /// Nothing: only the expectation is checked.
     Check,
@@ -168,6 +194,20 @@ pub enum CellOp {
 }
 
 impl CellOp {
+    /// What it is called in the audit trail.
+    pub fn word(&self) -> &'static str {
+        match self {
+            CellOp::Check => "check",
+            CellOp::Set { .. } => "set",
+            CellOp::Delete => "delete",
+            CellOp::Increment { .. } => "increment",
+            CellOp::Merge { .. } => "merge",
+            CellOp::Append { .. } => "append",
+            CellOp::RemoveFirst => "remove_first",
+            CellOp::RemoveLast => "remove_last",
+        }
+    }
+
     /// About how many bytes it carries.
     pub(crate) fn size_hint(&self) -> usize {
         match self {
@@ -184,7 +224,7 @@ impl CellOp {
 }
 
 /// How long a value that is set holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Ttl {
     /// Until it is deleted.
     Forever,
@@ -192,10 +232,12 @@ pub enum Ttl {
     Keep,
     /// Until then.
     Until(Timestamp),
+    /// So many milliseconds from the commit on.
+    ForMs(u64),
 }
 
 /// What must be true of a cell before a write.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub enum Expect {
     /// Nothing in particular.
     #[default]
@@ -209,7 +251,7 @@ pub enum Expect {
 }
 
 /// What an absent cell counts as for an operation that needs a value.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Initial {
     /// The value.
     pub value: Value,
@@ -217,7 +259,7 @@ pub struct Initial {
     pub only_before_first_write: bool,
 }
 
-/// What an operation gives back.
+/// What an operation gives back, on a cell or on links.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpResult {
@@ -229,7 +271,7 @@ pub struct OpResult {
     /// There was a value before.
     #[serde(default)]
     pub existed: bool,
-    /// The number an increment gave, or the item a removal took.
+    /// The number an increment gave, or the item a removal took; a link's id, or how many links were deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
 }
@@ -349,6 +391,7 @@ impl CellWrite {
                     Ttl::Forever => None,
                     Ttl::Keep => kept_ttl,
                     Ttl::Until(at) => Some(*at),
+                    Ttl::ForMs(ms) => Some(at.plus_ms(*ms)),
                 };
                 (*value_type, expires_at)
             }

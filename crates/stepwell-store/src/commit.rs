@@ -2,7 +2,7 @@
 //!
 //! A store takes a [`Commit`] apart without `..`, so that a field added here does not compile until every backend
 //! writes it. What is checked, and in which order, is part of the contract: text, size, keys, the run, its inbox, new runs,
-//! cells, fills, documents, messages. The first thing that cannot be done refuses the whole commit.
+//! cells, links, fills, documents, messages. The first thing that cannot be done refuses the whole commit.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::cell::{CellError, CellKey, CellWrite, OpResult};
 use crate::document::{DocumentError, DocumentOp, DocumentWrite};
+use crate::link::{LinkError, LinkWrite};
 use crate::run::{Head, OpenWait, Parent, ProcessId, Status};
 use crate::store::StoreError;
 
@@ -37,8 +38,12 @@ pub struct Commit {
     pub create: Vec<NewRun>,
     /// Messages into inboxes.
     pub send: Vec<Send>,
-    /// Operations on cells, in order.
+    /// Operations on cells, in order. Each that changes something is on record in the audit trail.
     pub cells: Vec<CellWrite>,
+    /// Operations on links, in order, after those on cells. Each edge that changes is on record in the audit trail.
+    pub links: Vec<LinkWrite>,
+    /// Who is behind those operations, if not the run alone.
+    pub actor: Option<String>,
     /// Results of those operations that belong into the next state.
     pub fills: Vec<Fill>,
     /// Documents of the runs it gives a version, in order; of several versions the first shows them.
@@ -167,7 +172,7 @@ pub struct NewMessage {
 /// Puts a result of an operation into the next state; a commit with results to put has only one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fill {
-    /// Which operation, by its place in [`Commit::cells`].
+    /// Which operation, by its place in [`Commit::cells`], and from there on in [`Commit::links`].
     pub operation: usize,
     /// Which part of its result.
     pub part: FillPart,
@@ -178,12 +183,26 @@ pub struct Fill {
 /// A part of an operation's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FillPart {
-    /// The number an increment gave, or the item a removal took.
+    /// The number an increment gave, or the item a removal took; a link's id, or how many links were deleted.
     Value,
     /// The new revision.
     Revision,
-    /// Whether the key was absent before.
+    /// Whether the key or link was absent before.
     Created,
+    /// Whether the key had a value before, or any link was deleted.
+    Existed,
+}
+
+impl FillPart {
+    /// This part of a result.
+    pub fn of(self, result: &OpResult) -> serde_json::Value {
+        match self {
+            FillPart::Value => result.value.clone().unwrap_or_default(),
+            FillPart::Revision => result.revision.into(),
+            FillPart::Created => result.created.into(),
+            FillPart::Existed => result.existed.into(),
+        }
+    }
 }
 
 /// A key that makes a commit happen once.
@@ -221,6 +240,8 @@ pub struct StoredDefinition {
     pub version: u32,
     /// The canonical bytes.
     pub body: Bytes,
+    /// Who made it known and what they may do (JSON), if it was not the embedding program itself.
+    pub publisher: Option<String>,
 }
 
 /// A row of the audit trail. Never changed once written.
@@ -264,6 +285,8 @@ pub enum Whereabouts {
         /// The key.
         key: String,
     },
+    /// In the audit trail. One that has changed nothing is not found there: asked for again, it changes nothing again.
+    Audit,
 }
 
 /// What a commit that was applied gives back.
@@ -273,7 +296,7 @@ pub struct Committed {
     pub head: Option<Head>,
     /// Where the new runs stand, in the commit's order.
     pub created: Vec<Head>,
-    /// The results of the operations, in the commit's order.
+    /// The results of the operations, in the commit's order: on cells, then on links.
     pub results: Vec<OpResult>,
     /// What became of the messages, in the commit's order.
     pub sent: Vec<Delivery>,
@@ -384,6 +407,14 @@ pub enum Refused {
         /// Why not.
         error: CellError,
     },
+    /// An operation on links cannot be done.
+    #[error("operation {operation} on links: {error}")]
+    Link {
+        /// Which operation, by its place in the commit.
+        operation: usize,
+        /// Why not.
+        error: LinkError,
+    },
     /// A result has no place in the next state.
     #[error("the result of operation {operation} cannot be put at `{pointer}`: {reason}")]
     Fill {
@@ -443,6 +474,8 @@ impl Commit {
             create: Vec::new(),
             send: Vec::new(),
             cells: Vec::new(),
+            links: Vec::new(),
+            actor: None,
             fills: Vec::new(),
             documents: Vec::new(),
             keys: Vec::new(),
@@ -460,6 +493,8 @@ impl Commit {
             Whereabouts::Checkpoint { run: new.run, version: new.version }
         } else if let Some(key) = self.keys.first() {
             Whereabouts::Key { operation: key.operation.clone(), key: key.key.clone() }
+        } else if self.is_audited() {
+            Whereabouts::Audit
         } else {
             Whereabouts::Key { operation: RECORD_OPERATION.to_owned(), key: self.id.0.to_string() }
         };
@@ -470,7 +505,8 @@ impl Commit {
     pub fn record(&self) -> Option<KeyWrite> {
         let leaves_trace = self.step.as_ref().is_some_and(|step| !step.next.is_empty())
             || !self.create.is_empty()
-            || !self.keys.is_empty();
+            || !self.keys.is_empty()
+            || self.is_audited();
         (!leaves_trace).then(|| KeyWrite {
             operation: RECORD_OPERATION.to_owned(),
             key: self.id.0.to_string(),
@@ -480,6 +516,11 @@ impl Commit {
         })
     }
 
+    /// Whatever it changes is on record in the audit trail.
+    fn is_audited(&self) -> bool {
+        self.step.is_none() && self.send.is_empty() && !(self.cells.is_empty() && self.links.is_empty())
+    }
+
     /// Nothing in it can fail once the run's compare-and-set has succeeded, so a backend needs no savepoint for it.
     pub fn is_plain(&self) -> bool {
         self.step.as_ref().is_none_or(|step| step.take.is_empty() && step.definition.is_none())
@@ -487,6 +528,7 @@ impl Commit {
             && self.create.len() <= 1
             && self.send.is_empty()
             && self.cells.is_empty()
+            && self.links.is_empty()
             && self.fills.is_empty()
             && self.documents.is_empty()
             && self.keys.is_empty()
@@ -528,6 +570,8 @@ impl Commit {
             see("owner", &cell.key.owner);
             see("key", &cell.key.key);
         }
+        self.links.iter().flat_map(LinkWrite::texts).for_each(|(what, text)| see(what, text));
+        self.actor.iter().for_each(|actor| see("actor", actor));
         for document in &self.documents {
             see("key", &document.key);
             if let DocumentOp::Put { kind, tags, .. } = &document.op {
@@ -539,7 +583,10 @@ impl Commit {
             see("operation", &key.operation);
             see("key", &key.key);
         }
-        self.definitions.iter().for_each(|definition| see("workflow", definition.workflow.as_str()));
+        for definition in &self.definitions {
+            see("workflow", definition.workflow.as_str());
+            definition.publisher.iter().for_each(|publisher| see("publisher", publisher));
+        }
         for row in &self.audit {
             see("operation", &row.operation);
             see("subject", &row.subject);
@@ -560,12 +607,13 @@ impl Commit {
             .iter()
             .map(|new| (2 + new.open.len(), state(&new.first) + tries(&new.attempt) + waits(&new.open)));
         let sent = self.send.iter().map(|send| (2, send.message.body.len()));
-        let cells = self.cells.iter().map(|write| (1, write.op.size_hint()));
+        let cells = self.cells.iter().map(|write| (2, write.op.size_hint()));
+        let links = self.links.iter().map(LinkWrite::size_hint);
         let documents = self.documents.iter().map(DocumentWrite::size_hint);
         let keys = self.keys.iter().map(|key| (1, key.answer.len()));
         let definitions = self.definitions.iter().map(|definition| (1, definition.body.len()));
         let audit = self.audit.iter().map(|row| (1, row.detail.len()));
-        let all = steps.chain(created).chain(sent).chain(cells).chain(documents).chain(keys);
+        let all = steps.chain(created).chain(sent).chain(cells).chain(links).chain(documents).chain(keys);
         let all = all.chain(definitions).chain(audit);
         let (rows, bytes) = all.fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
         limits.commit_rows("the commit", rows)?;

@@ -11,6 +11,7 @@ use crate::cell::Cell;
 use crate::commit::{Commit, CommitError, CommitRef, Committed};
 use crate::document::{Document, DocumentQuery};
 use crate::hints::Hints;
+use crate::link::{Link, LinkQuery};
 use crate::run::{Loaded, ProcessId, RunSummary};
 use crate::scope::{TenantId, TenantScope};
 use crate::store::{
@@ -135,6 +136,9 @@ impl<S: Store> Store for Faulty<S> {
     }
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
         self.around(self.inner.cells(scope, query)).await
+    }
+    async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError> {
+        self.around(self.inner.links(scope, query)).await
     }
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
         self.around(self.inner.runs(scope, query)).await

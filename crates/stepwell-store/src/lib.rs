@@ -10,11 +10,13 @@ pub mod delta;
 pub mod document;
 pub mod faulty;
 pub mod hints;
+pub mod link;
 pub mod memory;
 pub mod plan;
 pub mod retention;
 pub mod run;
 pub mod scope;
+pub mod seal;
 pub mod store;
 #[cfg(feature = "suite")]
 pub mod suite;
@@ -30,12 +32,14 @@ pub use commit::{
 pub use document::{Document, DocumentError, DocumentOp, DocumentQuery, DocumentWrite};
 pub use faulty::{Fault, Faulty};
 pub use hints::{Hint, HintSender, Hints};
+pub use link::{Direction, Edge, Ends, Entity, Link, LinkError, LinkFilter, LinkQuery, LinkWrite, RELATED};
 pub use memory::MemoryStore;
 pub use run::{Chain, Head, Loaded, Message, OpenWait, Parent, ProcessId, RunRow, RunSummary, Status};
 pub use scope::{TenantId, TenantScope};
+pub use seal::{Seal, SealedRow};
 pub use store::{
     Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Reading, Record,
-    RecordQuery, Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, WaitQuery,
-    WaitRow,
+    RecordQuery, Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, Tally,
+    WaitQuery, WaitRow,
 };
 pub use traced::Traced;

@@ -15,14 +15,19 @@ use crate::commit::{
 use crate::delta;
 use crate::document::{Document, DocumentEnd, DocumentQuery, DocumentRow, read_place};
 use crate::hints::{HintSender, Hints};
+use crate::link::{
+    Edge, Ends, Link, LinkFilter, LinkPlace, LinkQuery, Way, edge_cursor, is_found_twice, merged,
+    read_edge_cursor, read_place_cursor,
+};
 use crate::plan::{CheckpointRow, KeyRow, MessageRow, Plan, Rows, decode_results, plan};
 use crate::retention::{Cut, Versions, cut};
 use crate::run::{Loaded, Message, OpenWait, ProcessId, RunRow, RunSummary};
 use crate::scope::{TenantId, TenantScope};
+use crate::seal::{Seal, sealed};
 use crate::store::{
     Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery,
-    Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, WaitQuery, WaitRow,
-    bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor,
+    Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, Tally, WaitQuery, WaitRow,
+    bad_cursor, definition_cursor, page_rows, read_commit_cursor, read_cursor, read_definition_cursor,
 };
 
 /// A store in memory. Forgets everything when it is dropped.
@@ -52,6 +57,11 @@ struct Tables {
     keys: BTreeMap<(String, String), KeyRow>,
     definitions: BTreeMap<DefinitionHash, StoredDefinition>,
     audit: BTreeMap<(CommitId, u64), (Timestamp, AuditRow)>,
+    /// The results of commits that are looked up in the audit trail.
+    traces: BTreeMap<CommitId, Option<Bytes>>,
+    unsealed: BTreeSet<CommitId>,
+    seals: Vec<Seal>,
+    links: BTreeMap<Edge, Link>,
 }
 
 impl MemoryStore {
@@ -94,6 +104,15 @@ impl Rows for Tables {
     fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, Infallible> {
         Ok(self.cells.get(key).cloned())
     }
+    fn is_on_record(&mut self, commit: CommitId) -> Result<bool, Infallible> {
+        Ok(self.traces.contains_key(&commit))
+    }
+    fn link(&mut self, edge: &Edge) -> Result<Option<Link>, Infallible> {
+        Ok(self.links.get(edge).cloned())
+    }
+    fn edges(&mut self, ends: &Ends, most: usize) -> Result<Vec<Edge>, Infallible> {
+        Ok(self.links.keys().filter(|edge| ends.has(edge)).take(most).cloned().collect())
+    }
 }
 
 impl Tables {
@@ -109,11 +128,14 @@ impl Tables {
             open,
             close,
             cells,
+            links,
+            unlink,
             hide,
             documents,
             keys,
             definitions,
             audit,
+            trace,
             unfenced: _,
             committed,
         } = plan;
@@ -125,6 +147,8 @@ impl Tables {
         close.iter().for_each(|wait| drop(self.waits.remove(wait)));
         self.waits.extend(open.into_iter().map(|(run, wait)| ((run, wait.activation), wait)));
         self.cells.extend(cells.into_iter().map(|cell| (cell.key.clone(), cell)));
+        self.links.extend(links.into_iter().map(|link| (link.edge.clone(), link)));
+        unlink.iter().for_each(|edge| drop(self.links.remove(edge)));
         hide.into_iter().for_each(|end| self.hide(end));
         self.documents.extend(documents.into_iter().map(|row| {
             let Document { run, key, visible_from, .. } = &row.document;
@@ -133,6 +157,10 @@ impl Tables {
         self.keys.extend(keys.into_iter().map(|row| ((row.operation.clone(), row.key.clone()), row)));
         for definition in definitions {
             self.definitions.entry(definition.hash).or_insert(definition);
+        }
+        if !audit.is_empty() {
+            self.unsealed.insert(commit);
+            self.traces.insert(commit, trace);
         }
         let numbered = audit.into_iter().enumerate();
         self.audit.extend(numbered.map(|(ordinal, row)| ((commit, ordinal as u64), (at, row))));
@@ -213,9 +241,87 @@ impl Tables {
         Swept { count, more: more || count >= u64::from(limit) }
     }
 
-    fn sweep(&mut self, sweep: Sweep) -> Swept {
+    /// One seal over what is not sealed yet.
+    fn seal(&mut self, tenant: TenantId, now: Timestamp, limit: usize) -> Swept {
+        let taken: Vec<CommitId> = self.unsealed.iter().take(limit).copied().collect();
+        let of_commit = |commit: &CommitId| self.audit.range((*commit, 0)..=(*commit, u64::MAX));
+        let rows = taken.iter().flat_map(of_commit);
+        let rows: Vec<_> =
+            rows.map(|((commit, ordinal), (at, row))| sealed(tenant, *commit, *ordinal, *at, row)).collect();
+        let swept = Swept { count: rows.len() as u64, more: self.unsealed.len() > taken.len() };
+        if !rows.is_empty() {
+            let last = self.seals.last().map(|seal| (seal.number, seal.hash));
+            self.seals.push(Seal::after(tenant, last, now, rows));
+        }
+        self.unsealed.retain(|commit| !taken.contains(commit));
+        swept
+    }
+
+    fn tally(&self, of: &Tally, limit: u32, cursor: Option<&str>) -> Page<Record> {
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut count = |name| *counts.entry(name).or_default() += 1;
+        match of {
+            Tally::Keys { now } => {
+                let live = self
+                    .cells
+                    .values()
+                    .filter(|cell| cell.key.space == Space::Kv && cell.live(*now).is_some());
+                live.for_each(|cell| count(&cell.key.owner));
+            }
+            Tally::Links => self.links.keys().for_each(|edge| count(edge.namespace())),
+            Tally::Types { namespace } => {
+                let edges = self.links.keys().filter(|edge| edge.namespace() == namespace);
+                edges.flat_map(|edge| [edge.from().kind(), edge.to().kind()]).for_each(count);
+            }
+            Tally::Relations { namespace } => {
+                let edges = self.links.keys().filter(|edge| edge.namespace() == namespace);
+                edges.for_each(|edge| count(edge.relation()));
+            }
+        }
+        let after = counts.into_iter().filter(|(name, _)| cursor.is_none_or(|cursor| *name > cursor));
+        let found: Vec<_> =
+            after.take(page_rows(limit) + 1).map(|(name, count)| (name.to_owned(), count)).collect();
+        let Page { items, next } = Page::cut(found, limit, |(name, _)| name.clone());
+        Page { items: items.into_iter().map(|(name, count)| Record::Tally { name, count }).collect(), next }
+    }
+
+    fn links(&self, query: &LinkQuery) -> Result<Page<Link>, StoreError> {
+        let LinkQuery { namespace, which, relation, limit, cursor } = query;
+        let is_of = |wanted: &Option<String>, is: &str| wanted.as_ref().is_none_or(|wanted| wanted == is);
+        let wanted =
+            |link: &&Link| link.edge.namespace() == namespace && is_of(relation, link.edge.relation());
+        let links = self.links.values().filter(wanted);
+        match which {
+            LinkFilter::All { from, to } => {
+                let after = read_edge_cursor(namespace, cursor.as_deref())?;
+                let found = links
+                    .filter(|link| is_of(from, link.edge.from().kind()) && is_of(to, link.edge.to().kind()))
+                    .filter(|link| after.as_ref().is_none_or(|after| link.edge > *after));
+                Ok(Page::cut(found.take(page_rows(*limit) + 1).cloned().collect(), *limit, edge_cursor))
+            }
+            LinkFilter::Of { end, direction, far } => {
+                let after = read_place_cursor(cursor.as_deref())?;
+                let links: Vec<&Link> = links.collect();
+                let each_way = |way: &Way| {
+                    let way = *way;
+                    let wanted = |link: &&&Link| {
+                        let edge = &link.edge;
+                        let near = if way == Way::Forward { edge.from() } else { edge.to() };
+                        near == end
+                            && is_of(far, way.far(edge).kind())
+                            && !is_found_twice(edge, way, *direction)
+                            && after.as_ref().is_none_or(|after| LinkPlace::of(edge, way) > *after)
+                    };
+                    (way, links.iter().filter(wanted).map(|link| (*link).clone()).collect())
+                };
+                Ok(merged(direction.ways().iter().map(each_way).collect(), *limit))
+            }
+        }
+    }
+
+    fn sweep(&mut self, tenant: TenantId, sweep: &Sweep) -> Swept {
         let limit = sweep.limit as usize;
-        let count = match sweep.what {
+        let count = match sweep.what.clone() {
             SweepWhat::Cells => {
                 let expired = |cell: &&mut Cell| cell.value.is_some() && cell.live(sweep.now).is_none();
                 let mut cells: Vec<_> = self.cells.values_mut().filter(expired).collect();
@@ -227,6 +333,20 @@ impl Tables {
                 let swept = cells.into_iter().take(limit);
                 swept.map(|cell| (cell.value, cell.expires_at) = (None, None)).count() as u64
             }
+            SweepWhat::Tombstones { namespace, before } => {
+                let old = |cell: &&Cell| {
+                    let key = &cell.key;
+                    let is_there = key.space == Space::Kv && key.owner == *namespace;
+                    is_there && cell.value.is_none() && cell.updated_at < before
+                };
+                let old = self.cells.values().filter(old);
+                let mut old: Vec<_> = old.map(|cell| (cell.updated_at, cell.key.clone())).collect();
+                old.sort();
+                old.truncate(limit);
+                old.iter().for_each(|(_, key)| drop(self.cells.remove(key)));
+                old.len() as u64
+            }
+            SweepWhat::Seal => return self.seal(tenant, sweep.now, limit),
             SweepWhat::Keys => {
                 let mut gone: Vec<_> =
                     self.keys.values().filter(|row| !row.holds(sweep.now)).cloned().collect();
@@ -302,6 +422,10 @@ impl Store for MemoryStore {
                     Some(row) if row.commit == commit.id => (row.results.clone(), Some(row.answer.clone())),
                     _ => return Ok(None),
                 },
+                Whereabouts::Audit => match tables.traces.get(&commit.id) {
+                    Some(results) => (results.clone(), None),
+                    None => return Ok(None),
+                },
             };
             Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer, request: None }))
         })
@@ -337,8 +461,10 @@ impl Store for MemoryStore {
 
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         let state = self.state();
-        let has =
-            |tables: &Tables| !(tables.runs.is_empty() && tables.cells.is_empty() && tables.keys.is_empty());
+        let has = |tables: &Tables| {
+            let is_empty = tables.runs.is_empty() && tables.cells.is_empty() && tables.keys.is_empty();
+            !(is_empty && tables.links.is_empty() && tables.audit.is_empty())
+        };
         let known = state
             .tenants
             .iter()
@@ -386,6 +512,10 @@ impl Store for MemoryStore {
             tables.cells.values().filter(wanted).take(page_rows(limit) + 1).cloned().collect()
         });
         Ok(Page::cut(items, limit, |cell: &Cell| cell.key.key.clone()))
+    }
+
+    async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError> {
+        self.read(scope, |tables| tables.links(&query))
     }
 
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
@@ -472,15 +602,29 @@ impl Store for MemoryStore {
                 let items: Vec<_> = rows.map(|(id, (at, row))| (*id, *at, row.clone())).collect();
                 let Page { items, next } =
                     Page::cut(items, limit, |((commit, ordinal), ..)| format!("{}:{ordinal}", commit.0));
-                let record = |((commit, _), at, row)| Record::Audit { commit, at, row };
+                let record = |((commit, ordinal), at, row)| Record::Audit { commit, ordinal, at, row };
                 Ok(Page { items: items.into_iter().map(record).collect(), next })
             }
+            RecordQuery::Seals { from, limit } => {
+                let seals = tables.seals.iter().filter(|seal| seal.number >= from).take(page_rows(limit) + 1);
+                let seals =
+                    Page::cut(seals.cloned().collect(), limit, |seal: &Seal| (seal.number + 1).to_string());
+                Ok(Page { items: seals.items.into_iter().map(Record::Seal).collect(), next: seals.next })
+            }
+            RecordQuery::Unsealed { limit, cursor } => {
+                let after = read_commit_cursor(cursor.as_deref())?;
+                let rows = tables.unsealed.iter().filter(|id| after.is_none_or(|after| **id > after));
+                let rows = rows.take(page_rows(limit) + 1).copied().collect();
+                let page = Page::cut(rows, limit, |id: &CommitId| id.0.to_string());
+                Ok(Page { items: page.items.into_iter().map(Record::Unsealed).collect(), next: page.next })
+            }
+            RecordQuery::Tally { of, limit, cursor } => Ok(tables.tally(&of, limit, cursor.as_deref())),
         })
     }
 
     async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
         let mut state = self.state();
-        Ok(state.tenants.entry(scope.tenant()).or_default().sweep(sweep))
+        Ok(state.tenants.entry(scope.tenant()).or_default().sweep(scope.tenant(), &sweep))
     }
 
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {

@@ -9,15 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde_json::Value;
 use stepwell_core::{Limits, RunId, Timestamp};
+use uuid::Uuid;
 
-use crate::cell::{Cell, CellKey, CellWrite, OpResult};
+use crate::cell::{Cell, CellKey, CellWrite, OpResult, Space};
 use crate::commit::{
-    AuditRow, Commit, CommitId, Committed, Delivery, Fill, FillPart, KeyWrite, Lives, Missing, NewRun,
-    NextState, Ownership, Refused, Send, Step, StoredDefinition,
+    AuditRow, Commit, CommitId, Committed, Delivery, Fill, KeyWrite, Lives, Missing, NewRun, NextState,
+    Ownership, RECORD_OPERATION, Refused, Send, Step, StoredDefinition, Whereabouts,
 };
 use crate::delta::{self, Stored};
 use crate::document::{DocumentEnd, DocumentRow, DocumentWrite};
 use crate::hints::Hint;
+use crate::link::{Edge, Ends, Link, LinkError, LinkWrite, deleted, upserted};
 use crate::run::{Head, Message, OpenWait, ProcessId, RunRow};
 use crate::scope::TenantId;
 
@@ -33,6 +35,12 @@ pub trait Rows {
     fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, Self::Error>;
     /// A cell, tombstones too.
     fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, Self::Error>;
+    /// Whether a commit has rows in the audit trail.
+    fn is_on_record(&mut self, commit: CommitId) -> Result<bool, Self::Error>;
+    /// A link.
+    fn link(&mut self, edge: &Edge) -> Result<Option<Link>, Self::Error>;
+    /// The edges that have these ends, in any order; no more than so many.
+    fn edges(&mut self, ends: &Ends, most: usize) -> Result<Vec<Edge>, Self::Error>;
 }
 
 /// A key's record as stored.
@@ -111,6 +119,10 @@ pub struct Plan {
     pub close: Vec<(RunId, u64)>,
     /// Cells to write.
     pub cells: Vec<Cell>,
+    /// Links to write.
+    pub links: Vec<Link>,
+    /// Links to delete.
+    pub unlink: Vec<Edge>,
     /// Documents that end, before any is inserted.
     pub hide: Vec<DocumentEnd>,
     /// Documents to insert.
@@ -121,6 +133,8 @@ pub struct Plan {
     pub definitions: Vec<StoredDefinition>,
     /// Audit rows to insert.
     pub audit: Vec<AuditRow>,
+    /// The results of the operations (JSON), if the first audit row is where they are looked up.
+    pub trace: Option<Bytes>,
     /// The run that somebody has moved who is not its owner, if it has one.
     pub unfenced: Option<RunId>,
     /// The answer.
@@ -128,6 +142,32 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Nothing yet.
+    fn new(commit: CommitId, at: Timestamp) -> Self {
+        Plan {
+            commit,
+            at,
+            insert: Vec::new(),
+            update: Vec::new(),
+            checkpoints: Vec::new(),
+            put: Vec::new(),
+            take: Vec::new(),
+            open: Vec::new(),
+            close: Vec::new(),
+            cells: Vec::new(),
+            links: Vec::new(),
+            unlink: Vec::new(),
+            hide: Vec::new(),
+            documents: Vec::new(),
+            keys: Vec::new(),
+            definitions: Vec::new(),
+            audit: Vec::new(),
+            trace: None,
+            unfenced: None,
+            committed: Committed { head: None, created: Vec::new(), results: Vec::new(), sent: Vec::new() },
+        }
+    }
+
     /// What others may want to look at because of it.
     pub fn hints(&self, tenant: TenantId) -> Vec<Hint> {
         let reached: BTreeSet<_> = self.put.iter().map(|row| row.run).collect();
@@ -270,43 +310,61 @@ struct Planner<'a, R: Rows> {
     runs: BTreeMap<RunId, (RunRow, bool)>,
     dirty: Vec<RunId>,
     cells: BTreeMap<CellKey, Cell>,
+    /// Links written so far; without a value they are deleted.
+    links: BTreeMap<Edge, Option<Link>>,
+    audit: Vec<AuditRow>,
+    actor: Option<String>,
 }
 
 impl<'a, R: Rows> Planner<'a, R> {
     fn new(rows: &'a mut R, limits: &'a Limits, at: Timestamp) -> Self {
-        Planner { rows, limits, at, runs: BTreeMap::new(), dirty: Vec::new(), cells: BTreeMap::new() }
+        Planner {
+            rows,
+            limits,
+            at,
+            runs: BTreeMap::new(),
+            dirty: Vec::new(),
+            cells: BTreeMap::new(),
+            links: BTreeMap::new(),
+            audit: Vec::new(),
+            actor: None,
+        }
     }
 
     fn run(mut self, commit: Commit) -> Result<Plan, Failed<R::Error>> {
         commit.check(self.limits)?;
         let record = commit.record();
-        let Commit { id, at, step, create, send, cells, fills, documents, keys, definitions, audit } = commit;
+        let is_traced = commit.reference().at == Whereabouts::Audit;
+        let Commit {
+            id,
+            at,
+            step,
+            create,
+            send,
+            cells,
+            links,
+            actor,
+            fills,
+            documents,
+            keys,
+            definitions,
+            audit,
+        } = commit;
+        (self.actor, self.audit) = (actor, audit);
         let keys: Vec<_> = keys.into_iter().chain(record).collect();
         self.check_keys(&keys)?;
+        if is_traced && self.rows.is_on_record(id).map_err(Failed::Rows)? {
+            let (operation, key) = (RECORD_OPERATION.to_owned(), id.0.to_string());
+            return Err(Refused::Done { operation, key, answer: Bytes::new() }.into());
+        }
         if let Some(step) = &step {
             self.check_step(step)?;
         }
         self.check_new(&create)?;
-        let mut plan = Plan {
-            commit: id,
-            at,
-            insert: Vec::new(),
-            update: Vec::new(),
-            checkpoints: Vec::new(),
-            put: Vec::new(),
-            take: Vec::new(),
-            open: Vec::new(),
-            close: Vec::new(),
-            cells: Vec::new(),
-            hide: Vec::new(),
-            documents: Vec::new(),
-            keys: Vec::new(),
-            definitions,
-            audit,
-            unfenced: step.as_ref().filter(|step| is_unfenced(step)).map(|step| step.head.run),
-            committed: Committed { head: None, created: Vec::new(), results: Vec::new(), sent: Vec::new() },
-        };
-        let results = self.operate(&cells)?;
+        let unfenced = step.as_ref().filter(|step| is_unfenced(step)).map(|step| step.head.run);
+        let mut plan = Plan { definitions, unfenced, ..Plan::new(id, at) };
+        let mut results = self.operate(&cells)?;
+        self.link(links, &mut results)?;
         let stored_results = encode_results(&results);
         if let Some(step) = step {
             self.step(step, &fills, &results, stored_results.clone(), &mut plan)?;
@@ -321,6 +379,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         }
         plan.keys = keys.into_iter().map(|key| key_row(key, id, stored_results.clone())).collect();
         plan.committed.results = results;
+        plan.trace = stored_results.filter(|_| is_traced);
         self.finish(&mut plan);
         Ok(plan)
     }
@@ -397,11 +456,85 @@ impl<'a, R: Rows> Planner<'a, R> {
             let (cell, result) =
                 applied.map_err(|error| Refused::Cell { operation, key: write.key.clone(), error })?;
             if let Some(cell) = cell {
+                let space = if write.key.space == Space::Kv { "store" } else { "state" };
+                let detail = format!("{{\"revision\":{}}}", cell.revision);
+                let operation = format!("{space}.{}", write.op.word());
+                self.on_record(operation, write.key.address(), write.by, detail);
                 self.cells.insert(write.key.clone(), cell);
             }
             results.push(result);
         }
         Ok(results)
+    }
+
+    /// Every write to the data is on record: nobody who writes can forget it.
+    fn on_record(&mut self, operation: String, subject: String, run: Option<RunId>, detail: String) {
+        let actor = self.actor.clone();
+        self.audit.push(AuditRow { operation, subject, actor, run, detail: detail.into() });
+    }
+
+    /// Applies the operations on links one after the other, each on what the one before left.
+    fn link(&mut self, writes: Vec<LinkWrite>, results: &mut Vec<OpResult>) -> Result<(), Failed<R::Error>> {
+        for write in writes {
+            let operation = results.len();
+            let refused = |error: LinkError| Refused::Link { operation, error };
+            write.check(self.limits).map_err(refused)?;
+            results.push(match write {
+                LinkWrite::Upsert { edge, id, attributes, by } => self.upsert(edge, id, attributes, by)?,
+                LinkWrite::Delete { ends, by } => {
+                    let gone = self.ending(&ends)?;
+                    let limits = self.limits;
+                    limits.commit_rows("the deletion", gone.len()).map_err(|error| refused(error.into()))?;
+                    let result = deleted(gone.len());
+                    for edge in gone {
+                        self.on_record("links.delete".to_owned(), edge.address(), by, "{}".to_owned());
+                        self.links.insert(edge, None);
+                    }
+                    result
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn upsert(
+        &mut self,
+        edge: Edge,
+        id: Uuid,
+        attributes: Value,
+        by: Option<RunId>,
+    ) -> Result<OpResult, Failed<R::Error>> {
+        let known = match self.links.get(&edge) {
+            Some(known) => known.clone(),
+            None => self.rows.link(&edge).map_err(Failed::Rows)?,
+        };
+        let created = known.is_none();
+        let link = match known {
+            Some(link) => Link { attributes, updated_at: self.at, ..link },
+            None => {
+                let (created_at, updated_at) = (self.at, self.at);
+                Link { edge: edge.clone(), id, attributes, created_at, updated_at, created_by: by }
+            }
+        };
+        let detail = format!("{{\"created\":{created}}}");
+        self.on_record("links.upsert".to_owned(), edge.address(), by, detail);
+        let result = upserted(&link, created);
+        self.links.insert(edge, Some(link));
+        Ok(result)
+    }
+
+    /// The edges that a deletion is about, in their order.
+    fn ending(&mut self, ends: &Ends) -> Result<BTreeSet<Edge>, Failed<R::Error>> {
+        let most = usize::try_from(self.limits.commit_rows).unwrap_or(usize::MAX).saturating_add(1);
+        let found = self.rows.edges(ends, most).map_err(Failed::Rows)?;
+        let mut edges: BTreeSet<Edge> = found.into_iter().collect();
+        for (edge, link) in self.links.iter().filter(|(edge, _)| ends.has(edge)) {
+            match link {
+                Some(_) => edges.insert(edge.clone()),
+                None => edges.remove(edge),
+            };
+        }
+        Ok(edges)
     }
 
     fn step(
@@ -546,6 +679,13 @@ impl<'a, R: Rows> Planner<'a, R> {
             }
         }
         plan.cells = self.cells.into_values().collect();
+        for (edge, link) in self.links {
+            match link {
+                Some(link) => plan.links.push(link),
+                None => plan.unlink.push(edge),
+            }
+        }
+        plan.audit = self.audit;
     }
 }
 
@@ -574,12 +714,7 @@ fn fill(next: &NextState, fills: &[Fill], results: &[OpResult]) -> Result<NextSt
     for fill in fills {
         let result =
             results.get(fill.operation).ok_or_else(|| no_place(fill, "there is no such operation"))?;
-        let value = match fill.part {
-            FillPart::Value => result.value.clone().unwrap_or(Value::Null),
-            FillPart::Revision => result.revision.into(),
-            FillPart::Created => result.created.into(),
-        };
-        put(&mut state, fill, value)?;
+        put(&mut state, fill, fill.part.of(result))?;
     }
     let state = serde_json::to_vec(&state).expect("a JSON value is writable").into();
     Ok(NextState { state, entry: next.entry.clone(), places: next.places.clone() })

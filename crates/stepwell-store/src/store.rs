@@ -10,8 +10,10 @@ use crate::cell::{Cell, OpResult, Space};
 use crate::commit::{Commit, CommitError, CommitId, CommitRef, Committed, StoredDefinition};
 use crate::document::{Document, DocumentQuery};
 use crate::hints::Hints;
+use crate::link::{Link, LinkQuery};
 use crate::run::{Loaded, OpenWait, ProcessId, RunSummary, Status};
 use crate::scope::{TenantId, TenantScope};
+use crate::seal::Seal;
 
 /// A database that keeps runs and what outlives them. All writes go through [`Store::commit`].
 ///
@@ -46,6 +48,9 @@ pub trait Store: Send + Sync {
 
     /// Cells, in the order of their names.
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
+
+    /// Links: a namespace's in the order of their edges, or a thing's in the order of what is at the other end.
+    async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
 
     /// Runs, newest first.
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
@@ -195,6 +200,12 @@ pub fn read_cursor(cursor: Option<&str>) -> Result<Option<(uuid::Uuid, u64)>, St
     read().map(Some).ok_or_else(|| bad_cursor(cursor))
 }
 
+/// Reads a cursor that is a commit's id.
+pub fn read_commit_cursor(cursor: Option<&str>) -> Result<Option<CommitId>, StoreError> {
+    let read = |cursor: &str| cursor.parse().map(CommitId).map_err(|_| bad_cursor(cursor));
+    cursor.map(read).transpose()
+}
+
 /// The cursor of a listing of definitions that has come to this one.
 pub fn definition_cursor(definition: &StoredDefinition) -> String {
     format!("{}:{}:{}", definition.version, definition.hash, definition.workflow)
@@ -334,6 +345,51 @@ pub enum RecordQuery {
         /// Where to begin.
         cursor: Option<String>,
     },
+    /// The seals of the audit trail, oldest first.
+    Seals {
+        /// From this one on.
+        from: u64,
+        /// How many at most.
+        limit: u32,
+    },
+    /// Commits whose rows in the audit trail are not sealed yet, in the order of their ids.
+    Unsealed {
+        /// How many at most.
+        limit: u32,
+        /// Where to begin.
+        cursor: Option<String>,
+    },
+    /// What is in use and how often, in the order of the names.
+    Tally {
+        /// What.
+        of: Tally,
+        /// How many at most.
+        limit: u32,
+        /// Where to begin.
+        cursor: Option<String>,
+    },
+}
+
+/// What can be counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tally {
+    /// Namespaces of the key-value store, by their keys that have a value.
+    Keys {
+        /// The engine's time: what has expired by then is not counted.
+        now: Timestamp,
+    },
+    /// Namespaces of links, by their links.
+    Links,
+    /// Types at the ends of a namespace's links, by those ends.
+    Types {
+        /// The namespace.
+        namespace: String,
+    },
+    /// Relations of a namespace's links, by those links.
+    Relations {
+        /// The namespace.
+        namespace: String,
+    },
 }
 
 /// A small thing.
@@ -347,15 +403,28 @@ pub enum Record {
     Audit {
         /// The commit that wrote it.
         commit: CommitId,
+        /// Its place among the rows of that commit.
+        ordinal: u64,
         /// When.
         at: Timestamp,
         /// The row.
         row: crate::commit::AuditRow,
     },
+    /// A seal of the audit trail.
+    Seal(Seal),
+    /// A commit whose rows in the audit trail are not sealed yet.
+    Unsealed(CommitId),
+    /// Something that is in use.
+    Tally {
+        /// Its name.
+        name: String,
+        /// How often.
+        count: u64,
+    },
 }
 
 /// What to tidy up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sweep {
     /// The engine's time.
     pub now: Timestamp,
@@ -366,10 +435,20 @@ pub struct Sweep {
 }
 
 /// What can be tidied up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SweepWhat {
     /// Expired cells become tombstones.
     Cells,
+    /// What is left of deleted and expired cells of a namespace goes, where it is this old: those keys count as never
+    /// written from then on.
+    Tombstones {
+        /// The namespace.
+        namespace: String,
+        /// Last written before.
+        before: Timestamp,
+    },
+    /// Rows of the audit trail that are not sealed yet get a seal, all of them one. The limit is in commits.
+    Seal,
     /// Expired keys go.
     Keys,
     /// Runs that ended before this go, with everything that is theirs but the audit trail. One that has ended and is
@@ -392,7 +471,7 @@ pub enum SweepWhat {
 /// What was tidied up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Swept {
-    /// How many cells, keys or runs; of a history, how many checkpoints and documents.
+    /// How many cells, keys or runs, or rows that were sealed; of a history, how many checkpoints and documents.
     pub count: u64,
     /// The limit was reached: there may be more.
     pub more: bool,
@@ -459,6 +538,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
         (**self).cells(scope, query).await
+    }
+    async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError> {
+        (**self).links(scope, query).await
     }
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
         (**self).runs(scope, query).await

@@ -8,6 +8,7 @@ use crate::cell::Cell;
 use crate::commit::{Commit, CommitError, CommitRef, Committed};
 use crate::document::{Document, DocumentQuery};
 use crate::hints::Hints;
+use crate::link::{Link, LinkQuery};
 use crate::run::{Loaded, ProcessId, RunSummary};
 use crate::scope::{TenantId, TenantScope};
 use crate::store::{
@@ -59,6 +60,7 @@ impl<S: Store> Store for Traced<S> {
             run = commit.step.as_ref().map(|step| field::display(step.head.run)),
             created = commit.create.len(),
             cells = commit.cells.len(),
+            links = commit.links.len(),
             documents = commit.documents.len(),
             outcome = field::Empty,
         );
@@ -87,6 +89,9 @@ impl<S: Store> Store for Traced<S> {
     }
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
         noted(call("cells", scope), self.0.cells(scope, query)).await
+    }
+    async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError> {
+        noted(call("links", scope), self.0.links(scope, query)).await
     }
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
         noted(call("runs", scope), self.0.runs(scope, query)).await

@@ -1,9 +1,9 @@
 -- Definitions of the commits that were applied, as for the audit trail, unless they are known: the same hash is the same
 -- content.
-insert into definitions (tenant, hash, workflow, version, body)
-select $1, u.hash, u.workflow, u.version, u.body
-  from unnest($2::bytea[], $3::text[], $4::bigint[], $5::bytea[], $6::uuid[], $7::uuid[], $8::bigint[])
-       as u (hash, workflow, version, body, commit_id, trace, trace_version)
+insert into definitions (tenant, hash, workflow, version, body, publisher)
+select $1, u.hash, u.workflow, u.version, u.body, u.publisher
+  from unnest($2::bytea[], $3::text[], $4::bigint[], $5::bytea[], $6::text[], $7::uuid[], $8::uuid[], $9::bigint[])
+       as u (hash, workflow, version, body, publisher, commit_id, trace, trace_version)
  where u.trace is null or exists (select 1 from checkpoints k where k.tenant = $1 and k.run = u.trace
                                      and k.version = u.trace_version and k.commit_id = u.commit_id)
 on conflict (tenant, hash) do nothing

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::ground::{ENGINE, Ground};
 use stepwell_store::suite::{Fresh, ask, make, script};
-use stepwell_store::{Beat, Store, Sweep, SweepWhat};
+use stepwell_store::{Beat, Direction, Store, Sweep, SweepWhat};
 use tokio_postgres::NoTls;
 
 use crate::memory_store;
@@ -36,7 +36,16 @@ async fn rest(store: &dyn Store) {
     store.due(vec![make::process(2)]).await.unwrap();
     store.tenants(None, 10).await.unwrap();
     let history = SweepWhat::History { run: make::run(1), keep: 1 };
-    for what in [SweepWhat::Cells, SweepWhat::Keys, SweepWhat::Runs { ended_before: make::at(9) }, history] {
+    let old = SweepWhat::Tombstones { namespace: make::NAMESPACE.to_owned(), before: make::at(9) };
+    let runs = SweepWhat::Runs { ended_before: make::at(9) };
+    ask::apply(store, make.link([make::upsert(1, make::edge("a/1", "r", "b/1"))])).await;
+    for direction in [Direction::Forward, Direction::Reverse, Direction::Either] {
+        ask::all_links(store, make::ME, ask::links_of("a/1", direction)).await;
+    }
+    let delete = |from, to| make.link([make::unlink(from, None, to)]);
+    ask::apply(store, delete(Some("a/1"), None)).await;
+    ask::apply(store, delete(None, Some("b/1"))).await;
+    for what in [SweepWhat::Cells, old, SweepWhat::Keys, runs, SweepWhat::Seal, history] {
         store.sweep(make::ME, Sweep { now: make::at(9), limit: 10, what }).await.unwrap();
     }
 }
@@ -64,10 +73,19 @@ fn spans(query: &str) -> bool {
 
 /// Touches no tenant's rows: the heartbeat, the session, the catalogue, and the frame of a transaction.
 fn is_nobodys(query: &str) -> bool {
-    let tables =
-        ["runs", "checkpoints", "documents", "inbox", "waits", "cells", "idempotency", "definitions"];
+    let tables = [
+        "runs",
+        "checkpoints",
+        "documents",
+        "inbox",
+        "waits",
+        "cells",
+        "links",
+        "idempotency",
+        "definitions",
+    ];
     let words: BTreeSet<&str> = query.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
-    !tables.iter().chain(&["audit", "tenants"]).any(|table| words.contains(table))
+    !tables.iter().chain(&["audit", "unsealed", "seals", "tenants"]).any(|table| words.contains(table))
 }
 
 /// The accident: a statement that was put together elsewhere than in its file, and named no tenant.
@@ -86,6 +104,7 @@ fn every_statement_the_server_was_asked_names_a_tenant_or_is_nobodys() {
             || query.contains("tenant = $1")
             || query.contains("select $1, ")
             || query.contains("(tenant) values ($1)")
+            || (query.contains(" (tenant, ") && query.contains(") values ($1, "))
     };
     let (named, others): (Vec<_>, Vec<_>) = asked.iter().partition(|query| with_tenant(query));
     let (spanning, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|query| spans(query));

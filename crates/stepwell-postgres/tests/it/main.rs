@@ -8,6 +8,7 @@ mod migrations;
 mod network;
 mod own;
 mod raw;
+mod several;
 mod wall;
 
 mod asked;
@@ -56,4 +57,10 @@ stepwell_store::conformance!(spread, spread_store);
 fn random_scripts_get_the_same_answers_as_from_the_reference_model() {
     let tally = script::differential(150, memory_store, postgres_store);
     assert!(tally.values().sum::<usize>() > 1_000, "{tally:?}");
+}
+
+#[test]
+fn random_scripts_get_the_same_answers_where_tenants_are_spread() {
+    let tally = script::differential(50, memory_store, spread_store);
+    assert!(tally.values().sum::<usize>() > 300, "{tally:?}");
 }

@@ -110,6 +110,7 @@ async fn a_step_a_message_a_cell_and_a_document_go_along_and_see_each_other() {
     for commit in [
         shop.make.send([make::to(run, "PAID")]),
         shop.make.write([make::set("stock", 7), make::increment("stock", 1)]),
+        shop.make.link([make::upsert(1, make::edge("order/1", "of", "person/1"))]),
         Commit { audit: vec![make::audit("orders")], ..shop.make.commit() },
     ] {
         let _ = soon(shop.store.commit_in(&own, make::ME, commit)).await.unwrap();
@@ -122,7 +123,13 @@ async fn a_step_a_message_a_cell_and_a_document_go_along_and_see_each_other() {
     assert_eq!(ask::topics(&*shop.store, run).await, ["PAID"]);
     assert_eq!(ask::get(&*shop.store, "stock").await.unwrap().value, Some(8.into()));
     assert_eq!(ask::shown(&*shop.store, run, None).await.len(), 1);
-    assert_eq!(ask::all_audit(&*shop.store, make::ME, 10).await.len(), 1);
+    assert_eq!(
+        ask::all_audit(&*shop.store, make::ME, 10).await.len(),
+        4,
+        "two cells, a link and one of its own"
+    );
+    assert_eq!(ask::all_links(&*shop.store, make::ME, ask::links()).await.len(), 1);
+    assert_eq!(ask::all_unsealed(&*shop.store, make::ME, 10).await.len(), 3);
     // The store, which has not seen it come into being, goes on with it.
     let head = ask::load(&*shop.store, run).await.head;
     assert_eq!(ask::moved(&*shop.store, shop.make.step(make::step(&head, "further"))).await.version, 2);

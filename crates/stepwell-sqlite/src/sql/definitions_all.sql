@@ -1,5 +1,5 @@
 -- Definitions in the order of workflow, version and hash.
-select hash, workflow, version, body
+select hash, workflow, version, body, publisher
   from definitions
  where tenant = ?1 and (workflow, version, hash) > (?2, ?3, ?4)
  order by workflow, version, hash

@@ -1,7 +1,11 @@
--- The next tenant that has runs, cells or keys. Spans tenants, and shows only the tenant.
+-- The next tenant that has runs, cells, links, keys or an audit trail. Spans tenants, and shows only the tenant.
 select min(tenant)
   from (select min(tenant) as tenant from runs where tenant > ?1
         union all
         select min(tenant) from cells where tenant > ?1
         union all
-        select min(tenant) from idempotency where tenant > ?1)
+        select min(tenant) from links where tenant > ?1
+        union all
+        select min(tenant) from idempotency where tenant > ?1
+        union all
+        select min(tenant) from audit where tenant > ?1)

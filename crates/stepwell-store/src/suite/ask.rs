@@ -2,15 +2,17 @@
 
 use stepwell_core::{Name, RunId, Timestamp};
 
-use super::make::{ME, NAMESPACE, OPERATION, at, cell};
+use super::make::{ME, NAMESPACE, OPERATION, at, cell, thing};
 use crate::cell::{Cell, OpResult, Space};
-use crate::commit::{Commit, CommitError, Committed, Refused};
+use crate::commit::{Commit, CommitError, CommitId, Committed, Refused};
 use crate::document::{Document, DocumentQuery};
+use crate::link::{Direction, Link, LinkFilter, LinkQuery};
 use crate::run::{Head, Loaded, ProcessId, RunSummary};
 use crate::scope::TenantScope;
+use crate::seal::Seal;
 use crate::store::{
     CellFilter, CellQuery, Claim, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded, RunQuery,
-    Store, StoreError, WaitQuery, WaitRow,
+    Store, StoreError, Tally, WaitQuery, WaitRow,
 };
 
 /// Commits what must be applied.
@@ -132,6 +134,22 @@ pub async fn all_cells(store: &dyn Store, scope: TenantScope, query: CellQuery) 
     every_page(async |cursor| store.cells(scope, CellQuery { cursor, ..query.clone() }).await).await
 }
 
+/// Every link of the usual namespace.
+pub fn links() -> LinkQuery {
+    let which = LinkFilter::All { from: None, to: None };
+    LinkQuery { namespace: NAMESPACE.to_owned(), which, relation: None, limit: 200, cursor: None }
+}
+
+/// The links of a thing, written `type/id`.
+pub fn links_of(end: &str, direction: Direction) -> LinkQuery {
+    LinkQuery { which: LinkFilter::Of { end: thing(end), direction, far: None }, ..links() }
+}
+
+/// Every page of links.
+pub async fn all_links(store: &dyn Store, scope: TenantScope, query: LinkQuery) -> Vec<Link> {
+    every_page(async |cursor| store.links(scope, LinkQuery { cursor, ..query.clone() }).await).await
+}
+
 /// Every page of runs.
 pub async fn all_runs(store: &dyn Store, scope: TenantScope, query: RunQuery) -> Vec<RunSummary> {
     every_page(async |cursor| store.runs(scope, RunQuery { cursor, ..query.clone() }).await).await
@@ -173,6 +191,40 @@ pub async fn all_definitions(
 /// Every page of the audit trail.
 pub async fn all_audit(store: &dyn Store, scope: TenantScope, limit: u32) -> Vec<Record> {
     every_page(async |cursor| store.records(scope, RecordQuery::Audit { limit, cursor }).await).await
+}
+
+/// Every page of the commits whose rows are not sealed yet.
+pub async fn all_unsealed(store: &dyn Store, scope: TenantScope, limit: u32) -> Vec<CommitId> {
+    let page = async |cursor| store.records(scope, RecordQuery::Unsealed { limit, cursor }).await;
+    let waiting = every_page(page).await.into_iter().map(|record| match record {
+        Record::Unsealed(commit) => commit,
+        other => panic!("commits were asked for, not {other:?}"),
+    });
+    waiting.collect()
+}
+
+/// Every page of the seals.
+pub async fn all_seals(store: &dyn Store, scope: TenantScope, limit: u32) -> Vec<Seal> {
+    let page = async |cursor: Option<String>| {
+        let from = cursor.map_or(0, |next| next.parse().expect("the next page begins at a seal"));
+        store.records(scope, RecordQuery::Seals { from, limit }).await
+    };
+    let seals = every_page(page).await.into_iter().map(|record| match record {
+        Record::Seal(seal) => seal,
+        other => panic!("seals were asked for, not {other:?}"),
+    });
+    seals.collect()
+}
+
+/// Every page of what is in use, and how often.
+pub async fn tallied(store: &dyn Store, scope: TenantScope, of: Tally, limit: u32) -> Vec<(String, u64)> {
+    let query = |cursor| RecordQuery::Tally { of: of.clone(), limit, cursor };
+    let page = async |cursor| store.records(scope, query(cursor)).await;
+    let counts = every_page(page).await.into_iter().map(|record| match record {
+        Record::Tally { name, count } => (name, count),
+        other => panic!("counts were asked for, not {other:?}"),
+    });
+    counts.collect()
 }
 
 /// Every page of a run's history, from the version a query names.

@@ -5,16 +5,20 @@ use std::collections::BTreeSet;
 use stepwell_core::{DefinitionHash, RunId, Timestamp};
 
 use super::ask::{
-    all_audit, all_cells, all_definitions, all_documents, all_history, all_runs, all_waits, documents,
+    all_audit, all_cells, all_definitions, all_documents, all_history, all_links, all_runs, all_seals,
+    all_unsealed, all_waits, documents, links, links_of, tallied,
 };
 use super::make::{self, NAMESPACE, OPERATION};
 use crate::cell::{Cell, Space};
+use crate::commit::CommitId;
 use crate::document::{Document, DocumentQuery};
+use crate::link::{Direction, Link, LinkQuery};
 use crate::run::{Loaded, RunSummary};
 use crate::scope::TenantScope;
+use crate::seal::{Hash, Seal, sealed};
 use crate::store::{
     CellFilter, CellQuery, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, RunQuery, Store,
-    StoreError, WaitQuery, WaitRow,
+    StoreError, Tally, WaitQuery, WaitRow,
 };
 
 /// Names under which a dump looks for what no listing shows.
@@ -26,6 +30,10 @@ pub struct Names {
     pub keys: Vec<(String, String)>,
     /// Definitions.
     pub definitions: Vec<DefinitionHash>,
+    /// Namespaces of links.
+    pub namespaces: Vec<String>,
+    /// Things at the ends of links, written `type/id`.
+    pub things: Vec<String>,
 }
 
 impl Default for Names {
@@ -38,6 +46,8 @@ impl Default for Names {
             owners: owners.collect(),
             keys: keys.to_vec(),
             definitions: ["orders", "other"].map(make::definition).to_vec(),
+            namespaces: [NAMESPACE, "other"].map(str::to_owned).to_vec(),
+            things: ["a/1", "a/2", "b/1", "b/2"].map(str::to_owned).to_vec(),
         }
     }
 }
@@ -63,14 +73,27 @@ pub struct Dump {
     pub definitions: Vec<Page<Record>>,
     /// Its definitions as listed.
     pub listed: Vec<Record>,
+    /// Its links, in the order of their edges.
+    pub links: Vec<Link>,
+    /// Its links as they are found from either end.
+    pub found: Vec<(String, Vec<Link>)>,
+    /// What is in use, and how often.
+    pub tallies: Vec<(&'static str, String, u64)>,
     /// Its audit trail.
     pub audit: Vec<Record>,
+    /// Commits whose rows there are not sealed yet.
+    pub unsealed: Vec<CommitId>,
+    /// The seals of the others.
+    pub seals: Vec<Seal>,
+    /// Whose it is.
+    pub scope: TenantScope,
     /// When it has work.
     pub due: Option<Due>,
 }
 
 impl Dump {
-    /// What is wrong with it in itself: a history with gaps, a state that is not its newest, rows of no run.
+    /// What is wrong with it in itself: a history with gaps, a state that is not its newest, rows of no run,
+    /// links that are found but not listed, rows of the audit trail that are neither sealed nor waiting for it.
     pub fn faults(&self) -> Vec<String> {
         let runs = self.runs.iter().zip(&self.loaded).zip(&self.history);
         let mut faults: Vec<String> =
@@ -86,7 +109,48 @@ impl Dump {
                 faults.push(format!("run {run}: its newest version does not show the documents of now"));
             }
         }
+        faults.extend(self.misplaced().chain(self.unsound()));
         faults
+    }
+
+    /// Links that are in no order, or that are found from an end and are not there.
+    fn misplaced(&self) -> impl Iterator<Item = String> {
+        let mut faults = Vec::new();
+        let mut edges: Vec<_> = self.links.iter().map(|link| &link.edge).collect();
+        edges.sort_by_key(|edge| (edge.namespace() != NAMESPACE, *edge));
+        if !self.links.iter().map(|link| &link.edge).eq(edges) {
+            faults.push("the links are not in order".to_owned());
+        }
+        for (question, found) in &self.found {
+            let stray = found.iter().filter(|link| !self.links.contains(link));
+            faults.extend(stray.map(|link| format!("{question}: {:?} is not listed", link.edge)));
+        }
+        faults.into_iter()
+    }
+
+    /// Seals that are no chain, or not over the rows of the audit trail that are not waiting.
+    fn unsound(&self) -> impl Iterator<Item = String> {
+        let tenant = self.scope.tenant();
+        let mut faults = Vec::new();
+        let mut before: Hash = [0; 32];
+        for (number, seal) in (1..).zip(&self.seals) {
+            if (seal.number, seal.before, seal.hash) != (number, before, seal.expected(tenant)) {
+                faults.push(format!("seal {} does not follow the one before", seal.number));
+            }
+            before = seal.hash;
+        }
+        let mut is: Vec<_> = self.seals.iter().flat_map(|seal| &seal.rows).cloned().collect();
+        let rows = self.audit.iter().filter_map(|record| match record {
+            Record::Audit { commit, ordinal, at, row } if !self.unsealed.contains(commit) => {
+                Some(sealed(tenant, *commit, *ordinal, *at, row))
+            }
+            _ => None,
+        });
+        is.sort_by_key(|row| (row.commit, row.ordinal));
+        if is != rows.collect::<Vec<_>>() {
+            faults.push("a row of the audit trail is not sealed as it is, once".to_owned());
+        }
+        faults.into_iter()
     }
 }
 
@@ -165,9 +229,72 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
     let waits = all_waits(store, scope, WaitQuery { limit, ..WaitQuery::default() }).await;
     let listed = all_definitions(store, scope, None, limit).await;
     let audit = all_audit(store, scope, limit).await;
+    let (links, found) = linked(store, scope, names).await;
+    let tallies = counted(store, scope, names, now).await;
+    let (unsealed, seals) = (all_unsealed(store, scope, limit).await, all_seals(store, scope, limit).await);
     let due = store.due(Vec::new()).await.expect("due tenants can be listed");
     let due = due.into_iter().find(|due| due.tenant == scope.tenant());
-    Dump { runs, loaded, history, documents: shown, waits, cells, keys, definitions, listed, audit, due }
+    Dump {
+        runs,
+        loaded,
+        history,
+        documents: shown,
+        waits,
+        cells,
+        keys,
+        definitions,
+        listed,
+        links,
+        found,
+        tallies,
+        audit,
+        unsealed,
+        seals,
+        scope,
+        due,
+    }
+}
+
+/// All links, and those of each thing either way.
+async fn linked(
+    store: &dyn Store,
+    scope: TenantScope,
+    names: &Names,
+) -> (Vec<Link>, Vec<(String, Vec<Link>)>) {
+    let (mut all, mut found) = (Vec::new(), Vec::new());
+    for namespace in &names.namespaces {
+        all.extend(
+            all_links(store, scope, LinkQuery { namespace: namespace.clone(), limit: 3, ..links() }).await,
+        );
+        for thing in &names.things {
+            for direction in [Direction::Forward, Direction::Reverse, Direction::Either] {
+                let query =
+                    LinkQuery { namespace: namespace.clone(), limit: 3, ..links_of(thing, direction) };
+                let question = format!("{direction:?} from {thing} in {namespace}");
+                found.push((question, all_links(store, scope, query).await));
+            }
+        }
+    }
+    (all, found)
+}
+
+/// What is in use, and how often.
+async fn counted(
+    store: &dyn Store,
+    scope: TenantScope,
+    names: &Names,
+    now: Timestamp,
+) -> Vec<(&'static str, String, u64)> {
+    let of_each = names.namespaces.iter().flat_map(|namespace| {
+        let types = Tally::Types { namespace: namespace.clone() };
+        [("type", types), ("relation", Tally::Relations { namespace: namespace.clone() })]
+    });
+    let mut counts = Vec::new();
+    for (what, of) in [("keys", Tally::Keys { now }), ("links", Tally::Links)].into_iter().chain(of_each) {
+        let found = tallied(store, scope, of, 2).await;
+        counts.extend(found.into_iter().map(|(name, count)| (what, name, count)));
+    }
+    counts
 }
 
 type Small = (Vec<(String, Page<Record>)>, Vec<Page<Record>>);

@@ -5,12 +5,16 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::Shared;
-use super::ask::{apply, find, get, moved, operated, outcome, recorded, refuse, started};
+use super::ask::{
+    all_audit, all_unsealed, apply, find, get, moved, operated, outcome, recorded, refuse, started,
+};
 use super::make::{
-    ME, Make, OPERATION, at, attempt, bytes, end, increment, key, new_run, run, set, step, to,
+    ME, Make, OPERATION, at, attempt, audit, bytes, delete, edge, end, increment, key, new_run, run, set,
+    step, to, unlink, upsert,
 };
 use crate::commit::{
-    Commit, CommitError, CommitId, CommitRef, KeyWrite, Lives, RECORD_KEPT_MS, Refused, Whereabouts,
+    Commit, CommitError, CommitId, CommitRef, KeyWrite, Lives, RECORD_KEPT_MS, RECORD_OPERATION, Refused,
+    Whereabouts,
 };
 use crate::store::{Recorded, Sweep, SweepWhat};
 
@@ -188,14 +192,15 @@ cases! { keys as __suite_keys;
         assert_eq!(outcome(store, &first).await, None, "its key has gone to another");
     }
 
-    /// C7: a commit that leaves neither checkpoint nor key is found all the same, for a day.
-    async fn the_outcome_of_a_data_only_commit_is_recorded(store: &Shared) {
+    /// C7: a commit that leaves neither checkpoint, key nor data is found all the same, for a day.
+    async fn the_outcome_of_a_commit_without_a_trace_is_recorded(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(new_run(run(1)))).await;
-        let data = make.write([increment("count", 1), set("k", "x")]);
-        let tried = make.step(attempt(&head, Some("{}")));
+        let tried = Commit { cells: vec![increment("count", 1)], ..make.step(attempt(&head, Some("{}"))) };
         let message = make.send([to(run(1), "hello")]);
-        for commit in [data, tried, message] {
+        let with_data = Commit { cells: vec![set("k", "x")], ..make.send([to(run(1), "again")]) };
+        let empty = Commit { audit: vec![audit("only")], ..make.commit() };
+        for commit in [tried, message, with_data, empty] {
             assert_eq!(outcome(store, &commit).await, None);
             let results = apply(store, commit.clone()).await.results;
             let expected = Recorded { results, answer: Some(Bytes::new()), request: None };
@@ -204,7 +209,60 @@ cases! { keys as __suite_keys;
         let day = i64::try_from(RECORD_KEPT_MS / 1_000).unwrap();
         let sweep = |seconds| Sweep { now: at(seconds), limit: 100, what: SweepWhat::Keys };
         assert_eq!(store.sweep(ME, sweep(day - 1)).await.unwrap().count, 0);
-        assert_eq!(store.sweep(ME, sweep(day)).await.unwrap().count, 3);
+        assert_eq!(store.sweep(ME, sweep(day)).await.unwrap().count, 4);
+    }
+
+    /// C7, D12: a commit that only writes data is found by what it left in the audit trail, and that stays.
+    async fn the_outcome_of_a_data_only_commit_is_recorded(store: &Shared) {
+        let make = Make::new();
+        let owns = upsert(1, edge("a/1", "r", "b/1"));
+        let commits = [
+            make.write([increment("count", 1), set("k", "x")]),
+            make.link([owns.clone(), unlink(Some("a/1"), None, None)]),
+            Commit { links: vec![owns], audit: vec![audit("own")], ..make.write([increment("count", 1)]) },
+            // It changes nothing, but says something.
+            Commit { audit: vec![audit("checked")], ..make.write([delete("none")]) },
+        ];
+        let mut found = Vec::new();
+        for commit in &commits {
+            assert_eq!(commit.reference().at, Whereabouts::Audit);
+            assert_eq!(outcome(store, commit).await, None);
+            let results = apply(store, commit.clone()).await.results;
+            found.push(Some(Recorded { results, answer: None, request: None }));
+            assert_eq!(outcome(store, commit).await, found[found.len() - 1]);
+        }
+        let [keys, seal] = [SweepWhat::Keys, SweepWhat::Seal]
+            .map(|what| store.sweep(ME, Sweep { now: at(1_000_000_000), limit: 100, what }));
+        assert_eq!(keys.await.unwrap().count, 0, "nothing of it is among the keys");
+        assert_eq!(seal.await.unwrap().count, 8);
+        for (commit, found) in commits.into_iter().zip(found) {
+            assert_eq!(outcome(store, &commit).await, found, "nothing takes it away");
+            let late = Commit { at: at(1_000_000_000), ..commit };
+            let Refused::Done { operation, key, answer } = refuse(store, late.clone()).await else {
+                panic!("it was done before")
+            };
+            assert_eq!((operation, key), (RECORD_OPERATION.to_owned(), late.id.0.to_string()));
+            assert_eq!(answer, Bytes::new());
+        }
+        assert_eq!(count(store).await, 2);
+    }
+
+    /// C7: a commit that changed nothing leaves no trace; sent again it does what it can do then.
+    async fn a_data_only_commit_that_changed_nothing_leaves_no_trace(store: &Shared) {
+        let make = Make::new();
+        let idle = Commit { links: vec![unlink(Some("a/1"), None, None)], ..make.write([delete("k")]) };
+        for _ in 0..2 {
+            let results = apply(store, idle.clone()).await.results;
+            assert!(results.iter().all(|result| !result.created && !result.existed), "{results:?}");
+            assert_eq!(outcome(store, &idle).await, None);
+        }
+        let what = SweepWhat::Keys;
+        assert_eq!(store.sweep(ME, Sweep { now: at(1_000_000), limit: 9, what }).await.unwrap().count, 0);
+        assert_eq!((all_audit(store, ME, 9).await, all_unsealed(store, ME, 9).await), (vec![], vec![]));
+        apply(store, make.write([set("k", 1)])).await;
+        assert!(apply(store, idle.clone()).await.results[0].existed, "now there is something to delete");
+        assert!(matches!(refuse(store, idle.clone()).await, Refused::Done { .. }));
+        assert_eq!(outcome(store, &idle).await.unwrap().results.len(), 2);
     }
 
     /// The accident: the answer to an increment is lost, it is sent again, and counts twice.
@@ -233,6 +291,7 @@ cases! { keys as __suite_keys;
             Whereabouts::Checkpoint { run: run(1), version: u64::MAX },
             Whereabouts::Checkpoint { run: run(2), version: 0 },
             Whereabouts::Key { operation: OPERATION.to_owned(), key: "a".to_owned() },
+            Whereabouts::Audit,
         ];
         for place in places {
             assert_eq!(store.outcome(ME, CommitRef { id, at: place }).await, Ok(None));

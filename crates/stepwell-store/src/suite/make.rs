@@ -13,6 +13,7 @@ use crate::commit::{
     Step, StoredDefinition,
 };
 use crate::document::{DocumentOp, DocumentWrite};
+use crate::link::{Edge, Ends, Entity, LinkWrite};
 use crate::run::{Head, OpenWait, ProcessId, Status};
 use crate::scope::{TenantId, TenantScope};
 
@@ -54,6 +55,11 @@ impl Make {
         Commit { cells: cells.into_iter().collect(), ..self.commit() }
     }
 
+    /// A commit that only writes links.
+    pub fn link(&self, links: impl IntoIterator<Item = LinkWrite>) -> Commit {
+        Commit { links: links.into_iter().collect(), ..self.commit() }
+    }
+
     /// A commit that only sends messages.
     pub fn send(&self, send: impl IntoIterator<Item = Send>) -> Commit {
         Commit { send: send.into_iter().collect(), ..self.commit() }
@@ -91,7 +97,7 @@ pub fn definition(text: &str) -> DefinitionHash {
 /// A definition with this text.
 pub fn stored(text: &str) -> StoredDefinition {
     let body = Bytes::copy_from_slice(text.as_bytes());
-    StoredDefinition { hash: definition(text), workflow: text.into(), version: 1, body }
+    StoredDefinition { hash: definition(text), workflow: text.into(), version: 1, body, publisher: None }
 }
 
 /// Bytes of a text.
@@ -219,6 +225,38 @@ pub fn increment(key: &str, by: impl Into<Number>) -> CellWrite {
 /// Deletes.
 pub fn delete(key: &str) -> CellWrite {
     write(key, CellOp::Delete)
+}
+
+/// A thing, written `type/id`.
+pub fn thing(text: &str) -> Entity {
+    let (kind, id) = text.split_once('/').expect("a thing is written `type/id`");
+    Entity::new(kind, id)
+}
+
+/// An edge of the usual namespace.
+pub fn edge(from: &str, relation: &str, to: &str) -> Edge {
+    Edge::new(NAMESPACE, thing(from), thing(to), relation)
+}
+
+/// The id of a link that was created under this number.
+pub const fn link_id(number: u128) -> Uuid {
+    Uuid::from_u128(0xD0_0000 + number)
+}
+
+/// Upserts a link; the number is its id if it is new, and an attribute in any case.
+pub fn upsert(number: u32, edge: Edge) -> LinkWrite {
+    LinkWrite::Upsert { edge, id: link_id(number.into()), attributes: json!({ "n": number }), by: None }
+}
+
+/// Links of the usual namespace, by what they have in common.
+pub fn ends(from: Option<&str>, relation: Option<&str>, to: Option<&str>) -> Ends {
+    let (from, to) = (from.map(thing), to.map(thing));
+    Ends { namespace: NAMESPACE.to_owned(), from, to, relation: relation.map(str::to_owned) }
+}
+
+/// Deletes links of the usual namespace.
+pub fn unlink(from: Option<&str>, relation: Option<&str>, to: Option<&str>) -> LinkWrite {
+    LinkWrite::Delete { ends: ends(from, relation, to), by: None }
 }
 
 /// The operation of most keys.

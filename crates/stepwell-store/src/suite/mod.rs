@@ -65,6 +65,7 @@ pub mod hinted;
 pub mod history;
 pub mod inbox;
 pub mod keys;
+pub mod links;
 pub mod listing;
 pub mod make;
 pub mod odd;
@@ -72,7 +73,9 @@ pub mod random;
 pub mod records;
 pub mod runs;
 pub mod script;
+pub mod seals;
 pub mod sweeps;
+pub mod tallies;
 pub mod tenants;
 pub mod whole;
 
@@ -92,11 +95,14 @@ macro_rules! conformance {
                 history __suite_history;
                 inbox __suite_inbox;
                 keys __suite_keys;
+                links __suite_links;
                 listing __suite_listing;
                 odd __suite_odd;
                 records __suite_records;
                 runs __suite_runs;
+                seals __suite_seals;
                 sweeps __suite_sweeps;
+                tallies __suite_tallies;
                 tenants __suite_tenants;
                 whole __suite_whole;
             }

@@ -5,18 +5,19 @@ use serde_json::json;
 
 use super::Shared;
 use super::ask::{
-    all_audit, all_documents, all_runs, apply, documents, find, get, load, moved, operated, outcome,
-    recorded, refuse, started,
+    all_audit, all_documents, all_links, all_runs, apply, documents, find, get, links_of, load, moved,
+    operated, outcome, recorded, refuse, started,
 };
 use super::make::{
-    ME, Make, at, attempt, audit, bytes, key, message, new_run, next, put, run, set, step, stored, to, wait,
-    write,
+    ME, Make, at, attempt, audit, bytes, key, message, new_run, next, put, run, set, step, stored, thing, to,
+    unlink, upsert, wait, write,
 };
 use crate::cell::{CellKey, CellOp, CellWrite, Space};
 use crate::commit::{
     Commit, Fill, FillPart, KeyWrite, NewMessage, NewRun, NextState, Refused, Send, Step, StoredDefinition,
 };
 use crate::document::{DocumentOp, DocumentQuery, DocumentWrite};
+use crate::link::{Direction, Edge, Entity, LinkFilter, LinkQuery};
 use crate::run::OpenWait;
 use crate::store::{CellQuery, HistoryQuery, Record, RecordQuery, RunQuery, StoreError, WaitQuery};
 
@@ -33,6 +34,24 @@ fn shows(run: stepwell_core::RunId, key: &str, kind: &str, body: &Bytes, tag: &s
         key: key.to_owned(),
         op: DocumentOp::Put { kind: kind.into(), body: body.clone(), tags },
     }
+}
+
+/// An edge all of whose parts are this text.
+fn named(text: &str) -> Edge {
+    Edge::new(text, Entity::new(text, text), Entity::new(text, text), text)
+}
+
+/// Listings of everything that is found by a cursor.
+async fn listed_from(store: &Shared, cursor: &str) -> Vec<(&'static str, Result<usize, StoreError>)> {
+    let cursor = Some(cursor.to_owned());
+    let of = LinkQuery { cursor: cursor.clone(), ..links_of("a/1", Direction::Either) };
+    let all = LinkQuery { cursor: cursor.clone(), ..super::ask::links() };
+    let unsealed = RecordQuery::Unsealed { limit: 5, cursor };
+    vec![
+        ("links of a thing", store.links(ME, of).await.map(|page| page.items.len())),
+        ("links", store.links(ME, all).await.map(|page| page.items.len())),
+        ("unsealed", store.records(ME, unsealed).await.map(|page| page.items.len())),
+    ]
 }
 
 fn too_large(refused: &Refused, limit: &str) -> bool {
@@ -77,6 +96,15 @@ cases! { odd as __suite_odd;
             },
             Commit { definitions: vec![stored(&nul)], ..make.commit_at(at(1)) },
             Commit { audit: vec![audit(&nul)], ..make.commit_at(at(1)) },
+            Commit { actor: Some(nul.clone()), ..make.write([set("k", 1)]) },
+            make.link([upsert(1, Edge::new(&nul, thing("a/1"), thing("b/1"), "r"))]),
+            make.link([upsert(1, Edge::new("ns", Entity::new(&nul, "1"), thing("b/1"), "r"))]),
+            make.link([upsert(1, Edge::new("ns", Entity::new("a", &nul), thing("b/1"), "r"))]),
+            make.link([upsert(1, Edge::new("ns", thing("a/1"), Entity::new(&nul, "1"), "r"))]),
+            make.link([upsert(1, Edge::new("ns", thing("a/1"), Entity::new("b", &nul), "r"))]),
+            make.link([upsert(1, Edge::new("ns", thing("a/1"), thing("b/1"), &nul))]),
+            make.link([unlink(Some("a/1"), Some(&nul), None)]),
+            make.link([unlink(None, None, Some("a/a\0b"))]),
         ];
         for commit in commits {
             let refused = refuse(store, commit.clone()).await;
@@ -164,6 +192,8 @@ cases! { odd as __suite_odd;
                 send: vec![to(run(number), name)],
                 documents: vec![shows(run(number), name, name, &bytes(name), name), put(run(number), "other", "")],
                 cells: vec![owner],
+                links: vec![upsert(1, named(name))],
+                actor: actor.clone(),
                 keys: vec![KeyWrite { operation: name.to_owned(), ..key(name, 1) }],
                 audit: vec![crate::AuditRow {
                     operation: name.to_owned(),
@@ -187,8 +217,17 @@ cases! { odd as __suite_odd;
             let owner = name.to_owned();
             let query = CellQuery { space: Space::Workflow, owner, ..super::ask::cells(at(0)) };
             assert_eq!(store.cells(ME, query).await.unwrap().items[0].value, Some(json!(name)));
-            let Record::Audit { row, .. } = all_audit(store, ME, 100).await.pop().unwrap() else { panic!() };
+            let mut trail = all_audit(store, ME, 100).await;
+            let Record::Audit { row, ordinal: 2, .. } = trail.pop().unwrap() else { panic!() };
+            assert_eq!((&row.operation[..], row.actor), ("links.upsert", actor.clone()));
+            let Record::Audit { row, ordinal: 1, .. } = trail.pop().unwrap() else { panic!() };
+            assert_eq!((&row.operation[..], row.actor), ("state.set", actor.clone()));
+            let Record::Audit { row, ordinal: 0, .. } = trail.pop().unwrap() else { panic!() };
             assert_eq!((&row.operation[..], &row.subject[..], row.actor), (name, name, actor));
+            let end = Entity::new(name, name);
+            let which = LinkFilter::Of { end, direction: Direction::Either, far: Some(name.to_owned()) };
+            let query = LinkQuery { namespace: name.to_owned(), which, ..super::ask::links() };
+            assert_eq!(all_links(store, ME, query).await[0].edge, named(name));
             let query = RecordQuery::Key { operation: name.to_owned(), key: name.to_owned(), now: at(0) };
             assert_eq!(store.records(ME, query).await.unwrap().items.len(), 1);
         }
@@ -282,6 +321,8 @@ cases! { odd as __suite_odd;
         let cursor = Some(format!("{}:{huge}", run(1)));
         let page = store.waits(ME, WaitQuery { run: None, limit: 5, cursor }).await.unwrap();
         assert_eq!(page.items, []);
+        let seals = store.records(ME, RecordQuery::Seals { from: huge, limit: 5 }).await.unwrap();
+        assert_eq!(seals.items, []);
         let query = DocumentQuery { at: Some(huge), cursor: Some(format!("{huge}:{huge}")), ..documents(run(1)) };
         assert_eq!(store.documents(ME, query).await.unwrap().items, []);
     }
@@ -291,6 +332,7 @@ cases! { odd as __suite_odd;
         let make = Make::new();
         apply(store, Commit { audit: vec![audit("x")], ..make.create(new_run(run(1))) }).await;
         for cursor in ["", "nonsense", "1", ":", "a:b", "'; --", "00000000-0000-0000-0000-000000000000:x"] {
+            let text = cursor;
             let cursor = Some(cursor.to_owned());
             let runs = store.runs(ME, RunQuery { cursor: cursor.clone(), ..RunQuery::default() }).await;
             assert!(matches!(runs, Err(StoreError::Invalid(_))), "{cursor:?}: {runs:?}");
@@ -303,6 +345,15 @@ cases! { odd as __suite_odd;
             assert!(matches!(listed, Err(StoreError::Invalid(_))), "{cursor:?}: {listed:?}");
             let shown = store.documents(ME, DocumentQuery { cursor: cursor.clone(), ..documents(run(1)) }).await;
             assert!(matches!(shown, Err(StoreError::Invalid(_))), "{cursor:?}: {shown:?}");
+            for (what, listed) in listed_from(store, text).await {
+                assert!(matches!(listed, Err(StoreError::Invalid(_))), "{what}: {listed:?}");
+            }
+        }
+        let misshapen = ["1:a1:b", "1:a1:b1:c1:x", "1:a1:b1:c2:f", "-1:a", "9:a", "1:ä1:b1:c1:f"];
+        for cursor in misshapen.into_iter().chain(["1:a1:b1:c1:d1:e1:f"]) {
+            for (what, listed) in listed_from(store, cursor).await {
+                assert!(matches!(listed, Err(StoreError::Invalid(_))), "{what} {cursor}: {listed:?}");
+            }
         }
     }
 

@@ -10,7 +10,8 @@ use stepwell_core::{RunId, Timestamp};
 use uuid::Uuid;
 
 use super::make::{
-    at, audit, bytes, definition, key, message, new_run, process, remove, run, stored, tagged, wait,
+    NAMESPACE, at, audit, bytes, definition, key, link_id, message, new_run, process, remove, run, stored,
+    tagged, thing, wait,
 };
 use super::script::{Ask, Call, Line, Move, OWN, Script};
 use crate::cell::{CellKey, CellOp, CellWrite, Expect, Initial, Space, Ttl, ValueType};
@@ -19,9 +20,11 @@ use crate::commit::{
     Send,
 };
 use crate::document::{DocumentQuery, DocumentWrite};
+use crate::link::{Direction, Edge, Ends, Entity, LinkFilter, LinkQuery, LinkWrite};
 use crate::run::{Parent, ProcessId, Status};
 use crate::store::{
-    Beat, CellFilter, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Sweep, SweepWhat, WaitQuery,
+    Beat, CellFilter, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Sweep, SweepWhat, Tally,
+    WaitQuery,
 };
 
 /// Scripts of up to 60 calls.
@@ -41,15 +44,17 @@ fn line() -> impl Strategy<Value = Line> {
     let call = prop_oneof![
         12 => commit(),
         4 => show(),
+        6 => data(),
         1 => (0_usize..4).prop_map(Call::Again),
         1 => (0_usize..4).prop_map(Call::Outcome),
         8 => ask().prop_map(Call::Ask),
+        2 => sweep().prop_map(|sweep| Call::Ask(Ask::Sweep(sweep))),
     ];
     let tenants = prop_oneof![4 => Just(1_u128), 1 => Just(2_u128)];
     (0_i64..3, tenants, call).prop_map(|(tick, tenant, call)| Line { tick, tenant, call })
 }
 
-fn commit() -> impl Strategy<Value = Call> {
+fn commit() -> BoxedStrategy<Call> {
     let definitions = vec(select(vec!["orders", "other"]).prop_map(stored), 0..2);
     let audits = vec(select(vec!["one", "two"]).prop_map(audit), 0..3);
     let keys = prop_oneof![6 => vec(a_key(), 0..1), 1 => vec(a_key(), 1..3)];
@@ -57,24 +62,40 @@ fn commit() -> impl Strategy<Value = Call> {
     let fills = prop_oneof![vec(fill(), 0..1), vec(fill(), 1..3)];
     let create = prop_oneof![8 => vec(begin(), 0..1), 2 => vec(begin(), 1..2), 1 => vec(begin(), 2..4)];
     let documents = prop_oneof![vec(document(), 0..1), vec(document(), 1..5)];
-    let data = (cells, fills, documents);
+    let links = prop_oneof![3 => vec(link_write(), 0..1), 2 => vec(link_write(), 1..4)];
+    let data = (cells, links, fills, documents, actor());
     let parts = (weighted(0.6, step()), create, vec(send(), 0..3), data, keys, definitions, audits);
-    parts.prop_map(|(step, create, send, (cells, mut fills, mut documents), keys, definitions, audit)| {
-        if step.as_ref().is_none_or(|step| step.next.is_empty()) && create.is_empty() {
-            // Without a version documents are only ever refused; a few are left to be.
-            documents.truncate(keys.len());
-        }
-        let several = step.as_ref().is_some_and(|step| step.next.len() > 1);
-        if cells.is_empty() || step.is_none() || several {
-            // Without an operation or exactly one state a fill is only ever refused; the suite has cases for that.
-            fills.clear();
-        }
-        let empty = Commit::new(CommitId(Uuid::nil()), at(0));
-        Call::Commit(Box::new((
-            step,
-            Commit { create, send, cells, fills, documents, keys, definitions, audit, ..empty },
-        )))
-    })
+    parts
+        .prop_map(|(step, create, send, data, keys, definitions, audit)| {
+            let (cells, links, mut fills, mut documents, actor) = data;
+            if step.as_ref().is_none_or(|step| step.next.is_empty()) && create.is_empty() {
+                // Without a version documents are only ever refused; a few are left to be.
+                documents.truncate(keys.len());
+            }
+            let several = step.as_ref().is_some_and(|step| step.next.len() > 1);
+            if (cells.is_empty() && links.is_empty()) || step.is_none() || several {
+                // Without an operation or exactly one state a fill is only ever refused; the suite has cases for that.
+                fills.clear();
+            }
+            let empty = Commit::new(CommitId(Uuid::nil()), at(0));
+            Call::Commit(Box::new((
+                step,
+                Commit {
+                    create,
+                    send,
+                    cells,
+                    links,
+                    actor,
+                    fills,
+                    documents,
+                    keys,
+                    definitions,
+                    audit,
+                    ..empty
+                },
+            )))
+        })
+        .boxed()
 }
 
 /// A step that writes documents and that little can refuse, so that runs come to have many of them.
@@ -93,6 +114,63 @@ fn show() -> impl Strategy<Value = Call> {
         let commit = Commit { documents, ..Commit::new(CommitId(Uuid::nil()), at(0)) };
         Call::Commit(Box::new((Some(step), commit)))
     })
+}
+
+/// A commit that only writes data, and is looked up in the audit trail.
+fn data() -> BoxedStrategy<Call> {
+    let audits = vec(select(vec!["one", "two"]).prop_map(audit), 0..2);
+    let cells = prop_oneof![2 => vec(cell_write(), 0..1), 2 => vec(cell_write(), 1..3), 1 => come_and_go()];
+    (cells, vec(link_write(), 0..4), actor(), audits)
+        .prop_map(|(cells, links, actor, audit)| {
+            let empty = Commit::new(CommitId(Uuid::nil()), at(0));
+            Call::Commit(Box::new((None, Commit { cells, links, actor, audit, ..empty })))
+        })
+        .boxed()
+}
+
+/// A key that is written and deleted, so that there is something to forget.
+fn come_and_go() -> impl Strategy<Value = Vec<CellWrite>> {
+    cell_key().prop_map(|key| {
+        let set = CellOp::Set { value: json!(1), value_type: ValueType::Json, ttl: Ttl::Forever };
+        let write =
+            |op| CellWrite { key: key.clone(), op, expect: Expect::Anything, initial: None, by: None };
+        vec![write(set), write(CellOp::Delete)]
+    })
+}
+
+fn actor() -> impl Strategy<Value = Option<String>> {
+    of(select(vec!["ann", "", "bob"]).prop_map(str::to_owned))
+}
+
+fn namespace() -> impl Strategy<Value = String> + Clone {
+    prop_oneof![6 => Just(NAMESPACE), 1 => Just("other")].prop_map(str::to_owned)
+}
+
+fn a_thing() -> impl Strategy<Value = Entity> + Clone {
+    select(vec!["a/1", "a/2", "b/1", "b/2"]).prop_map(thing)
+}
+
+fn relation() -> impl Strategy<Value = String> + Clone {
+    prop_oneof![20 => Just("r"), 20 => Just("s"), 1 => Just("")].prop_map(str::to_owned)
+}
+
+fn link_write() -> BoxedStrategy<LinkWrite> {
+    let edge = (namespace(), a_thing(), a_thing(), relation())
+        .prop_map(|(namespace, from, to, relation)| Edge::new(namespace, from, to, relation));
+    let upsert = (edge, 1_u128..9, value(), of(a_run())).prop_map(|(edge, number, attributes, by)| {
+        LinkWrite::Upsert { edge, id: link_id(number), attributes, by }
+    });
+    let ends = prop_oneof![
+        8 => a_thing().prop_map(|from| (Some(from), None)),
+        8 => a_thing().prop_map(|to| (None, Some(to))),
+        4 => (a_thing(), a_thing()).prop_map(|(from, to)| (Some(from), Some(to))),
+        1 => Just((None, None)),
+    ];
+    let delete =
+        (namespace(), ends, of(relation()), of(a_run())).prop_map(|(namespace, (from, to), relation, by)| {
+            LinkWrite::Delete { ends: Ends { namespace, from, to, relation }, by }
+        });
+    prop_oneof![5 => upsert, 2 => delete].boxed()
 }
 
 fn a_run() -> impl Strategy<Value = RunId> + Clone {
@@ -308,7 +386,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         2 => (a_process(), 0_u64..20).prop_map(|(process, seconds)| {
             Ask::Beat(Beat { process, now: at(0), lease_ms: seconds * 1_000 })
         }),
-        2 => listing(),
+        3 => listing(),
         1 => record(),
         2 => sweep().prop_map(Ask::Sweep),
     ]
@@ -320,7 +398,7 @@ fn claim() -> impl Strategy<Value = Claim> {
         .prop_map(|(by, limit, definitions, dead)| Claim { by, now: at(0), limit, definitions, dead })
 }
 
-fn listing() -> impl Strategy<Value = Ask> {
+fn listing() -> BoxedStrategy<Ask> {
     let filter = prop_oneof![
         select(vec!["", "a", "b%", "%", "_"]).prop_map(|prefix| CellFilter::Prefix(prefix.to_owned())),
         select(vec!["a", "b%"]).prop_map(|key| CellFilter::Key(key.to_owned())),
@@ -348,7 +426,45 @@ fn listing() -> impl Strategy<Value = Ask> {
     let workflow = of(select(vec!["orders", "none"]).prop_map(Into::into));
     let definitions = (workflow, 0_u32..3).prop_map(|(workflow, limit)| Ask::Definitions(workflow, limit));
     let trail = (0_u32..3).prop_map(Ask::Audit);
-    prop_oneof![cells, runs, waits, history, documents, definitions, trail]
+    let seals = prop_oneof![(0_u32..3).prop_map(Ask::Unsealed), (0_u32..3).prop_map(Ask::Seals)];
+    prop_oneof![
+        1 => cells,
+        1 => runs,
+        1 => waits,
+        1 => history,
+        1 => documents,
+        1 => definitions,
+        1 => trail,
+        1 => seals,
+        2 => links(),
+        1 => tally(),
+    ]
+    .boxed()
+}
+
+fn links() -> BoxedStrategy<Ask> {
+    let kind = || of(select(vec!["a", "b"]).prop_map(str::to_owned));
+    let direction = select(vec![Direction::Forward, Direction::Reverse, Direction::Either]);
+    let which = prop_oneof![
+        1 => (kind(), kind()).prop_map(|(from, to)| LinkFilter::All { from, to }),
+        3 => (a_thing(), direction, kind())
+            .prop_map(|(end, direction, far)| LinkFilter::Of { end, direction, far }),
+    ];
+    (namespace(), which, of(relation()), 0_u32..4)
+        .prop_map(|(namespace, which, relation, limit)| {
+            Ask::Links(LinkQuery { namespace, which, relation, limit, cursor: None })
+        })
+        .boxed()
+}
+
+fn tally() -> impl Strategy<Value = Ask> {
+    let what = prop_oneof![
+        Just(Tally::Keys { now: at(0) }),
+        Just(Tally::Links),
+        namespace().prop_map(|namespace| Tally::Types { namespace }),
+        namespace().prop_map(|namespace| Tally::Relations { namespace }),
+    ];
+    (what, 0_u32..3).prop_map(|(of, limit)| Ask::Tally(of, limit))
 }
 
 fn record() -> impl Strategy<Value = Ask> {
@@ -362,14 +478,19 @@ fn record() -> impl Strategy<Value = Ask> {
     prop_oneof![key, definition].prop_map(Ask::Record)
 }
 
-fn sweep() -> impl Strategy<Value = Sweep> {
+fn sweep() -> BoxedStrategy<Sweep> {
     let some = select(vec![1_u32, 2, 100]);
+    let horizon = prop_oneof![second(), Just(at(500))];
     let what = prop_oneof![
         // Which of two cells goes first that expired at the same instant is left to the store.
         2 => Just((100, SweepWhat::Cells)),
         2 => some.clone().prop_map(|limit| (limit, SweepWhat::Keys)),
         1 => (some.clone(), second()).prop_map(|(limit, ended_before)| (limit, SweepWhat::Runs { ended_before })),
+        3 => (some.clone(), namespace(), horizon).prop_map(|(limit, namespace, before)| {
+            (limit, SweepWhat::Tombstones { namespace, before })
+        }),
+        3 => some.clone().prop_map(|limit| (limit, SweepWhat::Seal)),
         3 => (some, a_run(), 0_u64..4).prop_map(|(limit, run, keep)| (limit, SweepWhat::History { run, keep })),
     ];
-    what.prop_map(|(limit, what)| Sweep { now: at(0), limit, what })
+    what.prop_map(|(limit, what)| Sweep { now: at(0), limit, what }).boxed()
 }

@@ -1,10 +1,14 @@
 //! Cases about what stands beside runs: definitions, the audit trail, open waits.
 
+use serde_json::json;
+
 use super::Shared;
 use super::ask::{all_audit, all_definitions, all_waits, apply, moved, started};
 use super::make::{
-    ME, Make, at, attempt, audit, bytes, definition, end, new_run, run, set, step, stored, wait,
+    ME, Make, at, attempt, audit, bytes, definition, delete, end, increment, new_run, run, set, step, stored,
+    wait, write,
 };
+use crate::cell::{CellKey, CellOp, CellWrite, Space};
 use crate::commit::{AuditRow, Commit, CommitId, NewRun, Step, StoredDefinition};
 use crate::run::OpenWait;
 use crate::store::{Record, RecordQuery, WaitQuery, WaitRow};
@@ -33,7 +37,8 @@ cases! { records as __suite_records;
         let make = Make::new();
         let read = async |hash| store.records(ME, RecordQuery::Definition(hash)).await.unwrap().items;
         assert_eq!(read(definition("orders")).await, []);
-        let first = StoredDefinition { version: 3, ..stored("orders") };
+        let publisher = Some(r#"{"id":"ann"}"#.to_owned());
+        let first = StoredDefinition { version: 3, publisher, ..stored("orders") };
         apply(store, Commit { definitions: vec![first.clone(), stored("other")], ..make.commit() }).await;
         let again = StoredDefinition { version: 4, body: bytes("changed"), ..first.clone() };
         apply(store, Commit { definitions: vec![again.clone(), again], ..make.commit() }).await;
@@ -87,8 +92,56 @@ cases! { records as __suite_records;
         let commit = Commit { audit: vec![full.clone(), bare.clone()], ..make.write([set("k", 1)]) };
         let commit = Commit { at: at(5), ..commit };
         apply(store, commit.clone()).await;
-        let record = |row| Record::Audit { commit: commit.id, at: at(5), row };
-        assert_eq!(all_audit(store, ME, 100).await, [record(full), record(bare)]);
+        let set = AuditRow {
+            operation: "store.set".to_owned(),
+            subject: "store:ns:k".to_owned(),
+            actor: None,
+            run: None,
+            detail: bytes(r#"{"revision":1}"#),
+        };
+        let record = |(ordinal, row)| Record::Audit { commit: commit.id, ordinal, at: at(5), row };
+        let expected: Vec<_> = (0..).zip([full, bare, set]).map(record).collect();
+        assert_eq!(all_audit(store, ME, 100).await, expected);
+    }
+
+    /// D12: each write to a cell that changes something is on record by itself, with who was behind it.
+    async fn each_write_to_a_cell_is_on_record(store: &Shared) {
+        let make = Make::new();
+        let by = |write| CellWrite { by: Some(run(1)), ..write };
+        let shared = CellKey { space: Space::Workflow, owner: "a b".to_owned(), key: "k:1".to_owned() };
+        let cells = vec![
+            set("k", json!({"secret": 1})),
+            by(write("k", CellOp::Check)),
+            by(delete("k")),
+            delete("k"),
+            CellWrite { key: shared, ..by(increment("", 2)) },
+            write("list", CellOp::Append { item: json!(1) }),
+        ];
+        let commit = Commit { actor: Some("ann".to_owned()), cells, ..make.commit_at(at(7)) };
+        apply(store, commit.clone()).await;
+        let row = |(ordinal, (operation, subject, run, revision)): (_, (&str, &str, _, _))| Record::Audit {
+            commit: commit.id,
+            ordinal,
+            at: at(7),
+            row: AuditRow {
+                operation: operation.to_owned(),
+                subject: subject.to_owned(),
+                actor: Some("ann".to_owned()),
+                run,
+                detail: bytes(&format!("{{\"revision\":{revision}}}")),
+            },
+        };
+        let rows = [
+            ("store.set", "store:ns:k", None, 1),
+            ("store.delete", "store:ns:k", Some(run(1)), 2),
+            ("state.increment", "state:workflow-scope:default:a%20b:k%3A1", Some(run(1)), 1),
+            ("store.append", "store:ns:list", None, 1),
+        ];
+        let rows: Vec<_> = (0..).zip(rows).map(row).collect();
+        assert_eq!(all_audit(store, ME, 100).await, rows, "nothing that changes nothing, and no value");
+        let refused = make.write([set("k", 1), increment("list", 1)]);
+        super::ask::refuse(store, refused).await;
+        assert_eq!(all_audit(store, ME, 100).await.len(), 4, "nothing of what was refused");
     }
 
     /// B18: the audit trail is in the order of its commits, and within a commit in its own.

@@ -1,7 +1,8 @@
 //! Random scripts, run on several stores at once: the same questions must get the same answers.
 //!
-//! The alphabets are small, so that calls meet: two tenants with the same ids, three runs, three cells, two keys, two
-//! processes, a clock that moves on. A decision may be made on a head that is no longer current.
+//! The alphabets are small, so that calls meet: two tenants with the same ids, three runs, three cells, two keys,
+//! four things to link, two processes, a clock that moves on. A decision may be made on a head that is no longer
+//! current.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -10,18 +11,22 @@ use bytes::Bytes;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 
-use super::ask::{all_audit, all_cells, all_definitions, all_documents, all_history, all_runs, all_waits};
+use super::ask::{
+    all_audit, all_cells, all_definitions, all_documents, all_history, all_links, all_runs, all_seals,
+    all_unsealed, all_waits, tallied,
+};
 use super::dump::{Dump, Names, dump};
 use super::make::{at, run, tenant};
 pub use super::random::scripts;
 use super::{Fresh, Shared};
 use crate::commit::{Commit, CommitError, CommitId, CommitRef, NextState, Ownership, Step};
 use crate::document::DocumentQuery;
+use crate::link::LinkQuery;
 use crate::run::{Chain, Head, OpenWait, ProcessId, Status};
 use crate::scope::TenantScope;
 use crate::store::{
-    Beat, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Store, StoreError, Sweep, SweepWhat,
-    WaitQuery,
+    self, Beat, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Store, StoreError, Sweep, SweepWhat,
+    Swept, WaitQuery,
 };
 
 /// In a script's documents: the run that the commit moves, or else the first that it begins.
@@ -100,6 +105,8 @@ pub enum Ask {
     Due(Vec<ProcessId>),
     Beat(Beat),
     Cells(CellQuery),
+    Links(LinkQuery),
+    Tally(store::Tally, u32),
     Runs(RunQuery),
     Waits(WaitQuery),
     History(HistoryQuery),
@@ -107,10 +114,13 @@ pub enum Ask {
     Definitions(Option<Name>, u32),
     Record(RecordQuery),
     Audit(u32),
+    Unsealed(u32),
+    Seals(u32),
     Sweep(Sweep),
 }
 
-/// How often a script's commits were applied, or refused for which reason.
+/// How often a script's commits were applied, or refused for which reason; how often rows were sealed, or keys
+/// forgotten.
 pub type Tally = BTreeMap<String, usize>;
 
 /// Two stores that do not agree.
@@ -289,8 +299,7 @@ impl<'a> Player<'a> {
                 Some(Ask::Commit(commit.into()))
             }
             Call::Again(back) => {
-                // Its keys may be over, and then it is applied again; but the audit trail has its rows by its id.
-                let again = |commit| Commit { at: at(self.now), audit: Vec::new(), ..commit };
+                let again = |commit| Commit { at: at(self.now), ..unless_over(commit) };
                 earlier(back).map(|commit| Ask::Commit(again(commit).into()))
             }
             Call::Outcome(back) => earlier(back).map(|commit| Ask::Outcome(commit.reference())),
@@ -335,6 +344,15 @@ impl<'a> Player<'a> {
     }
 }
 
+/// A commit that is sent again. If nothing but its keys is in the way of that, they may be over, and it is applied
+/// again; but the audit trail has its rows by its id, so then it must write none.
+fn unless_over(commit: Commit) -> Commit {
+    if commit.keys.is_empty() || commit.step.is_some() || !commit.create.is_empty() {
+        return commit;
+    }
+    Commit { audit: Vec::new(), cells: Vec::new(), links: Vec::new(), fills: Vec::new(), ..commit }
+}
+
 /// A head of a run that nobody has seen.
 fn nowhere(run: RunId) -> Head {
     Head {
@@ -358,9 +376,14 @@ impl Ask {
             | Ask::Beat(Beat { now, .. })
             | Ask::Cells(CellQuery { now, .. })
             | Ask::Record(RecordQuery::Key { now, .. })
+            | Ask::Tally(store::Tally::Keys { now }, _)
             | Ask::Sweep(Sweep { now, .. }) => *now = time,
             Ask::Commit(commit) => commit.at = time,
             Ask::Outcome(_)
+            | Ask::Links(_)
+            | Ask::Tally(..)
+            | Ask::Unsealed(_)
+            | Ask::Seals(_)
             | Ask::Load(_)
             | Ask::Due(_)
             | Ask::Runs(_)
@@ -400,6 +423,8 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
             only(format!("{living} live, {}", said(dead)))
         }
         Ask::Cells(query) => only(format!("{:?}", all_cells(store, scope, query).await)),
+        Ask::Links(query) => only(format!("{:?}", all_links(store, scope, query).await)),
+        Ask::Tally(of, limit) => only(format!("{:?}", tallied(store, scope, of, limit).await)),
         Ask::Runs(query) => only(format!("{:?}", all_runs(store, scope, query).await)),
         Ask::Waits(query) => only(format!("{:?}", all_waits(store, scope, query).await)),
         Ask::History(query) => only(format!("{:?}", all_history(store, scope, query).await)),
@@ -409,7 +434,18 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
         }
         Ask::Record(query) => only(said(store.records(scope, query).await)),
         Ask::Audit(limit) => only(format!("{:?}", all_audit(store, scope, limit).await)),
-        Ask::Sweep(sweep) => only(said(store.sweep(scope, sweep).await)),
+        Ask::Unsealed(limit) => only(format!("{:?}", all_unsealed(store, scope, limit).await)),
+        Ask::Seals(limit) => only(format!("{:?}", all_seals(store, scope, limit).await)),
+        Ask::Sweep(sweep) => {
+            let name = match sweep.what {
+                SweepWhat::Seal => Some("Sealed"),
+                SweepWhat::Tombstones { .. } => Some("Forgotten"),
+                _ => None,
+            };
+            let swept = store.sweep(scope, sweep).await;
+            let applied = name.filter(|_| matches!(swept, Ok(Swept { count: 1.., .. }))).map(str::to_owned);
+            Answer { text: said(swept), applied, ..Answer::default() }
+        }
     }
 }
 

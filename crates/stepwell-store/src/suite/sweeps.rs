@@ -8,11 +8,12 @@ use super::ask::{
     shown,
 };
 use super::make::{
-    ME, Make, at, attempt, audit, cell, end, increment, key, new_run, put, run, set, set_until, step, stored,
-    to, wait, write,
+    ME, Make, NAMESPACE, at, attempt, audit, cell, delete, edge, end, increment, key, link_id, new_run, put,
+    run, set, set_until, step, stored, to, wait, write,
 };
 use crate::cell::{CellKey, CellOp, CellWrite, Expect, OpResult, Space};
 use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused};
+use crate::link::LinkWrite;
 use crate::run::{Parent, Status};
 use crate::store::{CellQuery, HistoryQuery, RecordQuery, Sweep, SweepWhat, Swept, WaitQuery};
 
@@ -32,7 +33,81 @@ async fn slots(store: &Shared, owner: u128) -> usize {
     ask::all_cells(store, ME, query).await.len()
 }
 
+/// Tombstones of the usual namespace that are older than this second.
+fn older(seconds: i64) -> SweepWhat {
+    SweepWhat::Tombstones { namespace: NAMESPACE.to_owned(), before: at(seconds) }
+}
+
+/// The cells of the usual namespace, the dead too.
+async fn left(store: &Shared) -> Vec<String> {
+    ask::keys(store, CellQuery { with_dead: true, ..ask::cells(at(0)) }).await
+}
+
 cases! { sweeps as __suite_sweeps;
+    /// D14: after the horizon a deleted key counts as never written, and its revisions begin anew.
+    async fn an_old_tombstone_goes_and_the_key_begins_anew(store: &Shared) {
+        let make = Make::new();
+        let late = |seconds, write| Commit { cells: vec![write], ..make.commit_at(at(seconds)) };
+        apply(store, make.write([set("k", 1), set("k", 2)])).await;
+        apply(store, late(10, delete("k"))).await;
+        assert_eq!(get_dead(store, "k", at(10)).await.unwrap().revision, 3);
+        assert_eq!(sweep(store, 99, 10, older(10)).await, Swept { count: 0, more: false }, "not before it");
+        let never = |write| CellWrite { expect: Expect::Exactly(0), ..write };
+        let refused = ask::refuse(store, late(11, never(set("k", 3)))).await;
+        assert!(matches!(refused, Refused::Cell { .. }), "it is remembered: {refused:?}");
+        assert_eq!(sweep(store, 99, 10, older(11)).await, Swept { count: 1, more: false });
+        assert_eq!(sweep(store, 99, 10, older(11)).await, Swept { count: 0, more: false });
+        assert_eq!(get_dead(store, "k", at(99)).await, None);
+        let written = operated(store, late(99, never(CellWrite { by: Some(run(2)), ..set("k", 4) }))).await;
+        assert_eq!(written, OpResult { revision: 1, created: true, existed: false, value: None });
+        let anew = get(store, "k").await.unwrap();
+        assert_eq!((anew.revision, anew.created_at, anew.created_by), (1, at(99), Some(run(2))));
+    }
+
+    /// D14: only what is left of keys without a value goes, of that namespace, where it is old enough.
+    async fn living_younger_and_other_cells_keep_their_revisions(store: &Shared) {
+        let make = Make::new();
+        let elsewhere = |key: &str| CellWrite {
+            key: CellKey { owner: "elsewhere".to_owned(), ..cell(key) },
+            ..set(key, 1)
+        };
+        let gone = |write: CellWrite| CellWrite { op: CellOp::Delete, ..write };
+        let shared = CellWrite { key: slot(1, "old").key, ..slot(1, "old") };
+        let mine = [set("live", 1), set_until("expired", 1, 5), set("old", 1), set("young", 1)];
+        apply(store, make.write(mine)).await;
+        apply(store, make.write([elsewhere("old"), shared.clone(), delete("old")])).await;
+        apply(store, make.write([gone(elsewhere("old")), gone(shared)])).await;
+        apply(store, Commit { cells: vec![delete("young")], ..make.commit_at(at(50)) }).await;
+        assert_eq!(sweep(store, 60, 10, older(50)).await, Swept { count: 1, more: false });
+        assert_eq!(left(store).await, ["expired", "live", "young"], "what has expired is not swept yet");
+        assert_eq!(sweep(store, 60, 10, SweepWhat::Cells).await.count, 1);
+        assert_eq!(sweep(store, 60, 10, older(50)).await.count, 1, "it is as old as its last write");
+        assert_eq!(left(store).await, ["live", "young"]);
+        assert_eq!(get(store, "live").await.unwrap().revision, 1);
+        assert_eq!(get_dead(store, "young", at(60)).await.unwrap().revision, 2);
+        assert_eq!(slots(store, 1).await, 1, "shared state has its own end");
+        let owner = "elsewhere".to_owned();
+        let other = CellQuery { owner, with_dead: true, ..ask::cells(at(0)) };
+        assert_eq!(ask::keys(store, other).await, ["old"]);
+        let none = SweepWhat::Tombstones { namespace: "n%".to_owned(), before: at(99) };
+        assert_eq!(sweep(store, 99, 10, none).await, Swept { count: 0, more: false });
+    }
+
+    /// D14: tombstones go a bounded number at a time, the oldest first, and of the same age by their keys.
+    async fn tombstones_go_in_bounded_batches(store: &Shared) {
+        let make = Make::new();
+        apply(store, make.write((0..6).map(|n| set(&format!("k{n}"), n)))).await;
+        for (key, seconds) in [("k5", 1), ("k4", 2), ("k0", 3), ("k1", 3), ("k2", 3), ("k3", 9)] {
+            apply(store, Commit { cells: vec![delete(key)], ..make.commit_at(at(seconds)) }).await;
+        }
+        assert_eq!(sweep(store, 20, 1, older(9)).await, Swept { count: 1, more: true });
+        assert_eq!(left(store).await, ["k0", "k1", "k2", "k3", "k4"]);
+        assert_eq!(sweep(store, 20, 2, older(9)).await, Swept { count: 2, more: true });
+        assert_eq!(left(store).await, ["k1", "k2", "k3"]);
+        assert_eq!(sweep(store, 20, 3, older(9)).await, Swept { count: 2, more: false });
+        assert_eq!(left(store).await, ["k3"]);
+    }
+
     /// D14: expired cells become tombstones with key and revision, a bounded number at a time, oldest first.
     async fn expired_cells_become_tombstones(store: &Shared) {
         let make = Make::new();
@@ -98,10 +173,10 @@ cases! { sweeps as __suite_sweeps;
             apply(store, make.create(NewRun { status, ..new_run(run(number)) })).await;
         }
         let runs = SweepWhat::Runs { ended_before: at(40) };
-        assert_eq!(sweep(store, 999, 2, runs).await, Swept { count: 2, more: true });
+        assert_eq!(sweep(store, 999, 2, runs.clone()).await, Swept { count: 2, more: true });
         assert!(find(store, run(1)).await.is_some(), "those that ended first went first");
-        assert_eq!(sweep(store, 999, 2, runs).await, Swept { count: 1, more: false });
-        assert_eq!(sweep(store, 999, 2, runs).await, Swept { count: 0, more: false });
+        assert_eq!(sweep(store, 999, 2, runs.clone()).await, Swept { count: 1, more: false });
+        assert_eq!(sweep(store, 999, 2, runs.clone()).await, Swept { count: 0, more: false });
         let left = ask::all_runs(store, ME, crate::RunQuery::default()).await;
         let left: Vec<_> = left.into_iter().map(|row| row.run).collect();
         assert_eq!(left, [7, 6, 5, 4].map(run), "ended at the very instant is not ended before it");
@@ -114,13 +189,13 @@ cases! { sweeps as __suite_sweeps;
         let busy = crate::Step { wake: Some(at(5)), ..end(&head) };
         moved(store, make.step(busy)).await;
         let runs = SweepWhat::Runs { ended_before: at(40) };
-        assert_eq!(sweep(store, 999, 2, runs).await, Swept { count: 0, more: false });
+        assert_eq!(sweep(store, 999, 2, runs.clone()).await, Swept { count: 0, more: false });
         let head = ask::claimed(store, ask::claim(super::make::process(1), 6)).await.remove(0).head;
         assert_eq!(head.run, run(1));
-        assert_eq!(sweep(store, 999, 2, runs).await.count, 0, "its owner is at it");
+        assert_eq!(sweep(store, 999, 2, runs.clone()).await.count, 0, "its owner is at it");
         let owner = crate::Ownership::Release;
         moved(store, make.step(crate::Step { wake: None, owner, ..attempt(&head, None) })).await;
-        assert_eq!(sweep(store, 999, 2, runs).await.count, 1);
+        assert_eq!(sweep(store, 999, 2, runs.clone()).await.count, 1);
     }
 
     /// B18, D13: a run goes with everything that is its own; the audit trail and data stay.
@@ -133,6 +208,12 @@ cases! { sweeps as __suite_sweeps;
                 slot(2, "a"),
                 CellWrite { by: Some(run(1)), ..set("kv", 1) },
             ],
+            links: vec![LinkWrite::Upsert {
+                edge: edge("a/1", "r", "b/1"),
+                id: link_id(1),
+                attributes: json!({}),
+                by: Some(run(1)),
+            }],
             send: vec![to(run(1), "never taken")],
             documents: vec![put(run(1), "k", "first")],
             keys: vec![KeyWrite { lives: Lives::WithRun(run(1)), ..key("a", 1) }],
@@ -157,7 +238,9 @@ cases! { sweeps as __suite_sweeps;
         assert_eq!((slots(store, 1).await, slots(store, 2).await), (0, 1), "its shared state went with it");
         assert_eq!(ask::outcome(store, &last).await, None);
         assert_eq!(ask::outcome(store, &create).await, None);
-        assert_eq!(all_audit(store, ME, 10).await.len(), 1);
+        assert_eq!(all_audit(store, ME, 10).await.len(), 6, "a row of its own, four cells, a link");
+        let links = ask::all_links(store, ME, ask::links()).await;
+        assert_eq!((links.len(), links[0].created_by), (1, Some(run(1))), "a soft reference");
         assert_eq!(get(store, "kv").await.unwrap().created_by, Some(run(1)), "a soft reference");
         assert_eq!(load(store, run(2)).await.parent, parent, "so is a child's parent");
         let definition = RecordQuery::Definition(stored("orders").hash);

@@ -8,8 +8,8 @@ use super::Shared;
 use super::ask::{self, apply, claim, load, refuse_as, taken};
 use super::dump::{Dump, Names, dump};
 use super::make::{
-    Make, at, audit, due_run, end, increment, key, process, put, run, set, set_until, step, stored, tenant,
-    to, unlike, wait,
+    Make, NAMESPACE, at, audit, due_run, edge, end, increment, key, link_id, process, put, run, set,
+    set_until, step, stored, tenant, to, unlike, unlink, upsert, wait,
 };
 use crate::cell::{CellWrite, Expect};
 use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused, Step};
@@ -31,6 +31,8 @@ fn everything(make: &Make, mark: u8) -> Commit {
         create: vec![NewRun { open, ..due_run(run(1), i64::from(mark)) }, due_run(run(2), i64::from(mark))],
         send: vec![to(run(1), &format!("for {mark}"))],
         cells: vec![set("k", mark), set_until("old", mark, 30)],
+        links: vec![upsert(u32::from(mark), edge("a/1", "r", "b/1"))],
+        actor: Some(format!("of {mark}")),
         documents: vec![put(run(1), "k", &format!("of {mark}")), put(run(2), "k", "")],
         keys: vec![key("a", mark), KeyWrite { lives: Lives::WithRun(run(1)), ..key("b", mark) }],
         definitions: vec![stored("orders"), stored(&format!("for {mark}"))],
@@ -61,7 +63,9 @@ cases! { tenants as __suite_tenants;
         let second = seen(store, TWO).await;
         assert_eq!(second.loaded[1].inbox[0].topic, "for 2");
         assert_eq!(second.cells[0].value, Some(json!(2)));
-        assert_eq!((second.runs.len(), second.waits.len(), second.audit.len()), (2, 1, 1));
+        assert_eq!((second.runs.len(), second.waits.len(), second.audit.len()), (2, 1, 4));
+        assert_eq!(second.links.iter().map(|link| link.id).collect::<Vec<_>>(), [link_id(2)]);
+        assert_eq!((second.unsealed.len(), second.seals.len(), second.tallies.len()), (1, 0, 5));
         assert_eq!(second.waits[0].wait.activation, 2);
         assert_eq!(second.documents[1].1[0].documents[0].body, r#"{"text":"of 2"}"#);
         let other = ask::all_definitions(store, TWO, Some("for 1".into()), 9).await;
@@ -86,8 +90,10 @@ cases! { tenants as __suite_tenants;
         let before = seen(store, TWO).await;
         let change = Step { take: vec![1], close: vec![1, 2], ..end(&heads[&ONE]) };
         let cells = vec![CellWrite { expect: Expect::Live(1), ..increment("k", 10) }];
+        let links = vec![upsert(9, edge("a/1", "r", "b/1")), unlink(None, None, Some("b/1"))];
         let documents = vec![put(run(1), "k", "changed"), put(run(1), "new", "")];
-        apply(store, Commit { cells, documents, send: vec![to(run(2), "x")], ..make.step(change) }).await;
+        let send = vec![to(run(2), "x")];
+        apply(store, Commit { cells, links, documents, send, ..make.step(change) }).await;
         assert_eq!(seen(store, TWO).await, before);
         assert_eq!(load(store, run(1)).await.head.version, 1);
         store.commit(TWO, make.step(step(&heads[&TWO], "mine"))).await.expect("its head has not moved");
@@ -141,8 +147,10 @@ cases! { tenants as __suite_tenants;
         let before = seen(store, TWO).await;
         let history = SweepWhat::History { run: run(1), keep: 1 };
         let runs = SweepWhat::Runs { ended_before: at(1) };
-        for (what, count) in [(SweepWhat::Cells, 1), (SweepWhat::Keys, 1), (history, 2), (runs, 1)] {
-            let swept = store.sweep(ONE, Sweep { now: at(1_000), limit: 100, what }).await.unwrap();
+        let old = SweepWhat::Tombstones { namespace: NAMESPACE.to_owned(), before: at(1) };
+        let data = [(SweepWhat::Cells, 1), (old, 1), (SweepWhat::Seal, 4)];
+        for (what, count) in data.into_iter().chain([(SweepWhat::Keys, 1), (history, 2), (runs, 1)]) {
+            let swept = store.sweep(ONE, Sweep { now: at(1_000), limit: 100, what: what.clone() }).await.unwrap();
             assert_eq!(swept.count, count, "{what:?}");
         }
         assert_eq!(seen(store, TWO).await, before);

@@ -6,8 +6,8 @@ use super::Shared;
 use super::ask::{apply, load, outcome, refuse, started};
 use super::dump::{Dump, Names, Shown, dump};
 use super::make::{
-    ME, Make, at, attempt, audit, bytes, delete, due_run, end, increment, key, message, new_run, process,
-    put, remove, run, set, step, stored, to, wait, write,
+    ME, Make, at, attempt, audit, bytes, delete, due_run, edge, end, increment, key, message, new_run,
+    process, put, remove, run, set, step, stored, to, unlink, upsert, wait, write,
 };
 use crate::cell::{CellError, CellOp, CellWrite, Expect};
 use crate::commit::{Commit, Fill, FillPart, Missing, Ownership, Refused, Send, Step};
@@ -27,6 +27,7 @@ async fn furnished(store: &Shared, make: &Make) -> Head {
     let first = Commit {
         create,
         cells,
+        links: vec![upsert(1, edge("a/1", "r", "b/1")), upsert(2, edge("a/1", "s", "b/1"))],
         documents: vec![put(run(1), "kept", "a"), put(run(1), "replaced", "a"), put(run(1), "gone", "a")],
         send: vec![to(run(1), "hello")],
         keys: vec![key("a", 1)],
@@ -53,6 +54,8 @@ fn everything(make: &Make, head: &Head) -> Commit {
         create: vec![due_run(run(4), 0)],
         send: vec![to(run(2), "hello"), to(run(4), "welcome"), to(run(1), "note to self")],
         cells: vec![set("new", 1), increment("number", 1), delete("text")],
+        links: vec![upsert(3, edge("a/1", "r", "b/2")), unlink(Some("a/1"), Some("s"), None)],
+        actor: Some("ann".to_owned()),
         fills: vec![Fill { operation: 1, part: FillPart::Value, pointer: "/vars/n".to_owned() }],
         documents: vec![put(run(1), "replaced", "b"), remove(run(1), "gone"), put(run(4), "new", "a")],
         keys: vec![key("b", 2)],
@@ -101,8 +104,18 @@ fn spoilt_data() -> Vec<Spoilt> {
         ("stale within the commit", |c| c.cells.push(expect("new", Expect::Live(2))), cell_conflict),
         ("wrong kind", |c| c.cells.push(append("number")), wrong_kind),
         ("empty key", |c| c.cells.push(set("", 1)), |r| matches!(r, Refused::Cell { .. })),
+        (
+            "no end",
+            |c| c.links.push(unlink(None, None, None)),
+            |r| matches!(r, Refused::Link { operation: 5, .. }),
+        ),
+        (
+            "empty relation",
+            |c| c.links.push(upsert(4, edge("a/1", "", "b/1"))),
+            |r| matches!(r, Refused::Link { .. }),
+        ),
         ("no place", |c| c.fills[0].pointer = "/nowhere/n".to_owned(), |r| matches!(r, Refused::Fill { .. })),
-        ("no operation", |c| c.fills[0].operation = 7, |r| matches!(r, Refused::Fill { .. })),
+        ("no operation", |c| c.fills[0].operation = 5, |r| matches!(r, Refused::Fill { .. })),
         ("no pointer", |c| c.fills[0].pointer = "n".to_owned(), |r| matches!(r, Refused::Fill { .. })),
         ("no next state", |c| step_of(c).next.clear(), |r| matches!(r, Refused::Fill { .. })),
         ("no version", |c| c.documents.push(put(run(2), "k", "")), no_checkpoint),
@@ -144,7 +157,12 @@ async fn leaves_no_trace(store: &Shared, spoils: Vec<Spoilt>) {
     }
     apply(store, everything(&make, &head)).await;
     let after = seen(store).await;
-    assert_eq!((after.runs.len(), after.waits.len(), after.audit.len()), (4, 1, 3));
+    assert_eq!(
+        (after.runs.len(), after.waits.len(), after.audit.len()),
+        (4, 1, 14),
+        "3 of its own, 7 cells, 4 links"
+    );
+    assert_eq!((after.links.len(), after.unsealed.len()), (2, 3));
 }
 
 cases! { whole as __suite_whole;
@@ -191,6 +209,8 @@ cases! { whole as __suite_whole;
         let live: Vec<_> =
             seen.cells.iter().filter(|cell| cell.value.is_some()).map(|c| &c.key.key[..]).collect();
         assert_eq!(live, ["new", "number"]);
+        let edges: Vec<_> = seen.links.iter().map(|link| link.edge.clone()).collect();
+        assert_eq!(edges, [edge("a/1", "r", "b/1"), edge("a/1", "r", "b/2")]);
         assert_eq!(seen.definitions[1].items.len(), 1);
         let keys = |versions: &[Shown]| {
             let now = versions.last().into_iter().flat_map(|shown| &shown.documents);
@@ -202,8 +222,8 @@ cases! { whole as __suite_whole;
         assert_eq!(outcome(store, &commit).await.unwrap().results, committed.results);
     }
 
-    /// The first thing that cannot be done is the answer: keys, the run, its inbox, new runs, cells, fills, documents,
-    /// messages.
+    /// The first thing that cannot be done is the answer: keys, the run, its inbox, new runs, cells, links,
+    /// fills, documents, messages.
     async fn refusals_come_in_the_contract_s_order(store: &Shared) {
         let make = Make::new();
         let head = furnished(store, &make).await;
@@ -214,6 +234,8 @@ cases! { whole as __suite_whole;
         assert!(matches!(refuse(store, commit.clone()).await, Refused::NoCheckpoint { .. }));
         commit.fills[0].operation = 9;
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Fill { .. }));
+        commit.links.push(unlink(None, None, None));
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::Link { operation: 5, .. }));
         commit.cells.push(append("number"));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Cell { .. }));
         commit.create.push(new_run(run(2)));

@@ -18,13 +18,16 @@ fn scripts_meet_every_kind_of_answer() {
         "Done",
         "Fenced",
         "Fill",
+        "Forgotten",
         "KeyReused",
+        "Link",
         "Moved",
         "NoCheckpoint",
         "NoMessage",
         "NoRun",
         "NoTarget",
         "RunExists",
+        "Sealed",
     ];
     for kind in kinds {
         assert!(tally.get(kind).is_some_and(|count| *count >= 10), "{kind} is rare: {tally:?}");

@@ -1,0 +1,180 @@
+//! Links: how those that commits name are locked, and how they are found from either end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepwell_core::{Limits, RunId};
+use stepwell_store::link::{
+    LinkPlace, Way, edge_cursor, merged, read_edge_cursor, read_place_cursor, rows_each_way,
+};
+use stepwell_store::{
+    Commit, Direction, Edge, Ends, Entity, Link, LinkFilter, LinkQuery, LinkWrite, Page, TenantId,
+};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::columns::Asked;
+use crate::connection::{Connections, Mode, Param, Sees};
+use crate::rows::{self, Read};
+use crate::statements as sql;
+
+/// The links that commits name, column by column.
+#[derive(Default)]
+pub(crate) struct LinkNames {
+    edges: [Vec<String>; 6],
+    beginning: [Vec<Option<String>>; 6],
+    ending: [Vec<Option<String>>; 4],
+    most: i64,
+}
+
+impl LinkNames {
+    pub(crate) fn of(commits: &[&Commit], limits: &Limits) -> Self {
+        let mut edges: BTreeSet<&Edge> = BTreeSet::new();
+        let mut ends: BTreeSet<&Ends> = BTreeSet::new();
+        for write in commits.iter().flat_map(|commit| &commit.links) {
+            match write {
+                LinkWrite::Upsert { edge, .. } => drop(edges.insert(edge)),
+                LinkWrite::Delete { ends: named, .. } => drop(ends.insert(named)),
+            }
+        }
+        let most = i64::try_from(limits.commit_rows).unwrap_or(i64::MAX).saturating_add(1);
+        let mut names = LinkNames { most, ..LinkNames::default() };
+        for edge in edges {
+            let (from, to) = (edge.from(), edge.to());
+            let texts = [edge.namespace(), from.kind(), from.id(), to.kind(), to.id(), edge.relation()];
+            names.edges.iter_mut().zip(texts).for_each(|(column, text)| column.push(text.to_owned()));
+        }
+        for Ends { namespace, from, to, relation } in ends {
+            let end = |end: &Option<Entity>| {
+                let end = end.as_ref();
+                [end.map(|end| end.kind().to_owned()), end.map(|end| end.id().to_owned())]
+            };
+            let ([from_kind, from_id], [to_kind, to_id]) = (end(from), end(to));
+            let (namespace, relation) = (Some(namespace.clone()), relation.clone());
+            if from.is_some() {
+                let texts = [namespace, from_kind, from_id, to_kind, to_id, relation];
+                names.beginning.iter_mut().zip(texts).for_each(|(column, text)| column.push(text));
+            } else if to.is_some() {
+                let texts = [namespace, to_kind, to_id, relation];
+                names.ending.iter_mut().zip(texts).for_each(|(column, text)| column.push(text));
+            }
+        }
+        names
+    }
+
+    /// The statement that locks and reads them, if there are any; it gives rows that [`LinkRows::read`] reads.
+    pub(crate) fn asked<'s>(&'s self, tenant: &'s Uuid) -> Option<Asked<'s>> {
+        let (edges, beginning, ending) = (&self.edges, &self.beginning, &self.ending);
+        if edges[0].is_empty() && beginning[0].is_empty() && ending[0].is_empty() {
+            return None;
+        }
+        let mut params: Vec<Param<'s>> = vec![tenant];
+        params.extend(edges.iter().map(|column| column as Param<'s>));
+        params.extend(beginning.iter().map(|column| column as Param<'s>));
+        params.extend(ending.iter().map(|column| column as Param<'s>));
+        params.push(&self.most);
+        Some(Asked { sql: sql::links_lock, params })
+    }
+}
+
+/// Links as they are under their locks, and as the plans made so far leave them; without a value they are gone.
+#[derive(Default)]
+pub(crate) struct LinkRows {
+    rows: BTreeMap<Edge, Option<Link>>,
+    /// What was there when it was read.
+    old: BTreeSet<Edge>,
+    /// What is to be written.
+    dirty: BTreeSet<Edge>,
+}
+
+impl LinkRows {
+    pub(crate) fn read(&mut self, row: &Row) -> Read<()> {
+        let link = link(row)?;
+        self.old.insert(link.edge.clone());
+        self.rows.insert(link.edge.clone(), Some(link));
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, edge: &Edge) -> Option<Link> {
+        self.rows.get(edge).cloned().flatten()
+    }
+
+    pub(crate) fn edges(&self, ends: &Ends, most: usize) -> Vec<Edge> {
+        let there = self.rows.iter().filter(|(edge, link)| link.is_some() && ends.has(edge));
+        there.take(most).map(|(edge, _)| edge.clone()).collect()
+    }
+
+    /// What a plan makes of them.
+    pub(crate) fn follow(&mut self, links: &[Link], unlink: &[Edge]) {
+        for link in links {
+            self.rows.insert(link.edge.clone(), Some(link.clone()));
+            self.dirty.insert(link.edge.clone());
+        }
+        for edge in unlink {
+            self.rows.insert(edge.clone(), None);
+            self.dirty.insert(edge.clone());
+        }
+    }
+
+    /// Those to be inserted, to be updated and to be deleted.
+    pub(crate) fn written(&self) -> (Vec<&Link>, Vec<&Link>, Vec<&Edge>) {
+        let (mut insert, mut update, mut delete) = (Vec::new(), Vec::new(), Vec::new());
+        for (edge, row) in self.rows.iter().filter(|(edge, _)| self.dirty.contains(edge)) {
+            match (row, self.old.contains(edge)) {
+                (Some(link), false) => insert.push(link),
+                (Some(link), true) => update.push(link),
+                (None, true) => delete.push(edge),
+                (None, false) => {}
+            }
+        }
+        (insert, update, delete)
+    }
+}
+
+fn link(row: &Row) -> Read<Link> {
+    let text = |column| rows::get::<String>(row, column);
+    let (from, to) = (Entity::new(text(1)?, text(2)?), Entity::new(text(3)?, text(4)?));
+    Ok(Link {
+        edge: Edge::new(text(0)?, from, to, text(5)?),
+        id: rows::get(row, 6)?,
+        attributes: rows::json(row, 7)?,
+        created_at: rows::at(row, 8)?,
+        updated_at: rows::at(row, 9)?,
+        created_by: rows::get::<Option<Uuid>>(row, 10)?.map(RunId::new),
+    })
+}
+
+pub(crate) async fn links(on: &Connections, tenant: TenantId, query: &LinkQuery) -> Read<Page<Link>> {
+    let LinkQuery { namespace, which, relation, limit, cursor } = query;
+    let (id, rows) = (tenant.uuid(), rows_each_way(*limit) as i64);
+    let sees = Sees::Tenant(tenant);
+    match which {
+        LinkFilter::All { from, to } => {
+            let after = read_edge_cursor(namespace, cursor.as_deref())?;
+            let nowhere = || Edge::new(namespace, Entity::new("", ""), Entity::new("", ""), "");
+            let after = after.unwrap_or_else(nowhere);
+            let ((_, past), begin, end) = (after.texts(), after.from().texts(), after.to().texts());
+            let which: [Param<'_>; 11] =
+                [&id, namespace, begin.0, begin.1, end.0, end.1, past, from, to, relation, &rows];
+            let found = on.one(sees, Mode::Reads, sql::links_all, &which).await?;
+            Ok(Page::cut(found.iter().map(link).collect::<Read<_>>()?, *limit, edge_cursor))
+        }
+        LinkFilter::Of { end, direction, far } => {
+            let after = read_place_cursor(cursor.as_deref())?;
+            let LinkPlace { kind, id: at, relation: past, way } = after.unwrap_or_else(LinkPlace::beginning);
+            let (gone, with_own) = (way as i64, *direction != Direction::Either);
+            let mut found = Vec::new();
+            for way in direction.ways() {
+                let near = end.texts();
+                let which: [Param<'_>; 12] = [
+                    &id, namespace, near.0, near.1, &kind, &at, &past, &gone, far, relation, &rows, &with_own,
+                ];
+                let rows = match way {
+                    Way::Forward => on.one(sees, Mode::Reads, sql::links_forward, &which[..11]).await?,
+                    Way::Reverse => on.one(sees, Mode::Reads, sql::links_reverse, &which).await?,
+                };
+                found.push((*way, rows.iter().map(link).collect::<Read<_>>()?));
+            }
+            Ok(merged(found, *limit))
+        }
+    }
+}

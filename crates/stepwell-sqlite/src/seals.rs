@@ -1,0 +1,140 @@
+//! The audit trail and its seals.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use stepwell_core::{RunId, Timestamp};
+use stepwell_store::seal::{Seal, SealedRow, sealed};
+use stepwell_store::store::read_commit_cursor;
+use stepwell_store::{AuditRow, CommitId, Page, Record, Swept, TenantId};
+use uuid::Uuid;
+
+use crate::query::{Read, after, ask};
+use crate::rows;
+use crate::statements as sql;
+
+/// A row of the audit trail, and where it is in it.
+struct Found {
+    commit: CommitId,
+    ordinal: u64,
+    at: Timestamp,
+    row: AuditRow,
+}
+
+fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
+    let run: Option<[u8; 16]> = row.get(6)?;
+    let audit = AuditRow {
+        operation: row.get(3)?,
+        subject: row.get(4)?,
+        actor: row.get(5)?,
+        run: run.map(|run| RunId::new(Uuid::from_bytes(run))),
+        detail: rows::bytes(row, 7)?,
+    };
+    let (commit, at) = (commit(row)?, Timestamp::from_micros(row.get(2)?));
+    Ok(Found { commit, ordinal: rows::unsigned(row, 1)?, at, row: audit })
+}
+
+fn commit(row: &Row<'_>) -> rusqlite::Result<CommitId> {
+    Ok(CommitId(Uuid::from_bytes(row.get(0)?)))
+}
+
+pub(crate) fn audit(
+    connection: &Connection,
+    tenant: TenantId,
+    limit: u32,
+    cursor: Option<&str>,
+) -> Read<Page<Record>> {
+    let (commit, ordinal) = after(cursor)?;
+    let mut statement = connection.prepare_cached(sql::audit_list)?;
+    let which = params![tenant.uuid().into_bytes(), commit, ordinal, ask(limit)];
+    let found = statement.query_map(which, found)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let Page { items, next } = Page::cut(found, limit, |row| format!("{}:{}", row.commit.0, row.ordinal));
+    let record = |Found { commit, ordinal, at, row }| Record::Audit { commit, ordinal, at, row };
+    Ok(Page { items: items.into_iter().map(record).collect(), next })
+}
+
+/// The results of a commit that is looked up in the audit trail; nothing if it is not there.
+pub(crate) fn trace(
+    connection: &Connection,
+    tenant: TenantId,
+    commit: CommitId,
+) -> rusqlite::Result<Option<Option<Vec<u8>>>> {
+    let which = params![tenant.uuid().into_bytes(), commit.0.into_bytes()];
+    connection.prepare_cached(sql::audit_trace)?.query_row(which, |row| row.get(0)).optional()
+}
+
+pub(crate) fn unsealed(
+    connection: &Connection,
+    tenant: TenantId,
+    limit: u32,
+    cursor: Option<&str>,
+) -> Read<Page<Record>> {
+    let after = read_commit_cursor(cursor)?.map(|commit| commit.0.into_bytes().to_vec()).unwrap_or_default();
+    let found = waiting(connection, tenant, &after, ask(limit))?;
+    let Page { items, next } = Page::cut(found, limit, |commit| commit.0.to_string());
+    Ok(Page { items: items.into_iter().map(Record::Unsealed).collect(), next })
+}
+
+fn waiting(
+    connection: &Connection,
+    tenant: TenantId,
+    after: &[u8],
+    limit: i64,
+) -> rusqlite::Result<Vec<CommitId>> {
+    let mut statement = connection.prepare_cached(sql::unsealed_list)?;
+    statement.query_map(params![tenant.uuid().into_bytes(), after, limit], commit)?.collect()
+}
+
+pub(crate) fn seals(connection: &Connection, tenant: TenantId, from: u64, limit: u32) -> Read<Page<Record>> {
+    let mut statement = connection.prepare_cached(sql::seals_list)?;
+    let which = params![tenant.uuid().into_bytes(), rows::int(from), ask(limit)];
+    let mut found = statement.query(which)?;
+    let mut seals = Vec::new();
+    while let Some(row) = found.next()? {
+        seals.push(Seal {
+            number: rows::unsigned(row, 0)?,
+            at: Timestamp::from_micros(row.get(1)?),
+            before: row.get(2)?,
+            rows: Seal::decode_rows(&row.get::<_, Vec<u8>>(3)?)?,
+            hash: row.get(4)?,
+        });
+    }
+    let Page { items, next } = Page::cut(seals, limit, |seal| (seal.number + 1).to_string());
+    Ok(Page { items: items.into_iter().map(Record::Seal).collect(), next })
+}
+
+/// One seal over what is not sealed yet.
+pub(crate) fn seal(
+    connection: &Connection,
+    tenant: TenantId,
+    now: Timestamp,
+    limit: u32,
+) -> rusqlite::Result<Swept> {
+    let id = tenant.uuid().into_bytes();
+    let mut taken = waiting(connection, tenant, &[], i64::from(limit) + 1)?;
+    let more = taken.len() > limit as usize;
+    taken.truncate(limit as usize);
+    let mut rows: Vec<SealedRow> = Vec::new();
+    for commit in &taken {
+        let mut statement = connection.prepare_cached(sql::audit_of_commit)?;
+        for row in statement.query_map(params![id, commit.0.into_bytes()], found)? {
+            let Found { commit, ordinal, at, row } = row?;
+            rows.push(sealed(tenant, commit, ordinal, at, &row));
+        }
+        connection.prepare_cached(sql::unsealed_delete)?.execute(params![id, commit.0.into_bytes()])?;
+    }
+    let swept = Swept { count: rows.len() as u64, more };
+    if rows.is_empty() {
+        return Ok(swept);
+    }
+    let mut statement = connection.prepare_cached(sql::seal_last)?;
+    let last = statement.query_row([id], |row| Ok((rows::unsigned(row, 0)?, row.get(1)?))).optional()?;
+    let seal = Seal::after(tenant, last, now, rows);
+    connection.prepare_cached(sql::seal_insert)?.execute(params![
+        id,
+        rows::int(seal.number),
+        seal.at.micros(),
+        seal.before,
+        seal.encoded_rows(),
+        seal.hash,
+    ])?;
+    Ok(swept)
+}

@@ -1,0 +1,6 @@
+-- The edges that begin at a thing, and end at another if that is named.
+select namespace, from_type, from_id, to_type, to_id, relation
+  from links
+ where tenant = ?1 and namespace = ?2 and from_type = ?3 and from_id = ?4
+   and (?5 is null or (to_type = ?5 and to_id = ?6)) and (?7 is null or relation = ?7)
+ limit ?8

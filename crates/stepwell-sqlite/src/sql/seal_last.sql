@@ -1,0 +1,2 @@
+-- The last seal.
+select number, hash from seals where tenant = ?1 order by number desc limit 1

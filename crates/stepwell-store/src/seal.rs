@@ -1,0 +1,115 @@
+//! Seals: what makes it show when somebody has changed the audit trail afterwards.
+//!
+//! Writers never wait for a seal. A sealer comes later, takes whatever is not sealed yet, in whatever order it has become
+//! visible, and writes one seal over it: the hash of every row, and of the seal before. A row that is neither sealed
+//! nor waiting for it was slipped in.
+
+use sha2::{Digest, Sha256};
+use stepwell_core::Timestamp;
+use uuid::Uuid;
+
+use crate::commit::{AuditRow, CommitId};
+use crate::scope::TenantId;
+use crate::store::StoreError;
+
+/// A hash.
+pub type Hash = [u8; 32];
+
+/// A row of the audit trail that is sealed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedRow {
+    /// The commit that wrote it.
+    pub commit: CommitId,
+    /// Its place among the rows of that commit.
+    pub ordinal: u64,
+    /// The hash of what it says.
+    pub hash: Hash,
+}
+
+/// A seal over rows of the audit trail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seal {
+    /// Counts from 1, without a gap.
+    pub number: u64,
+    /// When it was made.
+    pub at: Timestamp,
+    /// The hash of the one before; zeros before the first.
+    pub before: Hash,
+    /// The rows, in an order of its own.
+    pub rows: Vec<SealedRow>,
+    /// The hash of all that.
+    pub hash: Hash,
+}
+
+/// Bytes of a sealed row as kept.
+const ROW_BYTES: usize = 16 + 8 + 32;
+
+impl Seal {
+    /// The seal that follows another.
+    pub fn after(tenant: TenantId, last: Option<(u64, Hash)>, at: Timestamp, rows: Vec<SealedRow>) -> Self {
+        let (number, before) = last.map_or((1, [0; 32]), |(number, hash)| (number.saturating_add(1), hash));
+        let mut seal = Seal { number, at, before, rows, hash: [0; 32] };
+        seal.hash = seal.expected(tenant);
+        seal
+    }
+
+    /// The hash it must have.
+    pub fn expected(&self, tenant: TenantId) -> Hash {
+        let mut hash = Sha256::new();
+        hash.update(tenant.uuid().as_bytes());
+        hash.update(self.number.to_be_bytes());
+        hash.update(self.at.micros().to_be_bytes());
+        hash.update(self.before);
+        hash.update(self.encoded_rows());
+        hash.finalize().into()
+    }
+
+    /// The rows as they are kept.
+    pub fn encoded_rows(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.rows.len() * ROW_BYTES);
+        for SealedRow { commit, ordinal, hash } in &self.rows {
+            bytes.extend_from_slice(commit.0.as_bytes());
+            bytes.extend_from_slice(&ordinal.to_be_bytes());
+            bytes.extend_from_slice(hash);
+        }
+        bytes
+    }
+
+    /// Reads what [`Seal::encoded_rows`] wrote.
+    pub fn decode_rows(bytes: &[u8]) -> Result<Vec<SealedRow>, StoreError> {
+        let (rows, rest) = bytes.as_chunks::<ROW_BYTES>();
+        if !rest.is_empty() {
+            return Err(StoreError::Corrupt(format!("a seal over {} bytes of rows", bytes.len())));
+        }
+        let part = |row: &[u8; ROW_BYTES], from: usize, to: usize| row[from..to].to_vec();
+        let read = |row: &[u8; ROW_BYTES]| {
+            let commit = Uuid::from_slice(&part(row, 0, 16)).ok()?;
+            let ordinal = u64::from_be_bytes(part(row, 16, 24).try_into().ok()?);
+            Some(SealedRow { commit: CommitId(commit), ordinal, hash: part(row, 24, 56).try_into().ok()? })
+        };
+        let unreadable = || StoreError::Corrupt("a seal's rows".to_owned());
+        rows.iter().map(|row| read(row).ok_or_else(unreadable)).collect()
+    }
+}
+
+/// Seals a row: the hash of everything it says.
+pub fn sealed(tenant: TenantId, commit: CommitId, ordinal: u64, at: Timestamp, row: &AuditRow) -> SealedRow {
+    let AuditRow { operation, subject, actor, run, detail } = row;
+    let mut hash = Sha256::new();
+    // Each part says how long it is, so that none can be taken for two.
+    let mut put = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_be_bytes());
+        hash.update(bytes);
+    };
+    put(tenant.uuid().as_bytes());
+    put(commit.0.as_bytes());
+    put(&ordinal.to_be_bytes());
+    put(&at.micros().to_be_bytes());
+    put(operation.as_bytes());
+    put(subject.as_bytes());
+    put(&[u8::from(actor.is_some())]);
+    put(actor.as_deref().unwrap_or_default().as_bytes());
+    put(run.map(|run| run.uuid().into_bytes()).as_ref().map_or(&[][..], |run| &run[..]));
+    put(detail);
+    SealedRow { commit, ordinal, hash: hash.finalize().into() }
+}
