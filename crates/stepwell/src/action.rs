@@ -3,10 +3,11 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stepwell_core::Failure;
+use stepwell_core::{Failure, Name};
 
 use crate::cx::Cx;
 use crate::host::BoxFuture;
@@ -107,6 +108,26 @@ impl<E: std::error::Error + 'static> From<E> for ActionError {
 impl From<ActionError> for Failure {
     fn from(error: ActionError) -> Self {
         error.0
+    }
+}
+
+/// What is to be said of an action: what it does, and JSON schemas of its input and output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActionInfo {
+    /// Its name.
+    pub name: Name,
+    /// What it does.
+    pub about: String,
+    /// The schema of its input.
+    pub input: Value,
+    /// The schema of its output.
+    pub output: Value,
+}
+
+impl ActionInfo {
+    pub(crate) fn of<I: JsonSchema, O: JsonSchema>(name: Name, about: String) -> Self {
+        let (input, output) = (schemars::schema_for!(I).to_value(), schemars::schema_for!(O).to_value());
+        ActionInfo { name, about, input, output }
     }
 }
 

@@ -6,6 +6,7 @@
 use stepwell_core::RunId;
 use stepwell_store::Commit;
 
+use crate::actor::Permission;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::post::Says;
@@ -35,6 +36,7 @@ impl Engine {
     /// # }
     /// ```
     pub async fn start_commit(&self, start: Start) -> Result<(RunId, Commit), EngineError> {
+        self.permit(Permission::Manage)?;
         let inner = &self.inner;
         let workflow = inner.workflow(&start.workflow)?;
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
@@ -50,6 +52,7 @@ impl Engine {
     ///
     /// The signal's name and payload are checked if the run is there already.
     pub async fn signal_commit(&self, run: RunId, signal: Signal) -> Result<Commit, EngineError> {
+        self.permit(Permission::Manage)?;
         let inner = &self.inner;
         if signal.is_strict() {
             let why = "a strict signal is taken or refused at once, and this one is given to the run later";

@@ -1,5 +1,6 @@
 //! What an action is given: it reads through its context and stages its writes, which are committed with its result.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,15 +10,20 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{ActionCall, Name, RunId, Snapshot, Timestamp};
+use stepwell_core::{ActionCall, Limits, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
-    Cell, CellFilter, CellKey, CellQuery, CellWrite, Document, DocumentOp, DocumentQuery, DocumentWrite,
-    Page, Record, RecordQuery, Space, Status, Store, StoreError, TenantScope,
+    Cell, CellKey, CellWrite, Document, DocumentOp, DocumentQuery, DocumentWrite, FillPart, KeyWrite,
+    LinkWrite, OpResult, Page, Record, RecordQuery, Space, Status, Store, StoreError, TenantScope,
 };
 use tokio::sync::Notify;
 
 use crate::action::ActionError;
-use crate::engine::Inner;
+use crate::actor::Permission;
+use crate::data::changes::{Changes, Kind, WRITE};
+use crate::data::kv::one;
+use crate::data::staged::{Session, StagedKv, StagedLinks, StagedSlot};
+use crate::data::write::under_key;
+use crate::engine::{Inner, permit};
 use crate::host::Host;
 use crate::registry::Workflow;
 use crate::standing::Standing;
@@ -37,6 +43,8 @@ struct Shared {
     scope: TenantScope,
     host: Host,
     is_stateless: bool,
+    limits: Limits,
+    keys_kept_ms: u64,
     /// Taken out when the action is over: what is staged after that is nowhere.
     staged: Mutex<Option<Staged>>,
     over: Over,
@@ -49,10 +57,34 @@ pub(crate) struct Staged {
     pub(crate) session: Option<Map<String, Value>>,
     pub(crate) locals: Map<String, Value>,
     pub(crate) cells: Vec<CellWrite>,
+    pub(crate) links: Vec<LinkWrite>,
+    /// Writes to cells that the whole action is run again for if they are lost, and how often.
+    pub(crate) updates: BTreeMap<usize, u32>,
+    pub(crate) fills: Vec<(Op, FillPart, String)>,
+    /// Keys, and the changes that happen once under each.
+    pub(crate) keys: Vec<(KeyWrite, Vec<Op>)>,
     pub(crate) signals: Vec<(RunId, Name, Value)>,
     pub(crate) children: Vec<Start>,
     pub(crate) starts: Vec<(RunId, Start)>,
     pub(crate) documents: Vec<DocumentWrite>,
+}
+
+/// A change that an action has staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// To a cell, by its place among those to cells.
+    Cell(usize),
+    /// To links, by its place among those to links.
+    Link(usize),
+}
+
+/// What became of changes that happen only once.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Once {
+    /// They are staged, and known by these numbers; by none if this action had staged them before.
+    Staged(Vec<Op>),
+    /// They have been made before, with these results.
+    Before(Vec<OpResult>),
 }
 
 /// Tells what an action has spawned that the action is over.
@@ -81,6 +113,8 @@ impl Cx {
             scope,
             host: inner.host.clone(),
             is_stateless: inner.is_stateless,
+            limits: inner.options.limits.clone(),
+            keys_kept_ms: inner.options.keys_kept_ms,
             staged: Mutex::new(Some(Staged::default())),
             over: Over::default(),
         }))
@@ -165,21 +199,43 @@ impl Cx {
     }
 
     /// A session slot: private to the run.
-    pub fn session(&self, key: &str) -> Option<Value> {
+    pub fn session<T: Serialize + DeserializeOwned>(&self, key: impl Into<String>) -> Session<T> {
+        Session::new(self.clone(), key.into())
+    }
+
+    /// A slot that the root of the run's tree and everything below it share.
+    pub fn execution<T: Serialize + DeserializeOwned>(&self, key: impl Into<String>) -> StagedSlot<T> {
+        StagedSlot::new(self.clone(), Space::Execution, self.root().to_string(), key.into())
+    }
+
+    /// A slot that all runs of the workflow share.
+    pub fn workflow_scope<T: Serialize + DeserializeOwned>(&self, key: impl Into<String>) -> StagedSlot<T> {
+        StagedSlot::new(self.clone(), Space::Workflow, self.workflow().as_str().to_owned(), key.into())
+    }
+
+    /// The keys of a namespace.
+    pub fn kv(&self, namespace: impl Into<String>) -> StagedKv {
+        StagedKv::new(self.clone(), namespace.into())
+    }
+
+    /// The links of a namespace.
+    pub fn links(&self, namespace: impl Into<String>) -> StagedLinks {
+        StagedLinks::new(self.clone(), namespace.into())
+    }
+
+    pub(crate) fn session_value(&self, key: &str) -> Option<Value> {
         let staged = self.lock();
         let slots = staged.as_ref().and_then(|staged| staged.session.as_ref());
         slots.unwrap_or_else(|| self.0.snapshot.session()).get(key).cloned()
     }
 
-    /// Stages a session slot; null takes it away.
-    pub fn set_session<T: Serialize>(&self, key: impl Into<String>, value: &T) -> Result<(), ActionError> {
-        let (key, value) = (key.into(), json(value)?);
+    pub(crate) fn set_session_value(&self, key: &str, value: Option<Value>) -> Result<(), ActionError> {
         let before = self.0.snapshot.session();
         self.stage(|staged| {
             let slots = staged.session.get_or_insert_with(|| before.clone());
             match value {
-                Value::Null => drop(slots.remove(&key)),
-                value => drop(slots.insert(key, value)),
+                None => drop(slots.remove(key)),
+                Some(value) => drop(slots.insert(key.to_owned(), value)),
             }
         })
     }
@@ -191,26 +247,152 @@ impl Cx {
     }
 
     /// Stages an operation on a cell.
-    pub fn write(&self, mut write: CellWrite) -> Result<(), ActionError> {
-        if write.key.space == Space::Kv {
+    pub fn write(&self, write: CellWrite) -> Result<(), ActionError> {
+        self.stage_changes(Changes::new().cell(Ok(write))).map(drop)
+    }
+
+    /// Stages changes to the data; gives each one's number, for [`Cx::fill`]. Changes that happen only once are staged by
+    /// [`Cx::write_once`].
+    pub fn stage_changes(&self, changes: Changes) -> Result<Vec<Op>, ActionError> {
+        if changes.once.is_some() {
+            let why = "changes with a key may find that they have been made: use `write_once`";
+            return Err(ActionError::new("invalid", why).finally());
+        }
+        self.put_changes(changes)
+    }
+
+    fn put_changes(&self, changes: Changes) -> Result<Vec<Op>, ActionError> {
+        self.permit(Permission::Manage)?;
+        changes.check_all(self.limits())?;
+        let has_data =
+            changes.cells.iter().any(|write| write.key.space == Space::Kv) || !changes.links.is_empty();
+        if has_data {
             self.needs_a_store("write to the data store")?;
         }
-        write.by = write.by.or(Some(self.run()));
-        self.stage(|staged| staged.cells.push(write))
+        let run = self.run();
+        let key = changes.key(self.now().plus_ms(self.0.keys_kept_ms));
+        let Changes { mut cells, mut links, order, .. } = changes;
+        cells.iter_mut().for_each(|write| write.by = write.by.or(Some(run)));
+        for link in &mut links {
+            match link {
+                LinkWrite::Upsert { id, by, .. } => (*id, *by) = (self.0.host.ids.next(), Some(run)),
+                LinkWrite::Delete { by, .. } => *by = Some(run),
+            }
+        }
+        let mut numbers = Vec::new();
+        self.stage(|staged| {
+            let (mut cell, mut link) = (staged.cells.len(), staged.links.len());
+            for kind in order {
+                let (number, next) = match kind {
+                    Kind::Cell => (Op::Cell(cell), &mut cell),
+                    Kind::Link => (Op::Link(link), &mut link),
+                };
+                *next += 1;
+                numbers.push(number);
+            }
+            staged.cells.extend(cells);
+            staged.links.extend(links);
+            staged.keys.extend(key.map(|key| (key, numbers.clone())));
+        })?;
+        Ok(numbers)
+    }
+
+    /// Stages changes that happen only once, by their key. If they have been made before, also by another run, nothing is
+    /// staged and their results are given. If somebody else uses the key before this action's result is committed, the action
+    /// is run once more.
+    pub async fn write_once(&self, changes: Changes) -> Result<Once, ActionError> {
+        let (Some(key), order) = (changes.key(self.now()), changes.order.clone()) else {
+            return Ok(Once::Staged(self.stage_changes(changes)?));
+        };
+        self.permit(Permission::Manage)?;
+        self.needs_a_store("write to the data store")?;
+        let reused = || {
+            let why =
+                format!("key `{}` was used for other changes: use a new key for a new request", key.key);
+            ActionError::new("keyReused", why).finally()
+        };
+        let is_it = |other: &&KeyWrite| other.operation == key.operation && other.key == key.key;
+        let staged = self
+            .lock()
+            .as_ref()
+            .and_then(|staged| staged.keys.iter().map(|(key, _)| key).find(is_it).cloned());
+        if let Some(other) = staged {
+            return if other.request == key.request { Ok(Once::Staged(Vec::new())) } else { Err(reused()) };
+        }
+        let query = RecordQuery::Key { operation: WRITE.to_owned(), key: key.key.clone(), now: self.now() };
+        match self.0.store.records(self.0.scope, query).await?.items.pop() {
+            Some(Record::Key(record)) if record.request == Some(key.request) => {
+                Ok(Once::Before(under_key(&order, record)))
+            }
+            Some(_) => Err(reused()),
+            None => Ok(Once::Staged(self.put_changes(changes)?)),
+        }
+    }
+
+    /// Stages a value that was made of another; if that one has changed at the commit, the action is run again.
+    pub(crate) fn stage_update(&self, write: CellWrite, max_retries: u32) -> Result<(), ActionError> {
+        let numbers = self.stage_changes(Changes::new().cell(Ok(write)))?;
+        self.stage(|staged| {
+            let cells = numbers.iter().filter_map(|number| match number {
+                Op::Cell(number) => Some((*number, max_retries)),
+                Op::Link(_) => None,
+            });
+            staged.updates.extend(cells);
+        })
+    }
+
+    /// Has a part of a staged change's result put into the action's output when it is known: at the commit. `pointer` is a
+    /// JSON pointer into the output, whose parent has to be an object that is there; until then the output has a value
+    /// of the same kind there. It reaches what `saveAs` names, not the history's copy of the output.
+    pub fn fill(&self, op: Op, part: FillPart, pointer: impl Into<String>) -> Result<(), ActionError> {
+        let pointer = pointer.into();
+        self.stage(|staged| staged.fills.push((op, part, pointer)))
+    }
+
+    /// A cell with what this action has staged on top, tombstones too.
+    pub(crate) async fn overlaid(&self, key: &CellKey) -> Result<Option<Cell>, ActionError> {
+        let now = self.now();
+        let mut cell = self.0.store.cells(self.0.scope, one(key.clone(), now, true)).await?.items.pop();
+        let staged: Vec<CellWrite> = {
+            let staged = self.lock();
+            let all = staged.iter().flat_map(|staged| &staged.cells);
+            all.filter(|write| write.key == *key).cloned().collect()
+        };
+        for write in staged {
+            let unfit = |error| ActionError::new("invalid", format!("what is staged for {key}: {error}"));
+            if let (Some(after), _) = write.apply(cell.clone(), now, self.limits()).map_err(unfit)? {
+                cell = Some(after);
+            }
+        }
+        Ok(cell)
+    }
+
+    /// Refuses what the workflow's publisher may not do.
+    fn permit(&self, permission: Permission) -> Result<(), ActionError> {
+        permit(self.0.workflow.publisher(), permission)
+            .map_err(|denied| ActionError::new("denied", denied.to_string()).finally())
+    }
+
+    pub(crate) fn permit_read(&self) -> Result<(), ActionError> {
+        self.permit(Permission::Read)
+    }
+
+    pub(crate) fn limits(&self) -> &stepwell_core::Limits {
+        &self.0.limits
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.0.store
+    }
+
+    pub(crate) fn scope(&self) -> TenantScope {
+        self.0.scope
     }
 
     /// A cell as it is committed; what this action has staged is not in it.
-    pub async fn read(&self, key: &CellKey) -> Result<Option<Cell>, StoreError> {
-        let CellKey { space, owner, key } = key.clone();
-        let query = CellQuery {
-            space,
-            owner,
-            filter: CellFilter::Key(key),
-            now: self.now(),
-            with_dead: false,
-            limit: 1,
-            cursor: None,
-        };
+    pub async fn read(&self, key: &CellKey) -> Result<Option<Cell>, ActionError> {
+        self.permit_read()?;
+        let query = one(key.clone(), self.now(), false);
         Ok(self.0.store.cells(self.0.scope, query).await?.items.pop())
     }
 

@@ -13,7 +13,8 @@ use stepwell_core::{Definition, DefinitionHash, Limits, Name, RunId, Snapshot, T
 use stepwell_store::{ProcessId, Status, Store, TenantId, TenantScope};
 use tokio::sync::Notify;
 
-use crate::action::{Action, boxed};
+use crate::action::{Action, ActionInfo, boxed};
+use crate::actor::{Actor, Permission};
 use crate::error::{EngineError, RunError};
 use crate::host::Host;
 use crate::ledger::Ledger;
@@ -47,6 +48,11 @@ pub struct Options {
     pub signal_kept_ms: u64,
     /// How long a run is kept after its end; `None` = for ever.
     pub retention_ms: Option<u64>,
+    /// How long the key of a write holds.
+    pub keys_kept_ms: u64,
+    /// How long what is left of a deleted or expired key is kept, by namespace; for ever in one that is not named. After
+    /// that the key counts as never written, and its revisions begin anew.
+    pub tombstones_kept_ms: BTreeMap<String, u64>,
     /// How often is tidied up.
     pub upkeep_ms: u64,
     /// The limits in force.
@@ -57,6 +63,9 @@ pub struct Options {
 pub const DEFAULT_RETENTION_MS: u64 = 30 * 24 * 3_600_000;
 /// Signals that nothing takes are kept for this long unless the options say otherwise: 7 days.
 pub const DEFAULT_SIGNAL_KEPT_MS: u64 = 7 * 24 * 3_600_000;
+
+/// Keys of writes hold for this long unless the options say otherwise: 7 days.
+pub const DEFAULT_KEYS_KEPT_MS: u64 = 7 * 24 * 3_600_000;
 
 impl Default for Options {
     fn default() -> Self {
@@ -69,6 +78,8 @@ impl Default for Options {
             max_crashes: 5,
             signal_kept_ms: DEFAULT_SIGNAL_KEPT_MS,
             retention_ms: Some(DEFAULT_RETENTION_MS),
+            keys_kept_ms: DEFAULT_KEYS_KEPT_MS,
+            tombstones_kept_ms: BTreeMap::new(),
             upkeep_ms: 60_000,
             limits: Limits::default(),
         }
@@ -91,7 +102,7 @@ impl Builder {
     /// Makes a workflow known; starts by its name get the highest version.
     #[must_use]
     pub fn workflow(self, definition: Definition) -> Self {
-        self.registry.add(definition);
+        self.registry.add(definition).published_by(None);
         self
     }
 
@@ -100,6 +111,26 @@ impl Builder {
     pub fn action<Shape: 'static>(mut self, name: impl Into<Name>, action: impl Action<Shape>) -> Self {
         self.registry.actions.insert(name.into(), boxed(action));
         self
+    }
+
+    /// Registers an action with what editors show of it: what it does, and JSON schemas of its input and output.
+    #[must_use]
+    pub fn described<F, Fut, I, O, E>(
+        mut self,
+        name: impl Into<Name>,
+        about: impl Into<String>,
+        action: F,
+    ) -> Self
+    where
+        F: Fn(crate::Cx, I) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, E>> + Send + 'static,
+        I: DeserializeOwned + schemars::JsonSchema + Send + 'static,
+        O: serde::Serialize + schemars::JsonSchema + 'static,
+        E: Into<crate::ActionError> + 'static,
+    {
+        let name = name.into();
+        self.registry.described.insert(name.clone(), ActionInfo::of::<I, O>(name.clone(), about.into()));
+        self.action(name, action)
     }
 
     /// Registers a named guard: an async function of what it is shown.
@@ -162,7 +193,7 @@ impl Builder {
         inner.lock_tenants().insert(scope.tenant());
         runner::begin(&inner).await?;
         let _life = Arc::new(Life(inner.clone()));
-        Ok(Engine { inner, scope, _life })
+        Ok(Engine { inner, scope, actor: None, _life })
     }
 }
 
@@ -171,6 +202,8 @@ impl Builder {
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
     pub(crate) scope: TenantScope,
+    /// Who asks; nobody in particular = whoever embeds the engine, who may do everything.
+    actor: Option<Arc<Actor>>,
     _life: Arc<Life>,
 }
 
@@ -187,13 +220,13 @@ impl Drop for Life {
 impl Engine {
     /// An engine on this store, still to be put together.
     pub fn builder(store: Arc<dyn Store>) -> Builder {
-        schedule::equip(Builder {
+        crate::data::actions::equip(schedule::equip(Builder {
             store,
             scope: TenantScope::single(),
             host: Host::system(),
             options: Options::default(),
             registry: Registry::default(),
-        })
+        }))
     }
 
     /// The same engine, for another tenant.
@@ -203,29 +236,51 @@ impl Engine {
         Engine { scope, ..self.clone() }
     }
 
+    /// The same engine, asked by somebody: they may do what their permissions say, and are named in the audit trail.
+    #[must_use]
+    pub fn acting(&self, actor: Actor) -> Engine {
+        Engine { actor: Some(Arc::new(actor)), ..self.clone() }
+    }
+
+    /// Who asks, if it is not the embedding program itself.
+    pub fn actor(&self) -> Option<&Actor> {
+        self.actor.as_deref()
+    }
+
+    /// Refuses what whoever asks may not do.
+    pub(crate) fn permit(&self, permission: Permission) -> Result<(), EngineError> {
+        permit(self.actor(), permission)
+    }
+
     /// Begins a run.
     pub async fn start(&self, start: Start) -> Result<Run, EngineError> {
-        Ok(self.inner.start(self.scope, &start, None).await?.run)
+        self.permit(Permission::Manage)?;
+        Ok(self.inner.start(self.scope, &start, None).await?.run.asked_by(self.actor.clone()))
     }
 
     /// Begins a run and says whether it is new: the same key gives the same run.
     pub async fn start_once(&self, start: Start) -> Result<Started, EngineError> {
-        self.inner.start(self.scope, &start, None).await
+        self.permit(Permission::Manage)?;
+        let started = self.inner.start(self.scope, &start, None).await?;
+        Ok(Started { run: started.run.asked_by(self.actor.clone()), ..started })
     }
 
     /// Signals the run that was started with this key, or begins it with the signal, in one commit.
     pub async fn start_or_signal(&self, start: Start, signal: Signal) -> Result<Started, EngineError> {
-        self.inner.start_or_signal(self.scope, &start, &signal).await
+        self.permit(Permission::Manage)?;
+        let started = self.inner.start_or_signal(self.scope, &start, &signal).await?;
+        Ok(Started { run: started.run.asked_by(self.actor.clone()), ..started })
     }
 
     /// Signals a run.
     pub async fn signal(&self, run: RunId, signal: Signal) -> Result<Signalled, EngineError> {
+        self.permit(Permission::Manage)?;
         self.inner.signal(self.scope, run, &signal).await
     }
 
     /// A run by its id; whether it is there shows when it is asked for something.
     pub fn run(&self, run: RunId) -> Run {
-        Run::new(self.inner.clone(), self.scope, run, false)
+        Run::new(self.inner.clone(), self.scope, run, false).asked_by(self.actor.clone())
     }
 
     /// Makes a workflow known while the engine works.
@@ -235,9 +290,15 @@ impl Engine {
             let name = definition.name();
             return Err(EngineError::Invalid(format!("workflow `{name}` needs {}", lacks.join(", "))));
         }
-        self.inner.registry.add(definition);
+        self.permit(Permission::Publish)?;
+        self.inner.registry.add(definition).published_by(self.actor.clone());
         self.inner.wake.notify_one();
         Ok(())
+    }
+
+    /// The actions that say what they do, in the order of their names.
+    pub fn actions(&self) -> Vec<ActionInfo> {
+        self.inner.registry.described.values().cloned().collect()
     }
 
     /// The store it works on.
@@ -277,6 +338,16 @@ impl std::fmt::Debug for Engine {
     }
 }
 
+/// Refuses what somebody may not do; nobody in particular may do everything.
+pub(crate) fn permit(actor: Option<&Actor>, permission: Permission) -> Result<(), EngineError> {
+    match actor {
+        Some(actor) if !actor.may(permission) => {
+            Err(EngineError::Denied { actor: actor.id.clone(), permission })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A run, to be waited for, signalled and looked at.
 #[derive(Clone)]
 pub struct Run {
@@ -284,6 +355,8 @@ pub struct Run {
     scope: TenantScope,
     id: RunId,
     slot: Arc<Slot>,
+    /// Who asks for it, if it is not the embedding program itself.
+    actor: Option<Arc<Actor>>,
     /// It was begun after this was made: whatever becomes of it here is told.
     is_new: bool,
 }
@@ -291,7 +364,12 @@ pub struct Run {
 impl Run {
     pub(crate) fn new(inner: Arc<Inner>, scope: TenantScope, id: RunId, is_new: bool) -> Self {
         let slot = inner.slots.slot(scope.tenant(), id);
-        Run { inner, scope, id, slot, is_new }
+        Run { inner, scope, id, slot, actor: None, is_new }
+    }
+
+    fn asked_by(mut self, actor: Option<Arc<Actor>>) -> Self {
+        self.actor = actor;
+        self
     }
 
     /// Its id.
@@ -301,6 +379,7 @@ impl Run {
 
     /// Waits for its result. A run that has failed is an error here; it may still be retried.
     pub async fn result(&self) -> Result<Value, RunError> {
+        permit(self.actor.as_deref(), Permission::View)?;
         let is_unsure = match self.slot.end() {
             None => !self.is_new,
             // Somebody else may have retried it since.
@@ -343,11 +422,13 @@ impl Run {
 
     /// Signals it.
     pub async fn signal(&self, signal: Signal) -> Result<Signalled, EngineError> {
+        permit(self.actor.as_deref(), Permission::Manage)?;
         self.inner.signal(self.scope, self.id, &signal).await
     }
 
     /// How it stands now.
     pub async fn view(&self) -> Result<RunView, EngineError> {
+        permit(self.actor.as_deref(), Permission::View)?;
         let standing = self.inner.load(self.scope, self.id).await?;
         Ok(RunView {
             status: standing.head.status,

@@ -1,5 +1,6 @@
 //! What can go wrong when the engine is asked for something.
 
+use crate::actor::Permission;
 use stepwell_core::{
     DecideError, DefinitionHash, Failure, LimitExceeded, Name, Refusal, Rejected, RestoreError, RunId,
 };
@@ -111,6 +112,14 @@ pub enum EngineError {
     /// What was given is wrong.
     #[error("{0}")]
     Invalid(String),
+    /// Whoever asked may not do that.
+    #[error("`{actor}` may not do that: it needs the permission `{permission}`")]
+    Denied {
+        /// Who asked.
+        actor: String,
+        /// What they would have needed.
+        permission: Permission,
+    },
     /// The engine has been stopped.
     #[error("the engine has been stopped")]
     Stopped,

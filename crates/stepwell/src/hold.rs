@@ -57,6 +57,8 @@ pub(crate) struct Hold {
     pause_ms: u64,
     /// When what is next was looked for.
     looked: Timestamp,
+    /// How often in a row an action's update was lost to somebody else's.
+    pub(crate) lost_updates: BTreeMap<ActivationId, u32>,
     _pass: Option<Pass>,
 }
 
@@ -104,6 +106,7 @@ impl Hold {
             told,
             pause_ms: 0,
             looked,
+            lost_updates: BTreeMap::new(),
             _pass: pass,
         }
     }
@@ -216,6 +219,7 @@ impl Hold {
     /// Takes over what a turn came to; what runs for activations that are gone is dropped.
     pub(crate) fn turned(&mut self, turned: Turned) -> Flow {
         self.pause_ms = 0;
+        self.lost_updates.clear();
         self.standing = turned.standing;
         self.looked = turned.at;
         self.drop_stale();

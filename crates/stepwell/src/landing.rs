@@ -5,15 +5,39 @@ use std::sync::Arc;
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{ActionCall, Change, Decision, Event, Failure, Outcome, Rejected, Snapshot, dispatch};
-use stepwell_store::{CellError, Parent, Refused};
+use stepwell_store::{CellError, KeyWrite, Parent, Refused, StoreError};
 
 use crate::cx::Staged;
+use crate::data::changes::WRITE;
+use crate::fills::number;
 use crate::hold::{Flow, Hold, Landed};
 use crate::ledger::Stopped;
 use crate::post::Says;
 use crate::standing::{Along, Move};
 use crate::start::START;
 use crate::turn::{By, MAX_TRIES, Turnless};
+
+/// Why a result cannot be taken as it is.
+pub(crate) enum Unfit {
+    /// It never can.
+    Failed(Failure),
+    /// Something it has staged cannot be done.
+    Refused(Refused),
+    /// The store cannot now.
+    Store(StoreError),
+}
+
+impl From<Failure> for Unfit {
+    fn from(failure: Failure) -> Self {
+        Unfit::Failed(failure)
+    }
+}
+
+impl From<StoreError> for Unfit {
+    fn from(error: StoreError) -> Self {
+        Unfit::Store(error)
+    }
+}
 
 impl Hold {
     /// Decides on an action's result and commits it. If the run has moved, it is decided again on the newer state; if it
@@ -22,27 +46,52 @@ impl Hold {
         self.arrived(landed.call.activation);
         let edition = self.standing.definition().hash();
         let mut failure = landed.result.as_ref().err().cloned();
-        for _ in 0..MAX_TRIES {
+        for attempt in 0..MAX_TRIES {
             if self.standing.definition().hash() != edition {
                 return Flow::Look;
             }
             let next = match &failure {
                 None => self.succeeded(&landed).await,
-                Some(failure) => self.failed(&landed, failure),
+                Some(failure) => self.failed(&landed, failure).map_err(Unfit::Failed),
             };
             let next = match next {
                 Ok(Some(next)) => next,
                 Ok(None) => return Flow::Look,
-                Err(unfit) => {
+                Err(Unfit::Failed(unfit)) => {
                     failure = Some(unfit);
                     continue;
                 }
+                Err(Unfit::Refused(refused)) => {
+                    if self.is_made_again(&landed, &refused).await {
+                        return Flow::Look;
+                    }
+                    failure = Some(refusal(&refused));
+                    continue;
+                }
+                Err(Unfit::Store(error)) => match self.come_to_nothing(Turnless::Store(error)).await {
+                    Flow::Look => continue,
+                    other => return other,
+                },
             };
+            let staged = landed.result.as_ref().ok().filter(|_| failure.is_none());
+            let is_foreseen = staged.is_some_and(|(_, staged)| next.along.cells != staged.cells);
             let by = By::Owner;
             match self.inner.turn(self.scope, &self.standing, next, &self.flying(), by).await {
                 Ok(turned) => return self.turned(turned),
-                // Somebody has used a key meanwhile: this try is discarded, and the next one finds the run.
-                Err(Turnless::Refused(Refused::Done { operation, .. })) if operation == START => {
+                // Somebody has used a key meanwhile: this try is discarded, and the next one finds what is under it.
+                Err(Turnless::Refused(Refused::Done { operation, .. }))
+                    if operation == START || operation == WRITE =>
+                {
+                    return Flow::Look;
+                }
+                // What was foreseen has come to something else: it is foreseen again.
+                Err(Turnless::Refused(Refused::Cell { error: CellError::Conflict { .. }, .. }))
+                    if is_foreseen =>
+                {
+                    self.inner.pause_after(attempt).await;
+                }
+                // What it made of a value was made of an old one: this try is discarded, and the next one reads it again.
+                Err(Turnless::Refused(refused)) if self.is_made_again(&landed, &refused).await => {
                     return Flow::Look;
                 }
                 Err(Turnless::Refused(refused)) if failure.is_none() => failure = Some(refusal(&refused)),
@@ -60,7 +109,7 @@ impl Hold {
     }
 
     /// What a result comes to: `None` = it is no longer wanted; an error is why it cannot be taken as it is.
-    async fn succeeded(&mut self, landed: &Landed) -> Result<Option<Move>, Failure> {
+    async fn succeeded(&mut self, landed: &Landed) -> Result<Option<Move>, Unfit> {
         let Ok((output, staged)) = &landed.result else { return Ok(None) };
         let has_moved = landed.cx.snapshot().version() != self.standing.snapshot.version();
         let (context, session) = landed.cx.patches(staged, has_moved);
@@ -73,15 +122,27 @@ impl Hold {
             children: staged.children.len() as u32,
             duration_us: landed.duration_us,
         };
-        let event = Event::ActionDone { call: landed.call.clone(), outcome };
+        let mut event = Event::ActionDone { call: landed.call.clone(), outcome };
+        let mut foreseen = None;
+        if self.is_foreseen(&event, staged, landed) {
+            let (output, cells) = self.inner.clone().foresee(self.scope, output, staged).await?;
+            if let Event::ActionDone { outcome, .. } = &mut event {
+                outcome.output = output;
+            }
+            foreseen = Some(cells);
+        }
         let change = match self.decide(&event) {
             Ok(Decision::Change(change)) => change,
             Ok(_) | Err(Rejected::Refused(_)) => return Ok(None),
             Err(Rejected::Undecidable(error)) => {
-                return Err(Failure::new("invalidResult", error.to_string()).finally());
+                return Err(Failure::new("invalidResult", error.to_string()).finally().into());
             }
         };
-        let along = self.along(staged, landed, &change).await?;
+        let mut along = self.along(staged, landed, &change).await?;
+        match foreseen {
+            Some(cells) => along.cells = cells,
+            None => along.fills = self.fills(staged, landed),
+        }
         let stopped = change.stopped.clone();
         let mut next = Move::change(change, &self.standing).taking(landed.message);
         next.ledger.stopped = self.stands(stopped, None);
@@ -137,16 +198,41 @@ impl Hold {
         known.or_else(|| error.map(|error| Stopped { at, error, activation }))
     }
 
-    fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
+    pub(crate) fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
         let answers = stepwell_core::Answers::none();
         dispatch(self.standing.definition(), &self.standing.snapshot, event, &answers, self.inner.host.now())
+    }
+
+    /// An update was lost to somebody else's, and may be made again.
+    async fn is_made_again(&mut self, landed: &Landed, refused: &Refused) -> bool {
+        let Ok((_, staged)) = &landed.result else { return false };
+        let Refused::Cell { operation, error: CellError::Conflict { .. }, .. } = refused else {
+            return false;
+        };
+        let Some(most) = staged.updates.get(operation) else { return false };
+        let lost = self.lost_updates.entry(landed.call.activation).or_default();
+        *lost += 1;
+        let attempt = *lost;
+        if attempt >= *most {
+            self.lost_updates.remove(&landed.call.activation);
+            return false;
+        }
+        self.inner.pause_after(attempt).await;
+        true
     }
 
     /// What an action has staged, as it goes into the commit of its result.
     async fn along(&mut self, staged: &Staged, landed: &Landed, change: &Change) -> Result<Along, Failure> {
         let expires = self.inner.host.now().plus_ms(self.inner.options.signal_kept_ms);
-        let mut along =
-            Along { cells: staged.cells.clone(), documents: staged.documents.clone(), ..Along::default() };
+        let publisher = self.standing.workflow.publisher();
+        let mut along = Along {
+            cells: staged.cells.clone(),
+            links: staged.links.clone(),
+            actor: publisher.map(|actor| actor.id.clone()),
+            keys: staged.keys.iter().map(|(key, ops)| with_numbers(key, ops, staged)).collect(),
+            documents: staged.documents.clone(),
+            ..Along::default()
+        };
         for (run, name, payload) in &staged.signals {
             let says = Says::Signal { name: name.clone(), payload: payload.clone() };
             let mut send = says.to(*run);
@@ -168,6 +254,13 @@ impl Hold {
         along.definitions.dedup_by(|a, b| Arc::ptr_eq(a, b));
         Ok(along)
     }
+}
+
+/// The record of a key says which of the commit's results are those of its changes.
+fn with_numbers(key: &KeyWrite, ops: &[crate::cx::Op], staged: &Staged) -> KeyWrite {
+    let numbers: Vec<_> = ops.iter().map(|op| number(*op, staged)).collect();
+    let answer = serde_json::to_vec(&numbers).expect("numbers are plain data").into();
+    KeyWrite { answer, ..key.clone() }
 }
 
 fn cannot_start(error: &crate::error::EngineError) -> Failure {

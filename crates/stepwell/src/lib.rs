@@ -5,11 +5,14 @@
 //! in [`store`].
 
 pub mod action;
+pub mod actor;
 mod beside;
 pub mod cron;
 pub mod cx;
+pub mod data;
 pub mod engine;
 pub mod error;
+mod fills;
 mod hold;
 pub mod host;
 mod landing;
@@ -32,8 +35,10 @@ pub mod testing;
 mod turn;
 mod wakes;
 
-pub use action::{Action, ActionError};
-pub use cx::Cx;
+pub use action::{Action, ActionError, ActionInfo};
+pub use actor::{Actor, Permission};
+pub use cx::{Cx, Once, Op};
+pub use data::{Changes, DataError};
 pub use engine::{Builder, Engine, Options, Run, RunView};
 pub use error::{EngineError, RunError};
 pub use host::{Clock, Host, SystemClock};

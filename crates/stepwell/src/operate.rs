@@ -13,6 +13,7 @@ use stepwell_store::{
     AuditRow, DocumentOp, DocumentQuery, DocumentWrite, HistoryQuery, NewRun, Status, TenantScope,
 };
 
+use crate::actor::Permission;
 use crate::engine::{Engine, Inner, Run, UnlessDropped};
 use crate::error::EngineError;
 use crate::ledger::{Ledger, Stopped, Tries};
@@ -53,6 +54,16 @@ pub enum Command {
 }
 
 impl Command {
+    /// What whoever asks for it needs.
+    fn permission(&self) -> Permission {
+        match self {
+            Command::Retry | Command::Dismiss | Command::Cancel | Command::Suspend | Command::Resume => {
+                Permission::Manage
+            }
+            Command::Patch { .. } | Command::Move { .. } => Permission::Admin,
+        }
+    }
+
     fn word(&self) -> &'static str {
         match self {
             Command::Retry => "retry",
@@ -127,18 +138,26 @@ pub struct Migrated {
 impl Engine {
     /// Does something to a run, as one audited commit.
     pub async fn operate(&self, run: RunId, command: Command, by: &Operator) -> Result<Run, EngineError> {
-        self.inner.operate(self.scope, run, &command, by).await?;
+        self.permit(command.permission())?;
+        self.inner.operate(self.scope, run, &command, &self.operator(by)).await?;
         Ok(self.run(run))
     }
 
     /// Ends a run and everything below it.
     pub async fn cancel(&self, run: RunId) -> Result<(), EngineError> {
-        self.inner.operate(self.scope, run, &Command::Cancel, &Operator::default()).await
+        self.operate(run, Command::Cancel, &Operator::default()).await.map(drop)
+    }
+
+    /// Whoever asks is on record by their own name.
+    fn operator(&self, by: &Operator) -> Operator {
+        let actor = self.actor().map(|actor| actor.id.clone());
+        Operator { actor: actor.or_else(|| by.actor.clone()), ..by.clone() }
     }
 
     /// Begins a new run with the state that a run had at a version, and the documents that were visible then.
     pub async fn fork(&self, run: RunId, version: u64, by: &Operator) -> Result<Run, EngineError> {
-        self.inner.fork(self.scope, run, version, by).await
+        self.permit(Permission::Admin)?;
+        self.inner.fork(self.scope, run, version, &self.operator(by)).await
     }
 
     /// Moves a run to another edition of its workflow, which has to be registered. With `dry` it is only tried out.
@@ -150,7 +169,8 @@ impl Engine {
         by: &Operator,
         dry: bool,
     ) -> Result<Migrated, EngineError> {
-        self.inner.migrate(self.scope, run, version, mapping, by, dry).await
+        self.permit(Permission::Admin)?;
+        self.inner.migrate(self.scope, run, version, mapping, &self.operator(by), dry).await
     }
 }
 

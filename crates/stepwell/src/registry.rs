@@ -11,7 +11,8 @@ use stepwell_core::spec::Place;
 use stepwell_core::{Answers, DecideError, Definition, DefinitionHash, Event, Name, Snapshot, questions};
 use stepwell_store::StoredDefinition;
 
-use crate::action::BoxAction;
+use crate::action::{ActionInfo, BoxAction};
+use crate::actor::Actor;
 use crate::host::BoxFuture;
 
 /// What a named guard is shown.
@@ -35,6 +36,9 @@ pub(crate) struct Workflow {
     asks: bool,
     /// It has places that wait for something from outside.
     pub(crate) has_waits: bool,
+    /// Who has made it known, if it was not the embedding program itself: what its runs do to the data is theirs to be
+    /// allowed.
+    publisher: OnceLock<Option<Arc<Actor>>>,
     /// This process has every action and guard of it; found out when first asked.
     is_served: OnceLock<bool>,
 }
@@ -46,12 +50,44 @@ impl Workflow {
             workflow: definition.name().clone(),
             version: definition.version(),
             body: definition.canonical().into(),
+            publisher: None,
         };
         let asks = !definition.named_guards().is_empty();
         let spec = definition.spec();
         let waits = |place: &Place| matches!(place, Place::Wait(_));
         let has_waits = !spec.signals.is_empty() || spec.places.values().any(waits);
-        Workflow { definition, stored, asks, has_waits, is_served: OnceLock::new() }
+        Workflow {
+            definition,
+            stored,
+            asks,
+            has_waits,
+            publisher: OnceLock::new(),
+            is_served: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn publisher(&self) -> Option<&Actor> {
+        self.publisher.get()?.as_deref()
+    }
+
+    /// The definition as it is kept, with who has made it known.
+    pub(crate) fn kept(&self) -> StoredDefinition {
+        let publisher = self.publisher();
+        let publisher = publisher.map(|actor| serde_json::to_string(actor).expect("an actor is plain data"));
+        StoredDefinition { publisher, ..self.stored.clone() }
+    }
+
+    /// It was made known in another process, by whoever is on record with it; nothing is allowed to somebody who cannot be
+    /// read.
+    pub(crate) fn published_elsewhere(&self, publisher: Option<&str>) {
+        let unreadable = || Actor::new("unreadable", []);
+        let actor = publisher.map(|text| serde_json::from_str(text).unwrap_or_else(|_| unreadable()));
+        self.published_by(actor.map(Arc::new));
+    }
+
+    /// Whoever made it known first has.
+    pub(crate) fn published_by(&self, actor: Option<Arc<Actor>>) {
+        let _ = self.publisher.set(actor);
     }
 }
 
@@ -69,6 +105,8 @@ pub(crate) struct Registry {
     newest: RwLock<BTreeMap<Name, DefinitionHash>>,
     pub(crate) actions: BTreeMap<Name, BoxAction>,
     pub(crate) guards: BTreeMap<Name, BoxGuard>,
+    /// What is to be said of actions.
+    pub(crate) described: BTreeMap<Name, ActionInfo>,
 }
 
 impl Registry {

@@ -400,7 +400,9 @@ fn learn_one(inner: &Inner, scope: TenantScope, record: &Record) {
     let Record::Definition(stored) = record else { return };
     if inner.registry.by_hash(stored.hash).is_none() {
         match Definition::from_canonical_within(&stored.body, &inner.options.limits) {
-            Ok(definition) => drop(inner.registry.learn(definition)),
+            Ok(definition) => {
+                inner.registry.learn(definition).published_elsewhere(stored.publisher.as_deref());
+            }
             Err(error) => {
                 tracing::error!(workflow = %stored.workflow, %error, "a stored definition cannot be read");
                 return;
@@ -437,22 +439,31 @@ async fn tidy_all(inner: &Inner) -> Result<(), EngineError> {
 
 async fn tidy(inner: &Inner, scope: TenantScope) -> Result<(), EngineError> {
     let now = inner.host.now();
-    let mut what = vec![SweepWhat::Keys, SweepWhat::Cells];
+    let mut what = vec![SweepWhat::Keys, SweepWhat::Cells, SweepWhat::Seal];
+    for (namespace, kept_ms) in &inner.options.tombstones_kept_ms {
+        let before = ago(now, *kept_ms);
+        what.push(SweepWhat::Tombstones { namespace: namespace.clone(), before });
+    }
     if let Some(retention_ms) = inner.options.retention_ms {
-        let micros = now.micros().saturating_sub((retention_ms as i64).saturating_mul(1_000));
-        what.push(SweepWhat::Runs { ended_before: Timestamp::from_micros(micros) });
+        what.push(SweepWhat::Runs { ended_before: ago(now, retention_ms) });
     }
     // A schedule lives for ever and has a checkpoint for each firing.
     let runs = crate::schedule::runs(&*inner.store, scope).await?;
     what.extend(runs.into_iter().map(|run| SweepWhat::History { run, keep: KEPT_FIRINGS }));
     for what in what {
-        while inner.store.sweep(scope, Sweep { now, limit: SWEPT_AT_ONCE, what }).await?.more {
+        while inner.store.sweep(scope, Sweep { now, limit: SWEPT_AT_ONCE, what: what.clone() }).await?.more {
             if inner.is_stopping() {
                 return Ok(());
             }
         }
     }
     Ok(())
+}
+
+/// So many milliseconds before a time.
+fn ago(now: Timestamp, ms: u64) -> Timestamp {
+    let micros = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000);
+    Timestamp::from_micros(now.micros().saturating_sub(micros))
 }
 
 /// Waits until every run is let go of, for a bounded time.

@@ -8,6 +8,7 @@ use stepwell_core::{Definition, Name, RunId, Spec, Timestamp};
 use stepwell_store::{Record, RecordQuery, RunQuery, Status, TenantScope};
 
 use crate::action::ActionError;
+use crate::actor::Permission;
 use crate::cron::{Cron, CronError, Missed, Overlap};
 use crate::cx::Cx;
 use crate::engine::{Builder, Engine};
@@ -120,6 +121,7 @@ pub struct Scheduled {
 impl Engine {
     /// Puts a schedule: a new one, or another edition of the one that has this name. Gives the run that is the schedule.
     pub async fn put_schedule(&self, schedule: Schedule) -> Result<RunId, EngineError> {
+        self.permit(Permission::Publish)?;
         let wrong = |error: &dyn std::fmt::Display| {
             EngineError::Invalid(format!("schedule `{}`: {error}", schedule.name))
         };
@@ -131,11 +133,11 @@ impl Engine {
         let next = cron.next_after(self.now()).unwrap_or(Timestamp::MAX);
         let planned = Scheduled { schedule, next, is_off: false, fired: 0, skipped: 0, last_run: None };
         if let Some(run) = self.schedule_run(&planned.schedule.name).await? {
-            self.signal(run, Signal::new("PUT").with(&planned)).await?;
+            self.inner.signal(self.scope, run, &Signal::new("PUT").with(&planned)).await?;
             return Ok(run);
         }
         let start = Start::new(WORKFLOW).key(key(&planned.schedule.name)).input(&planned);
-        match self.start_once(start).await {
+        match self.inner.start(self.scope, &start, None).await {
             Ok(started) => Ok(started.run.id()),
             // Somebody has put one of this name at the same time.
             Err(EngineError::KeyReused { .. }) => {
@@ -143,7 +145,7 @@ impl Engine {
                 let run = self.schedule_run(name).await?;
                 let run =
                     run.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` came and went")))?;
-                self.signal(run, Signal::new("PUT").with(&planned)).await?;
+                self.inner.signal(self.scope, run, &Signal::new("PUT").with(&planned)).await?;
                 Ok(run)
             }
             Err(error) => Err(error),
@@ -152,14 +154,16 @@ impl Engine {
 
     /// Switches a schedule off: it does not fire until it is put again.
     pub async fn remove_schedule(&self, name: &str) -> Result<(), EngineError> {
+        self.permit(Permission::Publish)?;
         let run = self.schedule_run(name).await?;
         let run = run.ok_or_else(|| EngineError::Invalid(format!("there is no schedule `{name}`")))?;
-        self.signal(run, Signal::new("OFF")).await?;
+        self.inner.signal(self.scope, run, &Signal::new("OFF")).await?;
         Ok(())
     }
 
     /// A schedule as it stands.
     pub async fn schedule(&self, name: &str) -> Result<Option<Scheduled>, EngineError> {
+        self.permit(Permission::View)?;
         let Some(run) = self.schedule_run(name).await? else { return Ok(None) };
         let view = self.run(run).view().await?;
         let read = Scheduled::deserialize(view.snapshot.context());
@@ -168,6 +172,7 @@ impl Engine {
 
     /// All schedules, those that are off too, newest first.
     pub async fn schedules(&self) -> Result<Vec<Scheduled>, EngineError> {
+        self.permit(Permission::View)?;
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
             let query =

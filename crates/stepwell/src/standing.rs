@@ -7,7 +7,7 @@ use stepwell_core::snapshot::{Activation, ActivationId, ActivationStatus};
 use stepwell_core::spec::Trigger;
 use stepwell_core::{Cause, Change, Definition, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
-    AuditRow, CellWrite, DocumentWrite, Head, KeyWrite, Loaded, NewRun, Parent, Send, Status,
+    AuditRow, CellWrite, DocumentWrite, Fill, Head, KeyWrite, LinkWrite, Loaded, NewRun, Parent, Send, Status,
 };
 
 use crate::error::EngineError;
@@ -165,6 +165,11 @@ pub(crate) struct Along {
     pub(crate) create: Vec<NewRun>,
     pub(crate) send: Vec<Send>,
     pub(crate) cells: Vec<CellWrite>,
+    pub(crate) links: Vec<LinkWrite>,
+    /// Results of those operations that belong into the state; a commit with any has no other change.
+    pub(crate) fills: Vec<Fill>,
+    /// Who is behind the operations, if not the run alone.
+    pub(crate) actor: Option<String>,
     pub(crate) documents: Vec<DocumentWrite>,
     pub(crate) keys: Vec<KeyWrite>,
     pub(crate) audit: Vec<AuditRow>,
@@ -175,10 +180,13 @@ pub(crate) struct Along {
 impl Along {
     /// What goes along with two.
     pub(crate) fn extend(&mut self, more: Along) {
-        let Along { create, send, cells, documents, keys, audit, definitions } = more;
+        let Along { create, send, cells, links, fills, actor, documents, keys, audit, definitions } = more;
         self.create.extend(create);
         self.send.extend(send);
         self.cells.extend(cells);
+        self.links.extend(links);
+        self.fills.extend(fills);
+        self.actor = self.actor.take().or(actor);
         self.documents.extend(documents);
         self.keys.extend(keys);
         self.audit.extend(audit);

@@ -7,6 +7,7 @@ use stepwell_core::snapshot::Finished;
 use stepwell_core::{Failure, RunId, Snapshot};
 use stepwell_store::{Document, DocumentQuery, HistoryQuery, MemoryStore, Status, Store};
 
+use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::hold;
@@ -34,6 +35,7 @@ impl Engine {
     /// Runs a workflow in one pass and writes nothing down: to its end, or to the first wait or timer, where the
     /// snapshot is given back. Refused before it starts if the definition needs children or the data store.
     pub async fn run_stateless(&self, start: Start) -> Result<Pass, EngineError> {
+        self.permit(Permission::Manage)?;
         let workflow = self.inner.workflow(&start.workflow)?;
         let needs = workflow.definition.needs();
         let (children, store) = (needs.children, needs.store);

@@ -113,10 +113,15 @@ impl Inner {
         let mut draft = Draft::new(standing);
         let state = self.checkpoint_of(&next).map_err(Turnless::Undecidable)?;
         draft.add(next, state);
-        let next = self.follow(&mut draft, flying, by, now).await;
+        // What its operations give is in the state only after the commit: what comes next is decided then.
+        let is_filled = !draft.along.fills.is_empty();
+        let next = if is_filled { None } else { Some(self.follow(&mut draft, flying, by, now).await) };
         let Draft { mut after, states, takes, definition, along, in_order, .. } = draft;
         let flying = still_flying(flying, &after);
-        let (status, wake, owner) = self.resting(standing, &after, &next, &flying, by, now);
+        let (status, wake, owner) = match &next {
+            Some(next) => self.resting(standing, &after, next, &flying, by, now),
+            None => (Status::Running, standing.head.wake, Ownership::Keep),
+        };
         expect_fence(standing, &mut after, owner, by);
         let (open, close) = waits(standing, &after);
         let started = along.create.iter().filter_map(|new| new.wake).min();
@@ -148,6 +153,14 @@ impl Inner {
         if let Some(head) = committed.head.take() {
             after.head = head;
         }
+        let next = match next {
+            Some(next) => next,
+            None => {
+                let state = Snapshot::restore(after.definition(), &after.head.state);
+                after.snapshot = Arc::new(state.map_err(|error| Turnless::Engine(error.into()))?);
+                self.look(&after, &flying, now).await
+            }
+        };
         self.published(scope, &after);
         Ok(Turned { standing: after, next, at: now, is_ours: true })
     }
@@ -197,23 +210,18 @@ impl Inner {
             Err(CommitError::Unknown { reference, why }) => (reference, why),
         };
         // Unknown is not failed: it is looked up, not guessed.
-        let mut pause_ms = 10;
-        for _ in 0..10 {
-            match self.store.outcome(scope, reference.clone()).await {
-                Ok(Some(_)) => return Ok(None),
-                Ok(None) => return Err(Turnless::Moved),
-                Err(StoreError::Unavailable(_)) => {
-                    self.host.clock.sleep_until(self.host.now().plus_ms(pause_ms)).await;
-                    pause_ms *= 2;
-                }
-                Err(error) => {
-                    self.in_doubt();
-                    return Err(Turnless::Store(error));
-                }
+        match self.resolved(scope, &reference).await {
+            Ok(Some(_)) => Ok(None),
+            Ok(None) => Err(Turnless::Moved),
+            Err(StoreError::Unavailable(_)) => {
+                self.in_doubt();
+                Err(Turnless::Engine(EngineError::Unknown { reference: Box::new(reference), why }))
+            }
+            Err(error) => {
+                self.in_doubt();
+                Err(Turnless::Store(error))
             }
         }
-        self.in_doubt();
-        Err(Turnless::Engine(EngineError::Unknown { reference: Box::new(reference), why }))
     }
 
     /// The commit is there and its answer is not: the run is read again.
@@ -279,16 +287,19 @@ impl Inner {
 
     /// A commit with what goes along.
     pub(crate) fn commit_of(&self, scope: TenantScope, along: Along, now: Timestamp) -> Commit {
-        let Along { create, send, cells, documents, keys, audit, definitions } = along;
+        let Along { create, send, cells, links, fills, actor, documents, keys, audit, definitions } = along;
         let mut commit = Commit::new(CommitId(self.host.ids.next()), now);
         commit.create = create;
         commit.send = send;
         commit.cells = cells;
+        commit.links = links;
+        commit.fills = fills;
+        commit.actor = actor;
         commit.documents = documents;
         commit.keys = keys;
         commit.audit = audit;
         let new = definitions.iter().filter(|workflow| !self.is_stored(scope, workflow.stored.hash));
-        commit.definitions = new.map(|workflow| workflow.stored.clone()).collect();
+        commit.definitions = new.map(|workflow| workflow.kept()).collect();
         commit
     }
 

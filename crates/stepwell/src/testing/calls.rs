@@ -9,8 +9,9 @@ use futures_util::future::poll_immediate;
 use stepwell_core::RunId;
 use stepwell_store::{
     Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
-    RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
+    Due, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record, RecordQuery,
+    Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope,
+    WaitQuery, WaitRow,
 };
 use tokio::runtime::{Handle, Id};
 
@@ -160,6 +161,7 @@ impl Store for Counted {
         beat(beat: Beat) -> Result<Beaten, StoreError>;
         cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
         runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
+        links(scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
         waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
         history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
         documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;

@@ -11,9 +11,9 @@ use stepwell::engine::Builder;
 use stepwell::host::{BoxFuture, Spawn};
 use stepwell::store::{
     AuditRow, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitId, CommitRef, Committed,
-    Document, DocumentQuery, Due, Hints, HistoryQuery, HistoryRow, Loaded, MemoryStore, Page, ProcessId,
-    Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store, StoreError, Sweep,
-    Swept, TenantId, TenantScope, WaitQuery, WaitRow,
+    Document, DocumentQuery, Due, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, MemoryStore,
+    Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store,
+    StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{Engine, EngineError, Host, ManualClock, Run};
@@ -263,7 +263,7 @@ impl Store for Watched {
         Self: 'b,
     {
         Box::pin(async move {
-            let swept = self.inner.sweep(scope, sweep).await?;
+            let swept = self.inner.sweep(scope, sweep.clone()).await?;
             self.sweeps.lock().unwrap().push((sweep, swept));
             Ok(swept)
         })
@@ -279,6 +279,7 @@ impl Store for Watched {
         beat(beat: Beat) -> Result<Beaten, StoreError>;
         cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
         runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
+        links(scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
         waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
         history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
         documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
@@ -317,6 +318,7 @@ impl Store for InFolder {
         beat(beat: Beat) -> Result<Beaten, StoreError>;
         cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
         runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
+        links(scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
         waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
         history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
         documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;

@@ -6,6 +6,7 @@ mod capacity;
 mod children;
 mod cron;
 mod crowd;
+mod data;
 mod documents;
 mod failures;
 mod kit;

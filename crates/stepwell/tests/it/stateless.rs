@@ -38,7 +38,7 @@ fn letter() -> Definition {
 
 async fn write(cx: Cx, input: Value) -> Result<String, ActionError> {
     cx.put_document("draft", "letter", &input, &["new"])?;
-    cx.set_session("pen", &"blue")?;
+    cx.session::<String>("pen").set(&"blue".to_owned())?;
     Ok(format!("Dear {}", input["to"].as_str().unwrap_or_default()))
 }
 

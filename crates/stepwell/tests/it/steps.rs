@@ -157,7 +157,7 @@ async fn another_process_goes_on_from_nothing_but_the_snapshot_and_the_inbox() {
 /// Stages one of everything.
 fn stage_all(cx: &Cx) -> Result<(), ActionError> {
     cx.set_state(&json!({"list": [1, 2], "staged": true}))?;
-    cx.set_session("slot", &"kept")?;
+    cx.session::<String>("slot").set(&"kept".to_owned())?;
     cx.write(put("cell", json!("written")))?;
     cx.put_document("report", "report", &json!({"text": "all is well"}), &["new"])?;
     cx.start(Start::new("other"))?;
@@ -492,5 +492,13 @@ async fn every_time_that_is_written_is_the_engines() {
     assert_eq!(documents(&engine, &run, None).await[0].at, begins);
     let query = RecordQuery::Audit { limit: 10, cursor: None };
     let page = engine.store().records(engine.scope(), query).await.unwrap();
-    assert!(matches!(page.items[..], [Record::Audit { at, .. }] if at == later), "{:?}", page.items);
+    let written: Vec<_> = page
+        .items
+        .iter()
+        .map(|record| match record {
+            Record::Audit { at, row, .. } => (*at, &row.operation[..]),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(written, [(begins, "store.set"), (later, "run.cancel")]);
 }

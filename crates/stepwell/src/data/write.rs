@@ -1,0 +1,171 @@
+//! Makes changes outside of runs: one commit, whose lost answer is looked up.
+
+use stepwell_store::{
+    Commit, CommitError, CommitId, CommitRef, LinkWrite, OpResult, Record, RecordQuery, Recorded, Refused,
+    StoreError, TenantScope,
+};
+
+use crate::actor::Permission;
+use crate::data::changes::{Changes, Kind, WRITE};
+use crate::data::error::DataError;
+use crate::engine::{Engine, Inner};
+use crate::error::EngineError;
+
+/// How often a commit is made again that is known not to have been applied.
+const TRIES: u32 = 5;
+
+impl Engine {
+    /// Makes changes to the data, all of them or none; gives each one's result, in the order they were asked for.
+    ///
+    /// ```
+    /// # use stepwell::data::{Changes, Increment, NewLink};
+    /// # use stepwell::store::Entity;
+    /// # use stepwell::testing::TestEngine;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = TestEngine::start(|engine| engine).await?;
+    /// let task = |id: &str| Entity::new("task", id);
+    /// let changes = Changes::new()
+    ///     .check("stock", "bolts", 0)
+    ///     .set("stock", "bolts", 500)
+    ///     .increment("stock", "kinds", Increment::by(1))
+    ///     .link("mirror", NewLink::new(task("a-1"), task("b-7")).relation("mirrors"))
+    ///     .once("import-2031");
+    /// let results = engine.write(changes.clone()).await?;
+    /// assert_eq!(results[2].value, Some(1.into()));
+    /// // Once: the same changes under the same key give the same results.
+    /// assert_eq!(engine.write(changes).await?, results);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn write(&self, changes: Changes) -> Result<Vec<OpResult>, DataError> {
+        self.permit(Permission::Manage)?;
+        let actor = self.actor().map(|actor| actor.id.clone());
+        self.inner.write(self.scope, changes, actor).await
+    }
+}
+
+impl Inner {
+    pub(crate) async fn write(
+        &self,
+        scope: TenantScope,
+        changes: Changes,
+        actor: Option<String>,
+    ) -> Result<Vec<OpResult>, DataError> {
+        changes.check_all(&self.options.limits)?;
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = self.host.now();
+        let mut commit = Commit::new(CommitId(self.host.ids.next()), now);
+        commit.keys.extend(changes.key(now.plus_ms(self.options.keys_kept_ms)));
+        commit.actor = actor;
+        let order = changes.order;
+        commit.cells = changes.cells;
+        commit.links = changes.links;
+        self.name_links(&mut commit.links);
+        self.made(scope, commit, &order).await
+    }
+
+    /// Links that are new get ids.
+    pub(crate) fn name_links(&self, links: &mut [LinkWrite]) {
+        for link in links {
+            if let LinkWrite::Upsert { id, .. } = link {
+                *id = self.host.ids.next();
+            }
+        }
+    }
+
+    /// Makes a commit of operations; one whose answer was lost is looked up, and made again if it was not applied.
+    async fn made(
+        &self,
+        scope: TenantScope,
+        commit: Commit,
+        order: &[Kind],
+    ) -> Result<Vec<OpResult>, DataError> {
+        let mut tries = 1;
+        loop {
+            let (reference, why) = match self.store.commit(scope, commit.clone()).await {
+                Ok(committed) => return Ok(in_order(order, committed.results)),
+                Err(CommitError::Refused(Refused::Done { operation, key, .. })) => {
+                    return self.done_before(scope, &commit, operation, key, order).await;
+                }
+                Err(CommitError::Refused(refused)) => return Err(refused.into()),
+                Err(CommitError::Store(error)) => return Err(error.into()),
+                Err(CommitError::Unknown { reference, why }) => (reference, why),
+            };
+            match self.resolved(scope, &reference).await {
+                Ok(Some(recorded)) => return Ok(in_order(order, recorded.results)),
+                Ok(None) if tries < TRIES => tries += 1,
+                Ok(None) => return Err(EngineError::from(StoreError::Unavailable(why)).into()),
+                Err(_) => return Err(EngineError::Unknown { reference: Box::new(reference), why }.into()),
+            }
+        }
+    }
+
+    /// The results of a commit that was made before, under its key or under its own id.
+    async fn done_before(
+        &self,
+        scope: TenantScope,
+        commit: &Commit,
+        operation: String,
+        key: String,
+        order: &[Kind],
+    ) -> Result<Vec<OpResult>, DataError> {
+        let gone = || StoreError::Unavailable("what was recorded of the write is gone: ask again".to_owned());
+        if operation != WRITE {
+            let recorded = self.resolved(scope, &commit.reference()).await.map_err(DataError::from)?;
+            return Ok(in_order(order, recorded.ok_or_else(gone)?.results));
+        }
+        let query = RecordQuery::Key { operation, key, now: commit.at };
+        match self.store.records(scope, query).await?.items.pop() {
+            Some(Record::Key(record)) => Ok(under_key(order, record)),
+            _ => Err(gone().into()),
+        }
+    }
+
+    /// What became of a commit whose answer was lost; `None` = it was not applied.
+    pub(crate) async fn resolved(
+        &self,
+        scope: TenantScope,
+        reference: &CommitRef,
+    ) -> Result<Option<Recorded>, StoreError> {
+        let mut pause_ms = 10;
+        let mut last = StoreError::Unavailable(String::new());
+        for _ in 0..10 {
+            match self.store.outcome(scope, reference.clone()).await {
+                Err(error @ StoreError::Unavailable(_)) => {
+                    last = error;
+                    self.host.clock.sleep_until(self.host.now().plus_ms(pause_ms)).await;
+                    pause_ms *= 2;
+                }
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// The results of changes that were made under a key. A run's commit may have others beside them: then its record says which
+/// are theirs.
+pub(crate) fn under_key(order: &[Kind], record: Recorded) -> Vec<OpResult> {
+    let Recorded { results, answer, .. } = record;
+    let numbers = answer.and_then(|answer| serde_json::from_slice::<Vec<usize>>(&answer).ok());
+    match numbers {
+        Some(numbers) => numbers.iter().filter_map(|number| results.get(*number).cloned()).collect(),
+        None => in_order(order, results),
+    }
+}
+
+/// Results come on cells first, then on links; they are given back in the order they were asked for.
+pub(crate) fn in_order(order: &[Kind], results: Vec<OpResult>) -> Vec<OpResult> {
+    let cells = order.iter().filter(|kind| **kind == Kind::Cell).count();
+    let mut cells_first = results;
+    let mut links = cells_first.split_off(cells.min(cells_first.len())).into_iter();
+    let mut cells = cells_first.into_iter();
+    let each = order.iter().filter_map(|kind| match kind {
+        Kind::Cell => cells.next(),
+        Kind::Link => links.next(),
+    });
+    each.collect()
+}
