@@ -10,6 +10,7 @@ use crate::{needs, process};
 
 mod bad_definition;
 mod commit;
+mod data;
 mod figures;
 mod kill;
 mod kill_engine;
@@ -101,6 +102,31 @@ const PROOFS: &[Proof] = &[
         name: "no-tenantless-sql",
         about: "every statement names the tenant, but those that show nobody's data",
         run: postgres::no_tenantless_sql,
+    },
+    Proof {
+        name: "exact-counter",
+        about: "increments by runs whose process is killed again and again come to exactly their sum, on both databases",
+        run: data::exact_counter,
+    },
+    Proof {
+        name: "linearizable",
+        about: "what many clients see of a few keys can be put into one order that contradicts no clock",
+        run: data::linearizable,
+    },
+    Proof {
+        name: "counter",
+        about: "a hot counter is many times as fast as one increment per transaction, and as fast as many counters",
+        run: data::counter,
+    },
+    Proof {
+        name: "isolation",
+        about: "everything called with another tenant's names and ids finds, changes and counts nothing",
+        run: data::isolation,
+    },
+    Proof {
+        name: "pages",
+        about: "a listing read while others insert and delete has whatever was there throughout, once",
+        run: data::pages,
     },
     Proof {
         name: "simulate",

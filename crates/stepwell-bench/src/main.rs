@@ -4,13 +4,18 @@
 mod bare;
 mod child;
 mod commit;
+mod counter;
 mod effects;
 mod engines;
+mod exact_counter;
 mod fair;
 mod histories;
+mod isolation;
 mod kill;
 mod kill_engine;
+mod linearizable;
 mod machine;
+mod pages;
 mod recover;
 mod sample;
 mod script;
@@ -44,6 +49,8 @@ enum Command {
     Commit(commit::Options),
     /// Workflows of ten durable steps, against a bare loop on the same database in the same run.
     TenStep(ten_step::Options),
+    /// Many clients add to one hot key or to many, against one increment per transaction in the same run.
+    Counter(counter::Options),
     /// Runs that wait for a signal, against a bare loop on the same database in the same run.
     Signal(signal::Options),
     /// A process with thousands of runs in flight is killed; how soon the next one goes on.
@@ -58,6 +65,17 @@ enum Command {
     /// The process that `kill-engine` kills.
     #[command(hide = true)]
     KillEnginePart(kill_engine::Part),
+    /// Many runs add to one counter while their process is killed; the sum is exact.
+    ExactCounter(exact_counter::Options),
+    /// The process that `exact-counter` kills.
+    #[command(hide = true)]
+    ExactCounterPart(exact_counter::Part),
+    /// Many clients read and write a few keys at once, and what they saw is put into one order.
+    Linearizable(linearizable::Options),
+    /// One tenant calls everything with another's names and ids.
+    Isolation(isolation::Options),
+    /// Listings are read page by page while others insert and delete.
+    Pages(pages::Options),
     /// One tenant has very many runs due; how soon another one's only run is begun.
     Fair(fair::Options),
     /// Three processes share a server, and are killed, cut off and left without it again and again.
@@ -103,12 +121,18 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Commit(options) => commit::run(&options),
         Command::TenStep(options) => ten_step::run(&options),
+        Command::Counter(options) => counter::run(&options),
         Command::Signal(options) => signal::run(&options),
         Command::Recover(options) => recover::run(&options),
         Command::RecoverPart(part) => recover::part(&part),
         Command::Sleepers(options) => sleepers::run(&options),
         Command::KillEngine(options) => kill_engine::run(&options),
         Command::KillEnginePart(part) => kill_engine::part(&part),
+        Command::ExactCounter(options) => exact_counter::run(&options),
+        Command::ExactCounterPart(part) => exact_counter::part(&part),
+        Command::Linearizable(options) => linearizable::run(&options),
+        Command::Isolation(options) => isolation::run(&options),
+        Command::Pages(options) => pages::run(&options),
         Command::Fair(options) => fair::run(&options),
         Command::ThreeProcesses(options) => three::run(&options),
         Command::Simulate(options) => simulate::run(&options),

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use stepwell_core::RunId;
 use stepwell_store::{
     Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
-    RunSummary, SchemaVersion, Status, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery,
-    WaitRow,
+    Due, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record, RecordQuery,
+    Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store, StoreError, Sweep, Swept, TenantId,
+    TenantScope, WaitQuery, WaitRow,
 };
 
 /// Who is told: which run has moved, and how it is doing now.
@@ -57,6 +57,9 @@ impl Store for Watched {
     }
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
         self.inner.runs(scope, query).await
+    }
+    async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError> {
+        self.inner.links(scope, query).await
     }
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
         self.inner.waits(scope, query).await

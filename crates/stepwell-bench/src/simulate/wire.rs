@@ -8,8 +8,9 @@ use stepwell::host::BoxFuture;
 use stepwell_core::RunId;
 use stepwell_store::{
     Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, Hints, HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
-    RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
+    Due, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record, RecordQuery,
+    Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId, TenantScope,
+    WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
 
@@ -191,6 +192,10 @@ impl Store for Wire {
         self.call(async move { memory.runs(scope, query).await }).await
     }
 
+    async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError> {
+        let memory = self.world.memory.clone();
+        self.call(async move { memory.links(scope, query).await }).await
+    }
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
         let memory = self.world.memory.clone();
         self.call(async move { memory.waits(scope, query).await }).await
