@@ -500,5 +500,8 @@ async fn every_time_that_is_written_is_the_engines() {
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(written, [(begins, "store.set"), (later, "run.cancel")]);
+    assert_eq!(written.first(), Some(&(begins, "store.set")));
+    assert_eq!(written.last(), Some(&(later, "run.cancel")));
+    // The second run may have come to its own write before it was cancelled.
+    assert!(written[1..].iter().all(|(at, _)| *at == later) && written.len() <= 3, "{written:?}");
 }
