@@ -285,12 +285,12 @@ impl Engine {
 
     /// Makes a workflow known while the engine works.
     pub fn register(&self, definition: Definition) -> Result<(), EngineError> {
+        self.permit(Permission::Publish)?;
         let lacks = self.inner.registry.missing(&definition);
         if !lacks.is_empty() {
             let name = definition.name();
             return Err(EngineError::Invalid(format!("workflow `{name}` needs {}", lacks.join(", "))));
         }
-        self.permit(Permission::Publish)?;
         self.inner.registry.add(definition).published_by(self.actor.clone());
         self.inner.wake.notify_one();
         Ok(())

@@ -24,8 +24,8 @@ with named as materialized (
 )
 select l.namespace, l.from_type, l.from_id, l.to_type, l.to_id, l.relation, l.id, l.attributes, l.created_at, l.updated_at,
        l.created_by
-  from named n
-  join links l on l.tenant = $1 and l.namespace = n.namespace and l.from_type = n.from_type and l.from_id = n.from_id
-              and l.to_type = n.to_type and l.to_id = n.to_id and l.relation = n.relation
- order by l.namespace, l.from_type, l.from_id, l.to_type, l.to_id, l.relation
-   for update of l
+  from (select * from named order by namespace, from_type, from_id, to_type, to_id, relation) n
+ cross join lateral (select * from links o
+                      where o.tenant = $1 and o.namespace = n.namespace and o.from_type = n.from_type
+                        and o.from_id = n.from_id and o.to_type = n.to_type and o.to_id = n.to_id
+                        and o.relation = n.relation for update) l

@@ -11,11 +11,11 @@ use stepwell_postgres::{Options, PostgresStore};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{
     Beat, Beaten, Claim, Commit, CommitError, CommitId, Head, Hint, Hints, HistoryQuery, NewRun, ProcessId,
-    Refused, Store, StoreError,
+    Refused, Store, StoreError, Sweep, SweepWhat,
 };
 use uuid::Uuid;
 
-use crate::raw::{client, number, soon};
+use crate::raw::{client, number, soon, texts};
 
 /// A server of the test's own: others would not like what happens to it.
 pub(crate) async fn own_cluster() -> (Cluster, Ground) {
@@ -389,7 +389,14 @@ async fn walked(admin: &Client, name: &str) -> i64 {
 
 /// Makes a tenant's only run one of many, without a word to those who count rows.
 async fn multiply(raw: &Client, many: i64) {
-    for (table, id) in [("runs", "id"), ("checkpoints", "run")] {
+    let tables = [
+        ("runs", "id"),
+        ("checkpoints", "run"),
+        ("audit", "commit_id"),
+        ("unsealed", "commit_id"),
+        ("links", "from_id"),
+    ];
+    for (table, id) in tables {
         let quiet = format!("alter table {table} set (autovacuum_enabled = false)");
         raw.batch_execute(&quiet).await.unwrap();
         let copy = format!(
@@ -411,6 +418,8 @@ async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
     let open = PostgresStore::open_with(&named(ground.engine()), ground.options()).await;
     let (store, make) = (open.unwrap(), make::Make::new());
     let head = ask::started(&store, make.create(make::new_run(make::run(1)))).await;
+    let linked = make.link([make::upsert(1, make::edge("a/1", "r", "b/1"))]);
+    store.commit(make::ME, linked).await.unwrap();
     drop(store);
     let admin = client(&ground, ground.admin()).await;
     let raw = client(&ground, &named(ground.admin())).await;
@@ -423,6 +432,14 @@ async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
     ask::started(&store, make.create(make::due_run(make::run(2), 0))).await;
     let planned = Commit { cells: vec![make::set("stock", 7)], ..make.step(make::step(&head, "on")) };
     ask::moved(&store, planned).await;
+    // Data alone is looked up in the audit trail, links in both of their indexes.
+    let data = Commit { cells: vec![make::increment("stock", 1)], ..make.commit() };
+    store.commit(make::ME, data.clone()).await.unwrap();
+    assert!(store.outcome(make::ME, data.reference()).await.unwrap().is_some());
+    store.commit(make::ME, make.link([make::upsert(2, make::edge("a/2", "r", "b/2"))])).await.unwrap();
+    store.commit(make::ME, make.link([make::unlink(Some("a/2"), None, None)])).await.unwrap();
+    let seal = Sweep { now: make::at(1), limit: 10, what: SweepWhat::Seal };
+    assert!(store.sweep(make::ME, seal).await.unwrap().more, "there are many");
     assert_eq!(ask::taken(&store, ask::claim(make::process(1), 0)).await, [make::run(2)]);
     ask::load(&store, make::run(1)).await;
     assert!(store.due(Vec::new()).await.unwrap().is_empty());
@@ -435,4 +452,16 @@ async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
     assert!(number(&raw, "select count(*) from runs where places <> ''").await > RUNS);
     drop(raw);
     assert!(walked(&admin, name).await - after > RUNS);
+}
+
+/// The accident: an index on a column that changes with the value made every write to a hot key write all indexes.
+#[tokio::test]
+async fn no_index_of_cells_or_runs_holds_what_changes_at_every_write() {
+    let ground = crate::ground().await;
+    let _store = ground.open().await.unwrap();
+    let admin = client(&ground, ground.admin()).await;
+    let holding = "select indexname::text from pg_indexes where schemaname = current_schema()
+                      and (tablename = 'cells' and indexdef ~ '\\m(value|revision|updated_at)\\M'
+                           or tablename = 'runs' and indexdef ~ '\\m(revision|version|places|attempt|updated_at)\\M')";
+    assert_eq!(texts(&admin, holding).await, Vec::<String>::new());
 }
