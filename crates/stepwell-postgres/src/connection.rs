@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts};
+use deadpool::managed::{
+    Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult, Timeouts,
+};
 use futures_util::future::BoxFuture;
 use stepwell_store::{StoreError, TenantId};
 use tokio_postgres::types::ToSql;
@@ -287,6 +289,8 @@ impl Connections {
         let timeouts = Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: None };
         let pool = Pool::builder(Maker { connector, patience })
             .max_size(most.max(1))
+            // The one used last: its server process has everything at hand.
+            .queue_mode(QueueMode::Lifo)
             .timeouts(timeouts)
             .runtime(deadpool::Runtime::Tokio1)
             .build()

@@ -112,9 +112,9 @@ impl Waiting {
         if line.has_turn || line.jobs.is_empty() || line.under_way >= most_at_once(group.1) {
             return false;
         }
-        // While a batch is under way another one is worth its cost only when half of one has gathered; what comes
+        // While a batch is under way another one is worth its cost only when most of one has gathered; what comes
         // first would go alone otherwise.
-        if line.under_way > 0 && line.jobs.len() * 2 < line.usual_eighths / 8 {
+        if line.under_way > 0 && line.jobs.len() * 4 < line.usual_eighths / 8 * 3 {
             return false;
         }
         line.has_turn = true;

@@ -56,9 +56,7 @@ impl Committer {
             }
             // Whoever was answered may ask for more before the next batch goes: two that follow each other would
             // otherwise share the callers between them, each with half of its size.
-            if groups.iter().any(|(_, lane)| *lane == Lane::Planned) {
-                tokio::task::yield_now().await;
-            }
+            tokio::task::yield_now().await;
             self.shared.queue.done(&groups);
         }
     }

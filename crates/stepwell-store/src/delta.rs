@@ -5,6 +5,8 @@
 //! times its size, so that neither loading a run nor its disk grows with the length of its history. A history entry is
 //! compressed by itself, with a dictionary of what entries look like, so that a listing reads no states.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use lz4_flex::block;
 
@@ -129,15 +131,31 @@ fn tagged(
     length: usize,
     compress: impl FnOnce(&mut [u8]) -> Result<usize, block::CompressError>,
 ) -> Vec<u8> {
-    let mut body = vec![0; HEADER + block::get_maximum_output_size(length)];
-    body[0] = tag;
     let stored = u32::try_from(length).expect("a snapshot's limit is far below 4 GiB");
-    body[1..HEADER].copy_from_slice(&stored.to_le_bytes());
-    let packed = compress(&mut body[HEADER..]).expect("the buffer has room for the worst case");
-    body.truncate(HEADER + packed);
-    // It lives on in the commit: what the worst case would have needed must not.
-    body.shrink_to_fit();
-    body
+    let most = block::get_maximum_output_size(length);
+    // What lives on in the commit has room for itself, not for the worst case.
+    ROOM.with_borrow_mut(|room| {
+        if room.len() < most {
+            room.resize(most, 0);
+        }
+        let packed = compress(&mut room[..most]).expect("the buffer has room for the worst case");
+        let mut body = Vec::with_capacity(HEADER + packed);
+        body.push(tag);
+        body.extend_from_slice(&stored.to_le_bytes());
+        body.extend_from_slice(&room[..packed]);
+        if room.len() > MOST_ROOM {
+            *room = Vec::new();
+        }
+        body
+    })
+}
+
+/// A thread keeps no more room than this for what it packs.
+const MOST_ROOM: usize = 256 * 1_024;
+
+thread_local! {
+    /// Where a thread packs.
+    static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The tag and the length of the state, before what is packed.
