@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::ids::Name;
 use crate::retry::Retry;
+use crate::shadow::Shadow;
 use crate::spec::{
     Action, Completion, Firing, Guard, Join, LoopStep, Place, Quorum, Signal, Spec, Transition, Trigger, Wait,
 };
@@ -18,6 +19,7 @@ impl Spec {
             places: Default::default(),
             signals: Default::default(),
             documents: Default::default(),
+            shadows: Default::default(),
             transitions: Vec::new(),
             context: None,
             output: None,
@@ -58,6 +60,13 @@ impl Spec {
     #[must_use]
     pub fn document(mut self, kind: impl Into<Name>, schema: Value) -> Self {
         self.documents.insert(kind.into(), schema);
+        self
+    }
+
+    /// A value of the context that runs can be found by, under the name of a column.
+    #[must_use]
+    pub fn shadow(mut self, name: impl Into<Name>, shadow: Shadow) -> Self {
+        self.shadows.insert(name.into(), shadow);
         self
     }
 

@@ -13,6 +13,7 @@ use crate::near::did_you_mean;
 use crate::refusal::DecideError;
 use crate::retry::{self, Retry};
 use crate::schema::Schema;
+use crate::shadow::Column;
 use crate::spec::{self, Action, ChildRule, Completion, Firing, LoopStep, Spec, Trigger};
 use crate::template::Template;
 
@@ -35,6 +36,7 @@ pub(crate) struct Compiled {
     pub(crate) documents: BTreeMap<Name, Schema>,
     pub(crate) context: Option<Schema>,
     pub(crate) output: Option<Schema>,
+    pub(crate) shadows: Vec<Column>,
 }
 
 pub(crate) type PlaceIndex = usize;
@@ -212,6 +214,11 @@ impl Definition {
             return Ok(());
         }
         Err(DecideError::DocumentUnfit { kind: kind.clone(), misfits })
+    }
+
+    /// Its shadow columns, by name.
+    pub fn shadows(&self) -> &[Column] {
+        &self.0.shadows
     }
 
     pub(crate) fn compiled(&self) -> &Compiled {

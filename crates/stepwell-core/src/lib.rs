@@ -48,6 +48,7 @@ pub mod patch;
 pub mod refusal;
 pub mod retry;
 pub mod schema;
+pub mod shadow;
 pub mod snapshot;
 pub mod spec;
 pub mod template;

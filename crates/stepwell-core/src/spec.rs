@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::ids::Name;
 use crate::retry::Retry;
+use crate::shadow::Shadow;
 
 /// A workflow as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,9 @@ pub struct Spec {
     /// JSON Schema of each kind of document the workflow writes; a workflow that names none may write any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub documents: BTreeMap<Name, Value>,
+    /// Values of the context that runs can be found by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shadows: BTreeMap<Name, Shadow>,
     /// Which of several passing transitions fire.
     #[serde(default, skip_serializing_if = "is_default")]
     pub firing: Firing,

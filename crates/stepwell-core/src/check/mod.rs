@@ -1,7 +1,7 @@
 //! Turns a spec into a definition, or says everything that is wrong with it.
 //!
-//! Three passes, each in its own file: names and references ([`refs`]), texts that must parse ([`parse`]), and the
-//! graph, with forks and joins ([`graph`]). All of them run always. A name with a slip in it is reported once and
+//! Four passes, each in its own file: names and references ([`refs`]), texts that must parse ([`parse`]), shadow
+//! columns ([`crate::shadow`]), and the graph, with forks and joins ([`graph`]). All of them run always. A name with a slip in it is reported once and
 //! then read as the name that was meant, so that one mistake does not show up as five.
 
 mod graph;
@@ -17,6 +17,7 @@ use crate::definition::{Compiled, PlaceIndex, canonical};
 use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
 use crate::near::{did_you_mean, near};
+use crate::shadow;
 use crate::spec::Spec;
 
 /// Everything that is wrong with a spec.
@@ -82,6 +83,8 @@ pub enum ProblemCode {
     BadRetryTarget,
     /// A timer of zero.
     BadTimer,
+    /// A shadow column whose name, path or default cannot be used.
+    BadShadow,
     /// More of something than the limits allow.
     TooLarge,
 }
@@ -99,6 +102,8 @@ pub enum Location {
     Signal(Name),
     /// A kind of document.
     Document(Name),
+    /// A shadow column.
+    Shadow(Name),
 }
 
 impl fmt::Display for Location {
@@ -109,6 +114,7 @@ impl fmt::Display for Location {
             Location::Transition(name) => write!(f, "transition `{name}`"),
             Location::Signal(name) => write!(f, "signal `{name}`"),
             Location::Document(kind) => write!(f, "document `{kind}`"),
+            Location::Shadow(name) => write!(f, "shadow column `{name}`"),
         }
     }
 }
@@ -138,6 +144,7 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
     let mut report = Report::new(&spec);
     let links = refs::resolve(&spec, limits, &mut report);
     let parts = parse::parse(&spec, &mut report);
+    let shadows = shadow::columns(&spec, &mut report);
     let routes = graph::explore(&spec, &links, limits, &mut report);
     if !report.problems.is_empty() {
         let key = |problem: &Problem| (problem.at.clone(), problem.code, problem.message.clone());
@@ -148,11 +155,12 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
     let hash = DefinitionHash::of(&canonical(&spec));
     let mut compiled = parse::assemble(spec, hash, &links, parts, &routes);
     compiled.limits = limits.clone();
+    compiled.shadows = shadows;
     Ok(compiled)
 }
 
 /// Collects problems, and knows the places by name.
-pub(super) struct Report {
+pub(crate) struct Report {
     problems: Vec<Problem>,
     by_name: BTreeMap<Name, PlaceIndex>,
     signals: Vec<Name>,
@@ -164,7 +172,7 @@ impl Report {
         Report { problems: Vec::new(), by_name, signals: spec.signals.keys().cloned().collect() }
     }
 
-    pub(super) fn add(&mut self, code: ProblemCode, at: Location, message: String) {
+    pub(crate) fn add(&mut self, code: ProblemCode, at: Location, message: String) {
         self.problems.push(Problem { code, at, message });
     }
 

@@ -181,6 +181,7 @@ pub(super) fn assemble(
         documents: parts.documents,
         context: parts.context,
         output: parts.output,
+        shadows: Vec::new(),
         spec,
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use stepwell_core::ProblemCode as Code;
 use stepwell_core::definition::UnreadableDefinition;
 use stepwell_core::retry::Retry;
+use stepwell_core::shadow::Shadow;
 use stepwell_core::spec::{
     Action, ChildRule, Completion, Firing, Guard, Join, Place, Quorum, Transition, Trigger, Wait,
 };
@@ -74,10 +75,11 @@ fn number(code: ProblemCode) -> usize {
         Code::BadTimer => 19,
         Code::TooLarge => 20,
         Code::BadRetryTarget => 21,
+        Code::BadShadow => 22,
     }
 }
 
-const CODES: usize = 22;
+const CODES: usize = 23;
 
 /// One mistake each, with where it is reported.
 fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
@@ -111,6 +113,8 @@ fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
     all.push((Code::BadRetryTarget, "transition `odd`", with(to_the_end)));
     let acting = with(|t| t.action("bill")).firing(Firing::All);
     all.push((Code::ActionWithFiringAll, "transition `odd`", acting));
+    let wild = order().shadow("mail", Shadow::string("to[0].mail"));
+    all.push((Code::BadShadow, "shadow column `mail`", wild));
     all
 }
 

@@ -16,4 +16,5 @@ mod random;
 mod restore;
 mod retried;
 mod schema;
+mod shadows;
 mod template;
