@@ -152,6 +152,7 @@ impl Script {
             root: run,
             attempt: None,
             open: Vec::new(),
+            shadows: Vec::new(),
         });
         commit
     }
@@ -171,6 +172,7 @@ impl Script {
             take: Vec::new(),
             open: Vec::new(),
             close: Vec::new(),
+            shadows: Vec::new(),
             head,
         });
         commit

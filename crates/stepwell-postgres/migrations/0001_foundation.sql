@@ -1,5 +1,5 @@
--- Runs and their checkpoints, documents, inboxes and waits; cells, links, keys, definitions, the audit trail and its seals,
--- and the processes.
+-- Runs and their checkpoints, documents, inboxes, waits and shadow columns; cells, links, keys, definitions, the audit trail
+-- and its seals, and the processes.
 -- The tenant comes first in every key, so that each tenant's rows can live on one node. Text is compared by its bytes.
 
 -- Narrow and hot: one row per run, and the work queue too. No index holds a column that changes at every step, so that
@@ -91,6 +91,21 @@ create table waits (
     detail     bytea  not null,
     constraint waits_by_run primary key (tenant, run, activation)
 );
+
+-- Values out of runs' contexts that runs are found by; one of the three holds it.
+create table shadows (
+    tenant     uuid    not null,
+    run        uuid    not null,
+    name       text    collate "C" not null,
+    workflow   text    collate "C" not null,
+    as_text    text    collate "C",
+    as_number  double precision,
+    as_boolean boolean,
+    constraint shadows_by_run primary key (tenant, run, name)
+);
+create index shadows_by_text on shadows (tenant, workflow, name, as_text, run) where as_text is not null;
+create index shadows_by_number on shadows (tenant, workflow, name, as_number, run) where as_number is not null;
+create index shadows_by_boolean on shadows (tenant, workflow, name, as_boolean, run) where as_boolean is not null;
 
 -- Scoped state and the key-value store. A row without a value is a tombstone. No index holds a column that changes at every
 -- write, so that a write to a hot key writes no index.
@@ -263,7 +278,7 @@ end $$;
 do $$
 declare t text;
 begin
-    foreach t in array array['runs', 'checkpoints', 'documents', 'inbox', 'waits', 'cells', 'links', 'idempotency', 'definitions', 'audit',
+    foreach t in array array['runs', 'checkpoints', 'documents', 'inbox', 'waits', 'shadows', 'cells', 'links', 'idempotency', 'definitions', 'audit',
                              'unsealed', 'seals', 'tenants'] loop
         execute format('alter table %I enable row level security', t);
         execute format('alter table %I force row level security', t);

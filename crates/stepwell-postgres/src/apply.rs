@@ -16,7 +16,7 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use crate::columns::{Asked, Audit, Closed, Definitions, Opened};
+use crate::columns::{Asked, Audit, Closed, Definitions, Opened, Shadows};
 use crate::connection::{Backend, Connection, Connections, Lent, Mode, Sees, Unanswered};
 use crate::error::{Failure, constraint};
 use crate::plain::{PlainBatch, PlainWritten};
@@ -354,12 +354,15 @@ pub(crate) fn beside<'s>(
     tenant: &'s Uuid,
     close: &'s Closed<'_>,
     open: &'s Opened<'_>,
+    shadows: &'s Shadows<'_>,
     definitions: &'s Definitions<'_>,
     audit: &'s Audit<'_>,
 ) {
     let filled = [
         (!close.is_empty()).then(|| close.asked(sql::waits_close, tenant)),
         (!open.is_empty()).then(|| open.asked(sql::waits_open, tenant)),
+        (!shadows.clear.is_empty()).then(|| shadows.clear.asked(sql::shadows_clear, tenant)),
+        (!shadows.put.is_empty()).then(|| shadows.put.asked(sql::shadows_put, tenant)),
         (!definitions.is_empty()).then(|| definitions.asked(sql::definitions_put, tenant)),
         (!audit.is_empty()).then(|| audit.asked(sql::audit_insert, tenant)),
     ];

@@ -1,10 +1,14 @@
 //! Rows to be written, column by column: one array each, so that any number of rows goes in one statement.
 
-use stepwell_core::{RunId, Timestamp};
+use stepwell_core::shadow::ShadowValue;
+use stepwell_core::{Name, RunId, Timestamp};
 use stepwell_store::delta::Stored;
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{CheckpointRow, KeyRow, MessageRow};
-use stepwell_store::{AuditRow, Cell, CommitId, Edge, Head, Link, OpenWait, RunRow, Step, StoredDefinition};
+use stepwell_store::shadow::split;
+use stepwell_store::{
+    AuditRow, Cell, CommitId, Edge, Head, Link, OpenWait, RunRow, ShadowWrite, Step, StoredDefinition,
+};
 use uuid::Uuid;
 
 use crate::connection::Param;
@@ -163,6 +167,7 @@ impl<'a> Runs<'a> {
             take: _,
             open: _,
             close: _,
+            shadows: _,
         } = step;
         let run = before.run.uuid();
         self.add(
@@ -302,6 +307,56 @@ impl<'a> Opened<'a> {
                 trace.commit.0,
                 trace.version(),
             );
+        }
+    }
+}
+
+columns! {
+    /// Shadow columns that hold something.
+    Shaded {
+        run: Uuid, name: &'a str, workflow: &'a str, text: Option<&'a str>, number: Option<f64>, boolean: Option<bool>,
+        commit: Uuid, version: Option<i64>,
+    }
+}
+
+impl<'a> Shaded<'a> {
+    pub(crate) fn push(
+        &mut self,
+        run: RunId,
+        (workflow, name): (&'a Name, &'a Name),
+        value: &'a ShadowValue,
+        trace: Trace,
+    ) {
+        let (text, number, boolean) = split(value);
+        let version = trace.version();
+        self.add(run.uuid(), name, workflow, text, number, boolean, trace.commit.0, version);
+    }
+}
+
+columns! {
+    /// Shadow columns that hold nothing any more.
+    Unshaded { run: Uuid, name: &'a str, commit: Uuid, version: Option<i64> }
+}
+
+/// Shadow columns that change.
+#[derive(Default)]
+pub(crate) struct Shadows<'a> {
+    pub(crate) put: Shaded<'a>,
+    pub(crate) clear: Unshaded<'a>,
+}
+
+impl<'a> Shadows<'a> {
+    /// Of several writes to one column the last counts.
+    pub(crate) fn push_all(&mut self, run: RunId, writes: &'a [ShadowWrite], trace: Trace) {
+        for (index, write) in writes.iter().enumerate() {
+            let ShadowWrite { workflow, name, value } = write;
+            if writes[index + 1..].iter().any(|later| later.name == *name) {
+                continue;
+            }
+            match value {
+                Some(value) => self.put.push(run, (workflow, name), value, trace),
+                None => self.clear.add(run.uuid(), name, trace.commit.0, trace.version()),
+            }
         }
     }
 }

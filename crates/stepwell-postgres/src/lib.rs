@@ -24,6 +24,7 @@ mod records;
 mod rows;
 mod seals;
 mod session;
+mod shadows;
 mod statements;
 mod store;
 mod sweep;

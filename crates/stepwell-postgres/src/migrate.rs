@@ -28,6 +28,7 @@ const MIGRATIONS: &[Migration] = &[Migration {
         "documents",
         "inbox",
         "waits",
+        "shadows",
         "cells",
         "links",
         "idempotency",
@@ -44,7 +45,10 @@ const LEDGER: &str = "create table if not exists stepwell_migrations (
 
 /// What the engine's role may do: append to what is only appended to, and no more than it does with the rest.
 const RIGHTS: &[(&str, &str)] = &[
-    ("select, insert, update, delete", "runs, documents, inbox, waits, cells, links, idempotency, processes"),
+    (
+        "select, insert, update, delete",
+        "runs, documents, inbox, waits, shadows, cells, links, idempotency, processes",
+    ),
     ("select, insert, delete", "checkpoints, unsealed"),
     ("select, insert", "definitions, audit, seals, tenants"),
     ("select", "stepwell_migrations"),

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::apply::{Applied, Prepared, beside};
-use crate::columns::{Asked, Audit, Closed, Definitions, Opened, Plain, Runs, Trace};
+use crate::columns::{Asked, Audit, Closed, Definitions, Opened, Plain, Runs, Shadows, Trace};
 use crate::error::Failure;
 use crate::records::Records;
 use crate::{rows, statements as sql};
@@ -101,6 +101,7 @@ struct PlainColumns<'a> {
     checkpoints: Plain<'a>,
     close: Closed<'a>,
     open: Opened<'a>,
+    shadows: Shadows<'a>,
     definitions: Definitions<'a>,
     audit: Audit<'a>,
     /// Runs whose wake time the row has the last word on.
@@ -142,6 +143,7 @@ impl<'a> PlainColumns<'a> {
                 }
                 step.close.iter().for_each(|activation| self.close.push(head.run, *activation, trace));
                 self.open.push_all(head.run, &step.open, trace);
+                self.shadows.push_all(head.run, &step.shadows, trace);
                 let due = step.wake.is_some_and(|wake| wake <= *at);
                 let is_given_up = head.owner.is_none() && step.head.owner.is_some();
                 if is_given_up && !due && !step.status.is_final() {
@@ -155,6 +157,7 @@ impl<'a> PlainColumns<'a> {
                 self.runs.push(row, rows::places(&row.places));
                 self.checkpoints.push(row.run, row.version, stored, *id, *at);
                 self.open.push_all(row.run, &new.open, trace);
+                self.shadows.push_all(row.run, &new.shadows, trace);
                 trace
             }
             Prepared::Planned { .. } => return,
@@ -183,7 +186,8 @@ impl<'a> PlainColumns<'a> {
                 commit
             }
         });
-        beside(&mut asked, tenant, &self.close, &self.open, &self.definitions, &self.audit);
+        let PlainColumns { close, open, shadows, definitions, audit, .. } = self;
+        beside(&mut asked, tenant, close, open, shadows, definitions, audit);
         if !self.woken.is_empty() {
             asked.push(Asked { sql: sql::runs_wake, params: vec![tenant, &self.woken] });
         }

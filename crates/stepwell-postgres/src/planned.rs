@@ -8,7 +8,7 @@ use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{self, CheckpointRow, KeyRow, MessageRow, Plan, Rows};
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitError, CommitId, Edge, Ends, Link, OpenWait, RunRow,
+    AuditRow, Cell, CellKey, Commit, CommitError, CommitId, Edge, Ends, Link, OpenWait, RunRow, ShadowWrite,
     StoredDefinition, TenantId, Whereabouts,
 };
 use tokio_postgres::Row;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::apply::{Applied, beside};
 use crate::columns::{
     Asked, Audit, Cells, Checkpoints, Closed, Definitions, Documents, Edges, Hidden, Keys, Links, Messages,
-    Numbers, Opened, Runs, Trace,
+    Numbers, Opened, Runs, Shadows, Trace,
 };
 use crate::error::Failure;
 use crate::links::{LinkNames, LinkRows};
@@ -249,6 +249,7 @@ pub(crate) struct Written {
     take: Vec<(RunId, u64)>,
     checkpoints: Vec<(CommitId, Timestamp, CheckpointRow)>,
     waits: Vec<(CommitId, RunId, Vec<OpenWait>, Vec<u64>)>,
+    shadows: Vec<(CommitId, RunId, Vec<ShadowWrite>)>,
     hide: Vec<DocumentEnd>,
     documents: Vec<DocumentRow>,
     definitions: Vec<(CommitId, StoredDefinition)>,
@@ -277,6 +278,7 @@ impl Written {
             take,
             open,
             close,
+            shadows,
             cells,
             links,
             unlink,
@@ -298,6 +300,9 @@ impl Written {
         open.into_iter().for_each(|(run, wait)| waits.entry(run).or_default().0.push(wait));
         close.into_iter().for_each(|(run, activation)| waits.entry(run).or_default().1.push(activation));
         self.waits.extend(waits.into_iter().map(|(run, (open, close))| (commit, run, open, close)));
+        let mut of_runs: BTreeMap<RunId, Vec<ShadowWrite>> = BTreeMap::new();
+        shadows.into_iter().for_each(|(run, shadow)| of_runs.entry(run).or_default().push(shadow));
+        self.shadows.extend(of_runs.into_iter().map(|(run, shadows)| (commit, run, shadows)));
         self.cells.extend(cells.into_iter().map(|cell| cell.key));
         self.has_links |= !links.is_empty() || !unlink.is_empty();
         self.hide.extend(hide);
@@ -326,6 +331,9 @@ impl Written {
             let trace = Trace { commit: *commit, at: None };
             columns.open.push_all(*run, open, trace);
             close.iter().for_each(|activation| columns.close.push(*run, *activation, trace));
+        }
+        for (commit, run, shadows) in &self.shadows {
+            columns.shadows.push_all(*run, shadows, Trace { commit: *commit, at: None });
         }
         for cell in self.cells.iter().filter_map(|key| gathered.cells.get(key)) {
             let is_old = gathered.old_cells.contains(&cell.key);
@@ -361,6 +369,7 @@ pub(crate) struct PlannedColumns<'a> {
     put: Messages<'a>,
     close: Closed<'a>,
     open: Opened<'a>,
+    shadows: Shadows<'a>,
     new_cells: Cells<'a>,
     cells: Cells<'a>,
     unlink: Edges<'a>,
@@ -398,7 +407,8 @@ impl PlannedColumns<'_> {
             (!self.documents.is_empty()).then(|| self.documents.asked(sql::documents_insert, tenant)),
         ];
         asked.extend(filled.into_iter().flatten());
-        beside(&mut asked, tenant, &self.close, &self.open, &self.definitions, &self.audit);
+        let PlannedColumns { close, open, shadows, definitions, audit, .. } = self;
+        beside(&mut asked, tenant, close, open, shadows, definitions, audit);
         asked
     }
 }

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::connection::{Connection, Connections, Mode, Param, Sees, Transaction};
 use crate::rows::{self, Read};
-use crate::{seals, statements as sql};
+use crate::{seals, shadows, statements as sql};
 
 /// The rows to ask for: one more than the page has tells whether there is another page.
 pub(crate) fn ask(limit: u32) -> i64 {
@@ -206,12 +206,21 @@ pub(crate) async fn cells(on: &Connections, tenant: TenantId, query: &CellQuery)
     Ok(Page::cut(cells, *limit, |cell: &Cell| cell.key.key.clone()))
 }
 
-pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
-    let RunQuery { workflow, status, parent, limit, cursor } = query;
-    let before: Option<RunId> =
-        cursor.as_ref().map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
+/// Where a listing of runs goes on: before this id.
+pub(crate) fn before(cursor: Option<&str>) -> Read<Uuid> {
+    let run: Option<RunId> =
+        cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
     // The greatest of all ids is nobody's.
-    let before = before.map_or(Uuid::max(), RunId::uuid);
+    Ok(run.map_or(Uuid::max(), RunId::uuid))
+}
+
+pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
+    query.check()?;
+    if !query.shadows.is_empty() {
+        return shadows::runs(on, tenant, query).await;
+    }
+    let RunQuery { workflow, status, parent, shadows: _, limit, cursor } = query;
+    let before = before(cursor.as_deref())?;
     let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
     let statement = match (parent, in_need, workflow) {
         (Some(_), ..) => sql::runs_of_parent,
@@ -369,6 +378,10 @@ pub(crate) async fn records(on: &Connections, tenant: TenantId, query: &RecordQu
         RecordQuery::Seals { from, limit } => seals::seals(on, tenant, *from, *limit).await,
         RecordQuery::Unsealed { limit, cursor } => {
             seals::unsealed(on, tenant, *limit, cursor.as_deref()).await
+        }
+        RecordQuery::Shadows(run) => {
+            let rows = shadows::of_run(on, tenant, *run).await?;
+            Ok(Page { items: rows.into_iter().map(Record::Shadow).collect(), next: None })
         }
         RecordQuery::Tally { of, limit, cursor } => tally(on, tenant, of, *limit, cursor.as_deref()).await,
     }

@@ -25,9 +25,11 @@ sql! {
     links_all links_delete links_forward links_insert links_lock links_put links_reverse
     loads
     owners process_beat process_forget process_gone process_list
-    purge_cells purge_checkpoints purge_documents purge_inbox purge_keys purge_runs purge_waits
-    runs_all runs_get runs_in_need runs_insert runs_lock runs_of_parent runs_of_workflow runs_wake runs_write
+    purge_cells purge_checkpoints purge_documents purge_inbox purge_keys purge_runs purge_shadows purge_waits
+    runs_all runs_by_boolean runs_by_number runs_by_text runs_get runs_in_need runs_insert runs_lock runs_of_parent
+    runs_of_workflow runs_still runs_wake runs_write
     seal_insert seal_last seals_list
+    shadows_begin shadows_clear shadows_keep shadows_of_run shadows_put
     sweep_cells sweep_checkpoints sweep_documents sweep_keys sweep_runs sweep_tombstones
     tally_keys tally_links tally_relations tally_types
     unsealed_delete unsealed_list
@@ -60,6 +62,7 @@ mod tests {
         "documents",
         "inbox",
         "waits",
+        "shadows",
         "cells",
         "links",
         "idempotency",

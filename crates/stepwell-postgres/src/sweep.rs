@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::connection::{Connections, Mode, Param, Sees, Transaction};
 use crate::rows::{self, Read};
-use crate::{seals, statements as sql};
+use crate::{seals, shadows, statements as sql};
 
 /// Tidies up one tenant's rows, a bounded number of them.
 pub(crate) async fn sweep(on: &Connections, tenant: TenantId, sweep: &Sweep) -> Read<Swept> {
@@ -27,6 +27,7 @@ pub(crate) async fn sweep(on: &Connections, tenant: TenantId, sweep: &Sweep) -> 
         SweepWhat::Runs { ended_before } => {
             purge(on, tenant, ended_before.micros(), i64::from(sweep.limit)).await?
         }
+        SweepWhat::Shadows(refills) => return shadows::refill(on, tenant, refills).await,
         SweepWhat::History { run, keep } => return bound(on, tenant, *run, *keep, sweep.limit).await,
     };
     Ok(Swept { count, more: count >= u64::from(sweep.limit) })
@@ -48,6 +49,7 @@ async fn purge(on: &Connections, tenant: TenantId, before: i64, limit: i64) -> R
         sql::purge_documents,
         sql::purge_inbox,
         sql::purge_waits,
+        sql::purge_shadows,
         sql::purge_keys,
     ];
     let connection = on.get().await?;

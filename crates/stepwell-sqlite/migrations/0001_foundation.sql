@@ -1,5 +1,5 @@
--- Runs and their checkpoints, documents, inboxes and waits; cells, links, keys, definitions, the audit trail and its seals,
--- and the processes.
+-- Runs and their checkpoints, documents, inboxes, waits and shadow columns; cells, links, keys, definitions, the audit trail
+-- and its seals, and the processes.
 
 -- Narrow and hot: one row per run, and the work queue too.
 create table runs (
@@ -86,6 +86,21 @@ create table waits (
     detail     blob    not null
 ) strict;
 create unique index waits_by_run on waits (tenant, run, activation);
+
+-- Values out of runs' contexts that runs are found by; one of the three holds it.
+create table shadows (
+    tenant     blob    not null,
+    run        blob    not null,
+    name       text    not null,
+    workflow   text    not null,
+    as_text    text,
+    as_number  real,
+    as_boolean integer
+) strict;
+create unique index shadows_by_run on shadows (tenant, run, name);
+create index shadows_by_text on shadows (tenant, workflow, name, as_text, run) where as_text is not null;
+create index shadows_by_number on shadows (tenant, workflow, name, as_number, run) where as_number is not null;
+create index shadows_by_boolean on shadows (tenant, workflow, name, as_boolean, run) where as_boolean is not null;
 
 -- Scoped state and the key-value store. A row without a value is a tombstone.
 create table cells (

@@ -19,7 +19,7 @@ use stepwell_store::{
 };
 
 use crate::statements::{self as sql, Session};
-use crate::{links, rows};
+use crate::{links, rows, shadows};
 
 /// A commit made ready on the caller's own thread, so that the writer has as little to do as possible.
 pub(crate) enum Prepared {
@@ -136,6 +136,9 @@ fn plain_step(
     for wait in &step.open {
         open_wait(session.connection, tenant, run, wait)?;
     }
+    for shadow in &step.shadows {
+        shadows::write(session.connection, tenant, run, shadow)?;
+    }
     beside(session, tenant, *id, *at, definitions, audit, None)?;
     let wake = match moved.head.owner {
         None => woken(session.connection, tenant, *at, step)?,
@@ -185,6 +188,7 @@ fn compare_and_set(
         take: _,
         open: _,
         close: _,
+        shadows: _,
     } = step;
     let after = moved.head;
     let (owner, new_fence) = ownership(step);
@@ -262,6 +266,9 @@ fn plain_create(
     for wait in &new.open {
         open_wait(session.connection, tenant, new.run, wait)?;
     }
+    for shadow in &new.shadows {
+        shadows::write(session.connection, tenant, new.run, shadow)?;
+    }
     beside(session, tenant, *id, *at, definitions, audit, None)?;
     if is_told(row.owner, row.wake, *at, false) {
         hints.push(Hint::Run(tenant, new.run));
@@ -286,6 +293,7 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
         take,
         open,
         close,
+        shadows,
         cells,
         links,
         unlink,
@@ -320,6 +328,9 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
     }
     for (run, wait) in &open {
         open_wait(session.connection, tenant, *run, wait)?;
+    }
+    for (run, shadow) in &shadows {
+        shadows::write(session.connection, tenant, *run, shadow)?;
     }
     for cell in cells {
         session.put_cell(tenant, cell);

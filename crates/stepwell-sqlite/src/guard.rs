@@ -23,6 +23,7 @@ const TABLES: &[&str] = &[
     "processes",
     "runs",
     "seals",
+    "shadows",
     "stepwell_migrations",
     "unsealed",
     "waits",

@@ -17,6 +17,7 @@ mod query;
 mod reader;
 mod rows;
 mod seals;
+mod shadows;
 mod statements;
 mod store;
 mod sweep;

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::apply::run_row;
 use crate::reader::ReadError;
 use crate::statements as sql;
-use crate::{rows, seals};
+use crate::{rows, seals, shadows};
 
 pub(crate) type Read<T> = Result<T, ReadError>;
 
@@ -214,11 +214,20 @@ pub(crate) fn cells(connection: &Connection, tenant: TenantId, query: &CellQuery
     Ok(Page::cut(found.collect::<rusqlite::Result<_>>()?, *limit, |cell: &Cell| cell.key.key.clone()))
 }
 
+/// Where a listing of runs goes on: before this id.
+pub(crate) fn before(cursor: Option<&str>) -> Read<Vec<u8>> {
+    let run: Option<RunId> =
+        cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
+    Ok(run.map_or(AFTER_ALL_IDS.to_vec(), |run| run.uuid().into_bytes().to_vec()))
+}
+
 pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
-    let RunQuery { workflow, status, parent, limit, cursor } = query;
-    let before: Option<RunId> =
-        cursor.as_ref().map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
-    let before = before.map_or(AFTER_ALL_IDS.to_vec(), |run| run.uuid().into_bytes().to_vec());
+    query.check()?;
+    if !query.shadows.is_empty() {
+        return shadows::runs(connection, tenant, query);
+    }
+    let RunQuery { workflow, status, parent, shadows: _, limit, cursor } = query;
+    let before = before(cursor.as_deref())?;
     let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
     let statement = match (parent, in_need, workflow) {
         (Some(_), ..) => sql::runs_of_parent,
@@ -370,6 +379,10 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
         RecordQuery::Seals { from, limit } => seals::seals(connection, tenant, *from, *limit),
         RecordQuery::Unsealed { limit, cursor } => {
             seals::unsealed(connection, tenant, *limit, cursor.as_deref())
+        }
+        RecordQuery::Shadows(run) => {
+            let rows = shadows::of_run(connection, tenant, *run)?;
+            Ok(Page { items: rows.into_iter().map(Record::Shadow).collect(), next: None })
         }
         RecordQuery::Tally { of, limit, cursor } => tally(connection, tenant, of, *limit, cursor.as_deref()),
     }

@@ -29,10 +29,11 @@ sql! {
     key_get key_put
     link_delete link_get link_put links_all links_beginning links_ending links_forward links_reverse
     process_beat process_dead process_expire process_forget process_living process_owners
-    purge_cells purge_checkpoints purge_documents purge_inbox purge_keys purge_run purge_waits
+    purge_cells purge_checkpoints purge_documents purge_inbox purge_keys purge_run purge_shadows purge_waits
     run_get run_insert run_step run_turn run_wake run_write
-    runs_all runs_in_need runs_of_parent runs_of_workflow
+    runs_all runs_by_boolean runs_by_number runs_by_text runs_in_need runs_of_parent runs_of_workflow
     seal_insert seal_last seals_list
+    shadow_begin shadow_clear shadow_put shadows_keep shadows_of_run
     sweep_cells sweep_checkpoints sweep_documents sweep_keys sweep_runs sweep_tombstones
     tally_keys tally_links tally_relations tally_types
     unsealed_delete unsealed_list unsealed_put
@@ -163,6 +164,10 @@ mod tests {
                 "links_reverse",
                 "(tenant=? AND namespace=? AND to_type=? AND to_id=? AND (from_type,from_id,relation)>(?,?,?))",
             ),
+            ("runs_by_text", "(tenant=? AND workflow=? AND name=? AND as_text=? AND run<?)"),
+            ("runs_by_number", "(tenant=? AND workflow=? AND name=? AND as_number=? AND run<?)"),
+            ("runs_by_boolean", "(tenant=? AND workflow=? AND name=? AND as_boolean=? AND run<?)"),
+            ("shadows_of_run", "(tenant=? AND run=?)"),
             ("sweep_checkpoints", "(tenant=? AND run=? AND version<?)"),
             ("sweep_documents", "(tenant=? AND run=? AND visible_to>? AND visible_to<?)"),
             ("sweep_tombstones", "(tenant=? AND space=? AND owner=? AND updated_at<?)"),

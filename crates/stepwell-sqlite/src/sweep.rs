@@ -7,7 +7,7 @@ use stepwell_store::{Sweep, SweepWhat, Swept, TenantId};
 
 use crate::apply::run_row;
 use crate::statements as sql;
-use crate::{rows, seals};
+use crate::{rows, seals, shadows};
 
 /// Tidies up one tenant's rows, a bounded number of them.
 pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) -> rusqlite::Result<Swept> {
@@ -36,6 +36,7 @@ pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) ->
             ended.iter().try_for_each(|run| purge(connection, tenant, *run))?;
             ended.len()
         }
+        SweepWhat::Shadows(refills) => return shadows::refill(connection, tenant, refills),
         SweepWhat::History { run, keep } => return bound(connection, tenant, *run, *keep, sweep.limit),
     };
     Ok(Swept { count: count as u64, more: count as u64 >= u64::from(sweep.limit) })
@@ -49,6 +50,7 @@ fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Res
         sql::purge_documents,
         sql::purge_inbox,
         sql::purge_waits,
+        sql::purge_shadows,
         sql::purge_keys,
     ];
     for statement in own {

@@ -13,6 +13,7 @@ use crate::cell::{CellError, CellKey, CellWrite, OpResult};
 use crate::document::{DocumentError, DocumentOp, DocumentWrite};
 use crate::link::{LinkError, LinkWrite};
 use crate::run::{Head, OpenWait, Parent, ProcessId, Status};
+use crate::shadow::ShadowWrite;
 use crate::store::StoreError;
 
 /// A commit's own id, kept with what it wrote: a lost answer is looked up by it.
@@ -83,6 +84,8 @@ pub struct Step {
     pub open: Vec<OpenWait>,
     /// Waits that close, by activation.
     pub close: Vec<u64>,
+    /// Shadow columns that change; of several writes to one the last counts.
+    pub shadows: Vec<ShadowWrite>,
 }
 
 /// A snapshot and its history entry: a checkpoint.
@@ -134,6 +137,8 @@ pub struct NewRun {
     pub attempt: Option<Bytes>,
     /// Waits that are open from the beginning.
     pub open: Vec<OpenWait>,
+    /// What its shadow columns hold from the beginning.
+    pub shadows: Vec<ShadowWrite>,
 }
 
 /// A message for a run of the same tenant.
@@ -559,11 +564,13 @@ impl Commit {
         if let Some(step) = &self.step {
             step.next.iter().for_each(|next| state(next, &mut see));
             step.open.iter().for_each(|wait| see("place", wait.place.as_str()));
+            step.shadows.iter().flat_map(ShadowWrite::texts).for_each(|(what, text)| see(what, text));
         }
         for new in &self.create {
             see("workflow", new.workflow.as_str());
             state(&new.first, &mut see);
             new.open.iter().for_each(|wait| see("place", wait.place.as_str()));
+            new.shadows.iter().flat_map(ShadowWrite::texts).for_each(|(what, text)| see(what, text));
         }
         self.send.iter().for_each(|send| see("topic", &send.message.topic));
         for cell in &self.cells {
@@ -599,13 +606,14 @@ impl Commit {
         let state = |next: &NextState| next.state.len() + next.entry.len();
         let tries = |attempt: &Option<Bytes>| attempt.as_ref().map_or(0, Bytes::len);
         let steps = self.step.iter().map(|step| {
-            let rows = 1 + step.next.len().max(1) + step.take.len() + step.open.len() + step.close.len();
+            let beside = step.open.len() + step.close.len() + step.shadows.len();
+            let rows = 1 + step.next.len().max(1) + step.take.len() + beside;
             (rows, step.next.iter().map(state).sum::<usize>() + tries(&step.attempt) + waits(&step.open))
         });
-        let created = self
-            .create
-            .iter()
-            .map(|new| (2 + new.open.len(), state(&new.first) + tries(&new.attempt) + waits(&new.open)));
+        let created = self.create.iter().map(|new| {
+            let rows = 2 + new.open.len() + new.shadows.len();
+            (rows, state(&new.first) + tries(&new.attempt) + waits(&new.open))
+        });
         let sent = self.send.iter().map(|send| (2, send.message.body.len()));
         let cells = self.cells.iter().map(|write| (2, write.op.size_hint()));
         let links = self.links.iter().map(LinkWrite::size_hint);
@@ -620,6 +628,8 @@ impl Commit {
         limits.commit_bytes("the commit", bytes)?;
         let state = |bytes: usize| limits.snapshot_bytes("the snapshot", bytes);
         self.create.iter().try_for_each(|new| state(new.first.state.len()))?;
+        let shadows = self.step.iter().flat_map(|step| &step.shadows);
+        shadows.chain(self.create.iter().flat_map(|new| &new.shadows)).try_for_each(ShadowWrite::check)?;
         self.step.iter().flat_map(|step| &step.next).try_for_each(|next| state(next.state.len()))?;
         Ok(())
     }

@@ -17,6 +17,7 @@ pub mod retention;
 pub mod run;
 pub mod scope;
 pub mod seal;
+pub mod shadow;
 pub mod store;
 #[cfg(feature = "suite")]
 pub mod suite;
@@ -37,6 +38,7 @@ pub use memory::MemoryStore;
 pub use run::{Chain, Head, Loaded, Message, OpenWait, Parent, ProcessId, RunRow, RunSummary, Status};
 pub use scope::{TenantId, TenantScope};
 pub use seal::{Seal, SealedRow};
+pub use shadow::{Refill, Refilled, ShadowRow, ShadowWrite};
 pub use store::{
     Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Reading, Record,
     RecordQuery, Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, Tally,

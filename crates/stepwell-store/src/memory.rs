@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{DefinitionHash, Limits, Name, RunId, Timestamp};
 
 use crate::cell::{Cell, CellKey, Space};
@@ -24,6 +25,7 @@ use crate::retention::{Cut, Versions, cut};
 use crate::run::{Loaded, Message, OpenWait, ProcessId, RunRow, RunSummary};
 use crate::scope::{TenantId, TenantScope};
 use crate::seal::{Seal, sealed};
+use crate::shadow::{Refill, Refilled, ShadowRow, ShadowWrite};
 use crate::store::{
     Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery,
     Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, Tally, WaitQuery, WaitRow,
@@ -51,6 +53,7 @@ struct Tables {
     checkpoints: BTreeMap<(RunId, u64), (CheckpointRow, CommitId, Timestamp)>,
     inbox: BTreeMap<(RunId, u64), MessageRow>,
     waits: BTreeMap<(RunId, u64), OpenWait>,
+    shadows: BTreeMap<(RunId, Name), ShadowRow>,
     cells: BTreeMap<CellKey, Cell>,
     /// By run, key and first version.
     documents: BTreeMap<(RunId, String, u64), DocumentRow>,
@@ -127,6 +130,7 @@ impl Tables {
             take,
             open,
             close,
+            shadows,
             cells,
             links,
             unlink,
@@ -146,6 +150,9 @@ impl Tables {
         self.inbox.extend(put.into_iter().map(|row| ((row.run, row.message.seq), row)));
         close.iter().for_each(|wait| drop(self.waits.remove(wait)));
         self.waits.extend(open.into_iter().map(|(run, wait)| ((run, wait.activation), wait)));
+        for (run, ShadowWrite { workflow, name, value }) in shadows {
+            self.shade(run, workflow, name, value);
+        }
         self.cells.extend(cells.into_iter().map(|cell| (cell.key.clone(), cell)));
         self.links.extend(links.into_iter().map(|link| (link.edge.clone(), link)));
         unlink.iter().for_each(|edge| drop(self.links.remove(edge)));
@@ -165,6 +172,44 @@ impl Tables {
         let numbered = audit.into_iter().enumerate();
         self.audit.extend(numbered.map(|(ordinal, row)| ((commit, ordinal as u64), (at, row))));
         committed
+    }
+
+    /// A shadow column holds a value from here on, or nothing; says whether that is something else than before.
+    fn shade(&mut self, run: RunId, workflow: Name, name: Name, value: Option<ShadowValue>) -> bool {
+        let place = (run, name.clone());
+        let row = value.map(|value| ShadowRow { run, workflow, name, value });
+        match row {
+            Some(row) => self.shadows.insert(place, row.clone()).as_ref() != Some(&row),
+            None => self.shadows.remove(&place).is_some(),
+        }
+    }
+
+    /// Shadow columns become what they should be.
+    fn refill(&mut self, refills: &[Refill]) -> Swept {
+        let mut swept = Swept { count: 0, more: false };
+        for Refill { run, version, workflow, columns } in refills {
+            match self.runs.get(run) {
+                Some(row) if row.version == *version => {}
+                Some(_) => {
+                    swept.more = true;
+                    continue;
+                }
+                None => continue,
+            }
+            let there = self.shadows.len();
+            let wanted = |name: &Name| columns.iter().any(|(wanted, _)| wanted == name);
+            self.shadows.retain(|(of, name), _| of != run || wanted(name));
+            swept.count += (there - self.shadows.len()) as u64;
+            for (name, refilled) in columns {
+                let is_there = self.shadows.contains_key(&(*run, name.clone()));
+                let value = match refilled {
+                    Refilled::Begins(_) if is_there => continue,
+                    Refilled::Is(value) | Refilled::Begins(value) => value.clone(),
+                };
+                swept.count += u64::from(self.shade(*run, workflow.clone(), name.clone(), Some(value)));
+            }
+        }
+        swept
     }
 
     /// The newest document under a key ends, unless it has.
@@ -210,6 +255,7 @@ impl Tables {
         self.checkpoints.retain(|(of, _), _| *of != run);
         self.inbox.retain(|(of, _), _| *of != run);
         self.waits.retain(|(of, _), _| *of != run);
+        self.shadows.retain(|(of, _), _| *of != run);
         self.documents.retain(|(of, ..), _| *of != run);
         self.keys.retain(|_, row| row.lives != Lives::WithRun(run));
         let owner = run.to_string();
@@ -370,6 +416,7 @@ impl Tables {
                 ended.len() as u64
             }
             SweepWhat::History { run, keep } => return self.bound(run, keep, sweep.limit),
+            SweepWhat::Shadows(ref refills) => return self.refill(refills),
         };
         Swept { count, more: count >= u64::from(sweep.limit) }
     }
@@ -519,7 +566,8 @@ impl Store for MemoryStore {
     }
 
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
-        let RunQuery { workflow, status, parent, limit, cursor } = query;
+        query.check()?;
+        let RunQuery { workflow, status, parent, shadows, limit, cursor } = query;
         let before = cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(&cursor))).transpose()?;
         let wanted = |row: &&RunRow| {
             workflow.as_ref().is_none_or(|name| row.workflow == *name)
@@ -528,7 +576,13 @@ impl Store for MemoryStore {
                 && before.is_none_or(|before: RunId| row.run < before)
         };
         let items = self.read(scope, |tables| {
-            let rows = tables.runs.values().rev().filter(wanted).take(page_rows(limit) + 1);
+            let holds = |row: &&RunRow| {
+                shadows.iter().all(|(name, value)| {
+                    let held = tables.shadows.get(&(row.run, name.clone()));
+                    held.is_some_and(|held| held.value == *value && held.workflow == row.workflow)
+                })
+            };
+            let rows = tables.runs.values().rev().filter(wanted).filter(holds).take(page_rows(limit) + 1);
             rows.cloned().map(RunRow::summary).collect()
         });
         Ok(Page::cut(items, limit, |row: &RunSummary| row.run.to_string()))
@@ -617,6 +671,10 @@ impl Store for MemoryStore {
                 let rows = rows.take(page_rows(limit) + 1).copied().collect();
                 let page = Page::cut(rows, limit, |id: &CommitId| id.0.to_string());
                 Ok(Page { items: page.items.into_iter().map(Record::Unsealed).collect(), next: page.next })
+            }
+            RecordQuery::Shadows(run) => {
+                let rows = tables.shadows.values().filter(|row| row.run == run);
+                Ok(Page { items: rows.cloned().map(Record::Shadow).collect(), next: None })
             }
             RecordQuery::Tally { of, limit, cursor } => Ok(tables.tally(&of, limit, cursor.as_deref())),
         })

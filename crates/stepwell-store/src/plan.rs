@@ -22,6 +22,7 @@ use crate::hints::Hint;
 use crate::link::{Edge, Ends, Link, LinkError, LinkWrite, deleted, upserted};
 use crate::run::{Head, Message, OpenWait, ProcessId, RunRow};
 use crate::scope::TenantId;
+use crate::shadow::ShadowWrite;
 
 /// The rows a commit names, as they are. A backend reads them under its locks.
 pub trait Rows {
@@ -117,6 +118,8 @@ pub struct Plan {
     pub open: Vec<(RunId, OpenWait)>,
     /// Waits to delete.
     pub close: Vec<(RunId, u64)>,
+    /// Shadow columns to write.
+    pub shadows: Vec<(RunId, ShadowWrite)>,
     /// Cells to write.
     pub cells: Vec<Cell>,
     /// Links to write.
@@ -154,6 +157,7 @@ impl Plan {
             take: Vec::new(),
             open: Vec::new(),
             close: Vec::new(),
+            shadows: Vec::new(),
             cells: Vec::new(),
             links: Vec::new(),
             unlink: Vec::new(),
@@ -573,6 +577,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         plan.take.extend(step.take.into_iter().map(|seq| (run, seq)));
         plan.open.extend(step.open.into_iter().map(|wait| (run, wait)));
         plan.close.extend(step.close.into_iter().map(|activation| (run, activation)));
+        plan.shadows.extend(step.shadows.into_iter().map(|shadow| (run, shadow)));
         Ok(())
     }
 
@@ -608,6 +613,7 @@ impl<'a, R: Rows> Planner<'a, R> {
                 results: results.filter(|_| first && index == 0).cloned(),
             });
             plan.open.extend(new.open.into_iter().map(|wait| (new.run, wait)));
+            plan.shadows.extend(new.shadows.into_iter().map(|shadow| (new.run, shadow)));
             self.runs.insert(new.run, (row, true));
             self.dirty.push(new.run);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 
 use crate::cell::{Cell, OpResult, Space};
@@ -14,6 +15,7 @@ use crate::link::{Link, LinkQuery};
 use crate::run::{Loaded, OpenWait, ProcessId, RunSummary, Status};
 use crate::scope::{TenantId, TenantScope};
 use crate::seal::Seal;
+use crate::shadow::{Refill, ShadowRow};
 
 /// A database that keeps runs and what outlives them. All writes go through [`Store::commit`].
 ///
@@ -261,10 +263,23 @@ pub struct RunQuery {
     pub status: Option<Status>,
     /// Children of this run.
     pub parent: Option<RunId>,
+    /// Whose shadow columns hold these values; the workflow has to be named with them.
+    pub shadows: Vec<(Name, ShadowValue)>,
     /// How many at most.
     pub limit: u32,
     /// Where to begin.
     pub cursor: Option<String>,
+}
+
+impl RunQuery {
+    /// A column belongs to a workflow: without one, what it is called says nothing.
+    pub fn check(&self) -> Result<(), StoreError> {
+        if self.shadows.is_empty() || self.workflow.is_some() {
+            return Ok(());
+        }
+        let why = "runs are found by shadow columns of one workflow: name it";
+        Err(StoreError::Invalid(why.to_owned()))
+    }
 }
 
 /// Which open waits.
@@ -359,6 +374,8 @@ pub enum RecordQuery {
         /// Where to begin.
         cursor: Option<String>,
     },
+    /// The shadow columns of a run that hold something, by name.
+    Shadows(RunId),
     /// What is in use and how often, in the order of the names.
     Tally {
         /// What.
@@ -414,6 +431,8 @@ pub enum Record {
     Seal(Seal),
     /// A commit whose rows in the audit trail are not sealed yet.
     Unsealed(CommitId),
+    /// A shadow column of a run.
+    Shadow(ShadowRow),
     /// Something that is in use.
     Tally {
         /// Its name.
@@ -466,14 +485,17 @@ pub enum SweepWhat {
         /// How many of the newest checkpoints are kept; the newest is, in any case.
         keep: u64,
     },
+    /// Shadow columns of runs become what they should be; the limit does not matter.
+    Shadows(Vec<Refill>),
 }
 
 /// What was tidied up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Swept {
-    /// How many cells, keys or runs, or rows that were sealed; of a history, how many checkpoints and documents.
+    /// How many cells, keys or runs, or rows that were sealed; of a history, how many checkpoints and documents; of shadow
+    /// columns, how many rows were written or removed.
     pub count: u64,
-    /// The limit was reached: there may be more.
+    /// The limit was reached: there may be more. Of shadow columns: a run has moved since it was read.
     pub more: bool,
 }
 

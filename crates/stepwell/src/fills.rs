@@ -33,7 +33,7 @@ impl Hold {
     }
 
     /// What comes of the change is made of the results, or they have to fit: they have to be known before. That is so if
-    /// the run ends with it, if its data has a schema, and if a timer may read them.
+    /// the run ends with it, if its data has a schema or shadow columns, and if a timer may read them.
     pub(crate) fn is_foreseen(&self, event: &Event, staged: &Staged, landed: &Landed) -> bool {
         if staged.fills.is_empty() || self.saves(landed).is_none() {
             return false;
@@ -42,6 +42,7 @@ impl Hold {
         let has_timers = || spec.transitions.iter().any(|one| matches!(one.on, Trigger::Until(_)));
         let decided = || self.decide(event);
         spec.context.is_some()
+            || self.inner.has_shadows(&self.standing.workflow)
             || has_timers()
             || matches!(decided(), Ok(Decision::Change(change)) if change.snapshot.is_terminal())
     }

@@ -337,6 +337,7 @@ impl Inner {
             root: id,
             attempt: standing.ledger.write(),
             open: open_waits_of(standing.definition(), &standing.snapshot),
+            shadows: self.shadows(&standing.workflow, None, standing.snapshot.context()),
         });
         along.definitions.push(standing.workflow.clone());
         along.audit.push(by.audit(run, "run.fork", &json!({"version": version, "into": id})));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use futures_util::future::FutureExt;
@@ -36,6 +37,8 @@ pub(crate) struct Workflow {
     asks: bool,
     /// It has places that wait for something from outside.
     pub(crate) has_waits: bool,
+    /// Its shadow columns that have met something they cannot hold.
+    pub(crate) unfit: Box<[AtomicBool]>,
     /// Who has made it known, if it was not the embedding program itself: what its runs do to the data is theirs to be
     /// allowed.
     publisher: OnceLock<Option<Arc<Actor>>>,
@@ -56,11 +59,13 @@ impl Workflow {
         let spec = definition.spec();
         let waits = |place: &Place| matches!(place, Place::Wait(_));
         let has_waits = !spec.signals.is_empty() || spec.places.values().any(waits);
+        let unfit = definition.shadows().iter().map(|_| AtomicBool::new(false)).collect();
         Workflow {
             definition,
             stored,
             asks,
             has_waits,
+            unfit,
             publisher: OnceLock::new(),
             is_served: OnceLock::new(),
         }
@@ -103,6 +108,8 @@ pub(crate) struct Registry {
     workflows: RwLock<BTreeMap<DefinitionHash, Arc<Workflow>>>,
     /// The edition that a start by name gets.
     newest: RwLock<BTreeMap<Name, DefinitionHash>>,
+    /// Some definition has shadow columns.
+    has_shadows: AtomicBool,
     pub(crate) actions: BTreeMap<Name, BoxAction>,
     pub(crate) guards: BTreeMap<Name, BoxGuard>,
     /// What is to be said of actions.
@@ -130,6 +137,9 @@ impl Registry {
     pub(crate) fn learn(&self, definition: Definition) -> Arc<Workflow> {
         let mut workflows = self.workflows.write().unwrap_or_else(PoisonError::into_inner);
         let hash = definition.hash();
+        if !definition.shadows().is_empty() {
+            self.has_shadows.store(true, Ordering::Relaxed);
+        }
         workflows.entry(hash).or_insert_with(|| Arc::new(Workflow::new(definition))).clone()
     }
 
@@ -140,6 +150,16 @@ impl Registry {
     pub(crate) fn by_name(&self, name: &str) -> Option<Arc<Workflow>> {
         let hash = *self.newest.read().unwrap_or_else(PoisonError::into_inner).get(name)?;
         self.by_hash(hash)
+    }
+
+    /// The edition whose shadow columns runs of a workflow have: the one that new runs get, or if none do, their own. `None`
+    /// if it has no columns.
+    pub(crate) fn shading(&self, workflow: &Arc<Workflow>) -> Option<Arc<Workflow>> {
+        if !self.has_shadows.load(Ordering::Relaxed) {
+            return None;
+        }
+        let newest = self.by_name(workflow.definition.name());
+        newest.or_else(|| Some(workflow.clone())).filter(|known| !known.definition.shadows().is_empty())
     }
 
     /// The edition of a workflow with this number.

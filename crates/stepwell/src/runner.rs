@@ -365,6 +365,7 @@ async fn unreadable(inner: &Inner, scope: TenantScope, loaded: Loaded, error: &E
         take: Vec::new(),
         open: Vec::new(),
         close: Vec::new(),
+        shadows: Vec::new(),
     });
     if let Err(error) = inner.store.commit(scope, commit).await {
         tracing::error!(%error, "a run that cannot be read could not be put aside");

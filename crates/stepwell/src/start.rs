@@ -237,6 +237,7 @@ impl Inner {
             root,
             attempt: standing.ledger.write(),
             open: open_waits_of(&workflow.definition, &standing.snapshot),
+            shadows: self.shadows(&workflow, None, standing.snapshot.context()),
         };
         Ok(Fresh { new, standing, next })
     }

@@ -124,6 +124,8 @@ impl Inner {
         };
         expect_fence(standing, &mut after, owner, by);
         let (open, close) = waits(standing, &after);
+        let contexts = (standing.snapshot.context(), after.snapshot.context());
+        let shadows = self.shadows(&after.workflow, Some(contexts.0), contexts.1);
         let started = along.create.iter().filter_map(|new| new.wake).min();
         let mut commit = self.commit_of(scope, along, now);
         let step = Step {
@@ -142,6 +144,7 @@ impl Inner {
             take: takes,
             open,
             close,
+            shadows,
         };
         let owned = ownership(&step);
         commit.step = Some(step);

@@ -79,6 +79,7 @@ fn is_nobodys(query: &str) -> bool {
         "documents",
         "inbox",
         "waits",
+        "shadows",
         "cells",
         "links",
         "idempotency",

@@ -11,7 +11,7 @@ use stepwell_store::{Commit, NewRun, Store, Sweep, SweepWhat};
 use crate::raw::{client, forbidden, number, soon, texts};
 
 /// Every table that begins with the tenant.
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 14] = [
     "audit",
     "cells",
     "checkpoints",
@@ -22,6 +22,7 @@ const TABLES: [&str; 13] = [
     "links",
     "runs",
     "seals",
+    "shadows",
     "tenants",
     "unsealed",
     "waits",
@@ -33,7 +34,8 @@ async fn filled() -> (Ground, PostgresStore) {
     let store = ground.open().await.unwrap();
     let make = make::Make::new();
     for number in 1..=2 {
-        let new = NewRun { open: vec![make::wait(1)], ..make::due_run(make::run(number), 0) };
+        let (open, shadows) = (vec![make::wait(1)], vec![make::shade("email", "ann")]);
+        let new = NewRun { open, shadows, ..make::due_run(make::run(number), 0) };
         let start = Commit {
             documents: vec![make::put(new.run, "note", "hello")],
             definitions: vec![make::stored("orders")],

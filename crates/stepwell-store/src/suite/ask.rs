@@ -10,6 +10,7 @@ use crate::link::{Direction, Link, LinkFilter, LinkQuery};
 use crate::run::{Head, Loaded, ProcessId, RunSummary};
 use crate::scope::TenantScope;
 use crate::seal::Seal;
+use crate::shadow::ShadowRow;
 use crate::store::{
     CellFilter, CellQuery, Claim, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded, RunQuery,
     Store, StoreError, Tally, WaitQuery, WaitRow,
@@ -158,6 +159,16 @@ pub async fn all_runs(store: &dyn Store, scope: TenantScope, query: RunQuery) ->
 /// Every page of open waits.
 pub async fn all_waits(store: &dyn Store, scope: TenantScope, query: WaitQuery) -> Vec<WaitRow> {
     every_page(async |cursor| store.waits(scope, WaitQuery { cursor, ..query.clone() }).await).await
+}
+
+/// The shadow columns of a run that hold something.
+pub async fn shadows_of(store: &dyn Store, scope: TenantScope, run: RunId) -> Vec<ShadowRow> {
+    let page = store.records(scope, RecordQuery::Shadows(run)).await.expect("shadow columns can be read");
+    let rows = page.items.into_iter().map(|record| match record {
+        Record::Shadow(row) => row,
+        other => panic!("shadow columns were asked for, not {other:?}"),
+    });
+    rows.collect()
 }
 
 /// Everything a run shows now.

@@ -6,7 +6,7 @@ use stepwell_core::{DefinitionHash, RunId, Timestamp};
 
 use super::ask::{
     all_audit, all_cells, all_definitions, all_documents, all_history, all_links, all_runs, all_seals,
-    all_unsealed, all_waits, documents, links, links_of, tallied,
+    all_unsealed, all_waits, documents, links, links_of, shadows_of, tallied,
 };
 use super::make::{self, NAMESPACE, OPERATION};
 use crate::cell::{Cell, Space};
@@ -16,6 +16,7 @@ use crate::link::{Direction, Link, LinkQuery};
 use crate::run::{Loaded, RunSummary};
 use crate::scope::TenantScope;
 use crate::seal::{Hash, Seal, sealed};
+use crate::shadow::ShadowRow;
 use crate::store::{
     CellFilter, CellQuery, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, RunQuery, Store,
     StoreError, Tally, WaitQuery, WaitRow,
@@ -65,6 +66,8 @@ pub struct Dump {
     pub documents: Vec<(RunId, Vec<Shown>)>,
     /// Its open waits.
     pub waits: Vec<WaitRow>,
+    /// Its runs' shadow columns.
+    pub shadows: Vec<ShadowRow>,
     /// Its cells, the dead too.
     pub cells: Vec<Cell>,
     /// Its keys.
@@ -206,6 +209,7 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
     let mut loaded = Vec::new();
     let mut history = Vec::new();
     let mut shown = Vec::new();
+    let mut shadows = Vec::new();
     for run in runs.iter().map(|row| row.run) {
         loaded
             .push(store.load(scope, run).await.expect("a run can be loaded").expect("a listed run is there"));
@@ -217,6 +221,7 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
             versions.push(Shown { at, documents: all_documents(store, scope, query).await });
         }
         shown.push((run, versions));
+        shadows.extend(shadows_of(store, scope, run).await);
         history.push((run, rows));
     }
     let mut cells = Vec::new();
@@ -240,6 +245,7 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
         history,
         documents: shown,
         waits,
+        shadows,
         cells,
         keys,
         definitions,

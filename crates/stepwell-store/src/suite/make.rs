@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use serde_json::{Number, Value, json};
+use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use uuid::Uuid;
 
@@ -16,6 +17,7 @@ use crate::document::{DocumentOp, DocumentWrite};
 use crate::link::{Edge, Ends, Entity, LinkWrite};
 use crate::run::{Head, OpenWait, ProcessId, Status};
 use crate::scope::{TenantId, TenantScope};
+use crate::shadow::ShadowWrite;
 
 /// Makes commits with ids that count up.
 #[derive(Debug, Default)]
@@ -136,6 +138,7 @@ pub fn new_run(run: RunId) -> NewRun {
         root: run,
         attempt: None,
         open: Vec::new(),
+        shadows: Vec::new(),
     }
 }
 
@@ -164,6 +167,7 @@ pub fn attempt(head: &Head, attempt: Option<&str>) -> Step {
         take: Vec::new(),
         open: Vec::new(),
         close: Vec::new(),
+        shadows: Vec::new(),
     }
 }
 
@@ -191,6 +195,16 @@ pub fn wait(activation: u64) -> OpenWait {
         until: Some(at(60)),
         detail: bytes(&format!("{{\"for\":{activation}}}")),
     }
+}
+
+/// A shadow column of a run of `orders` that holds something.
+pub fn shade(name: &str, value: impl Into<ShadowValue>) -> ShadowWrite {
+    ShadowWrite { value: Some(value.into()), ..unshade(name) }
+}
+
+/// A shadow column of a run of `orders` that holds nothing any more.
+pub fn unshade(name: &str) -> ShadowWrite {
+    ShadowWrite { workflow: "orders".into(), name: name.into(), value: None }
 }
 
 /// The namespace of most cells.

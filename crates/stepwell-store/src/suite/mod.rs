@@ -74,6 +74,7 @@ pub mod records;
 pub mod runs;
 pub mod script;
 pub mod seals;
+pub mod shadows;
 pub mod sweeps;
 pub mod tallies;
 pub mod tenants;
@@ -101,6 +102,7 @@ macro_rules! conformance {
                 records __suite_records;
                 runs __suite_runs;
                 seals __suite_seals;
+                shadows __suite_shadows;
                 sweeps __suite_sweeps;
                 tallies __suite_tallies;
                 tenants __suite_tenants;

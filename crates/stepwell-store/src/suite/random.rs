@@ -1,11 +1,12 @@
 //! The strategies behind the random scripts: small alphabets, so that what is drawn collides.
 
 use bytes::Bytes;
-use proptest::collection::vec;
+use proptest::collection::{btree_map, vec};
 use proptest::option::{of, weighted};
 use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop_oneof};
 use proptest::sample::{select, subsequence};
 use serde_json::{Number, Value, json};
+use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{RunId, Timestamp};
 use uuid::Uuid;
 
@@ -22,6 +23,7 @@ use crate::commit::{
 use crate::document::{DocumentQuery, DocumentWrite};
 use crate::link::{Direction, Edge, Ends, Entity, LinkFilter, LinkQuery, LinkWrite};
 use crate::run::{Parent, ProcessId, Status};
+use crate::shadow::{Refill, Refilled, ShadowWrite};
 use crate::store::{
     Beat, CellFilter, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Sweep, SweepWhat, Tally,
     WaitQuery,
@@ -225,7 +227,7 @@ fn step() -> BoxedStrategy<Move> {
     let nexts = prop_oneof![2 => vec(next(), 0..1), 7 => vec(next(), 1..2), 2 => vec(next(), 2..4)].boxed();
     let row = (nexts, status(), of(second()), owner, of(select(vec!["{}", ""]).prop_map(bytes)));
     let pinned = weighted(0.1, select(vec!["orders", "other"]).prop_map(definition));
-    let waits = (vec((1_u64..3).prop_map(wait), 0..2), vec(1_u64..3, 0..2));
+    let waits = (vec((1_u64..3).prop_map(wait), 0..2), vec(1_u64..3, 0..2), vec(shadow(), 0..3));
     (head, fence, take, row, pinned, waits)
         .prop_map(
             |(
@@ -234,7 +236,7 @@ fn step() -> BoxedStrategy<Move> {
                 (take, guess),
                 (next, status, wake, owner, attempt),
                 definition,
-                (open, close),
+                (open, close, shadows),
             )| {
                 let (run, stray, back) = head;
                 Move {
@@ -253,6 +255,7 @@ fn step() -> BoxedStrategy<Move> {
                     definition,
                     open,
                     close,
+                    shadows,
                 }
             },
         )
@@ -263,7 +266,8 @@ fn begin() -> impl Strategy<Value = NewRun> {
     let parent = of((a_run(), 1_u64..3).prop_map(|(run, activation)| Parent { run, activation, child: 0 }));
     let kind = select(vec!["orders", "other"]);
     let row = (a_run(), kind, 0_u64..2, next(), status(), of(second()), of(a_process()));
-    (row, parent, vec((1_u64..3).prop_map(wait), 0..2)).prop_map(|(row, parent, open)| {
+    let beside = (vec((1_u64..3).prop_map(wait), 0..2), vec(shadow(), 0..3));
+    (row, parent, beside).prop_map(|(row, parent, (open, shadows))| {
         let (run, kind, version, first, status, wake, owner) = row;
         let (workflow, definition) = (kind.into(), definition(kind));
         let root = parent.as_ref().map_or(run, |parent: &Parent| parent.run);
@@ -278,8 +282,42 @@ fn begin() -> impl Strategy<Value = NewRun> {
             parent,
             root,
             open,
+            shadows,
             ..new_run(run)
         }
+    })
+}
+
+fn shadow() -> BoxedStrategy<ShadowWrite> {
+    let value = prop_oneof![2 => shadow_value().prop_map(Some), 1 => Just(None)];
+    let workflow = prop_oneof![5 => Just("orders"), 1 => Just("other")];
+    (workflow, select(vec!["a", "b"]), value)
+        .prop_map(|(workflow, name, value)| ShadowWrite {
+            workflow: workflow.into(),
+            name: name.into(),
+            value,
+        })
+        .boxed()
+}
+
+fn shadow_value() -> BoxedStrategy<ShadowValue> {
+    let texts = select(vec!["", "x", "X", "ü"]).prop_map(ShadowValue::from);
+    let numbers = select(vec![0.0, 1.0, 1.5, -1e300]).prop_map(ShadowValue::from);
+    prop_oneof![texts, numbers, any::<bool>().prop_map(ShadowValue::from)].boxed()
+}
+
+/// What runs' columns should be.
+fn refills() -> impl Strategy<Value = SweepWhat> {
+    let value = prop_oneof![shadow_value().prop_map(Refilled::Is), shadow_value().prop_map(Refilled::Begins)];
+    let columns = btree_map(select(vec!["a", "b"]), value, 0..3);
+    let refill = (a_run(), 0_u64..4, columns).prop_map(|(run, version, columns)| Refill {
+        run,
+        version,
+        workflow: "orders".into(),
+        columns: columns.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+    });
+    btree_map(a_run(), refill, 0..3).prop_map(|refills| {
+        SweepWhat::Shadows(refills.into_iter().map(|(run, refill)| Refill { run, ..refill }).collect())
     })
 }
 
@@ -408,10 +446,18 @@ fn listing() -> BoxedStrategy<Ask> {
         Ask::Cells(CellQuery { space, owner, filter, now: at(0), with_dead, limit, cursor: None })
     });
     let workflow = of(select(vec!["orders", "other", "none"]).prop_map(Into::into));
-    let runs =
-        (workflow, of(status()), of(a_run()), 0_u32..3).prop_map(|(workflow, status, parent, limit)| {
-            Ask::Runs(RunQuery { workflow, status, parent, limit, cursor: None })
-        });
+    let found = prop_oneof![
+        2 => Just(vec![]),
+        1 => vec((select(vec!["a", "b"]).prop_map(Into::into), shadow_value()), 1..3),
+    ];
+    let runs = (workflow, of(status()), of(a_run()), found, 0_u32..3).prop_map(
+        |(workflow, status, parent, shadows, limit)| {
+            // A column belongs to a workflow.
+            let named = (!shadows.is_empty()).then(|| "orders".into());
+            let workflow = workflow.or(named);
+            Ask::Runs(RunQuery { workflow, status, parent, shadows, limit, cursor: None })
+        },
+    );
     let waits =
         (of(a_run()), 0_u32..3).prop_map(|(run, limit)| Ask::Waits(WaitQuery { run, limit, cursor: None }));
     let history = (a_run(), 0_u64..4, any::<bool>(), 0_u32..9).prop_map(|(run, from, with_state, limit)| {
@@ -429,7 +475,7 @@ fn listing() -> BoxedStrategy<Ask> {
     let seals = prop_oneof![(0_u32..3).prop_map(Ask::Unsealed), (0_u32..3).prop_map(Ask::Seals)];
     prop_oneof![
         1 => cells,
-        1 => runs,
+        2 => runs,
         1 => waits,
         1 => history,
         1 => documents,
@@ -475,7 +521,8 @@ fn record() -> impl Strategy<Value = Ask> {
     });
     let definition =
         select(vec!["orders", "other"]).prop_map(|text| RecordQuery::Definition(definition(text)));
-    prop_oneof![key, definition].prop_map(Ask::Record)
+    let shadows = a_run().prop_map(RecordQuery::Shadows);
+    prop_oneof![key, definition, shadows].prop_map(Ask::Record)
 }
 
 fn sweep() -> BoxedStrategy<Sweep> {
@@ -490,6 +537,7 @@ fn sweep() -> BoxedStrategy<Sweep> {
             (limit, SweepWhat::Tombstones { namespace, before })
         }),
         3 => some.clone().prop_map(|limit| (limit, SweepWhat::Seal)),
+        3 => refills().prop_map(|what| (1, what)),
         3 => (some, a_run(), 0_u64..4).prop_map(|(limit, run, keep)| (limit, SweepWhat::History { run, keep })),
     ];
     what.prop_map(|(limit, what)| Sweep { now: at(0), limit, what }).boxed()

@@ -24,6 +24,7 @@ use crate::document::DocumentQuery;
 use crate::link::LinkQuery;
 use crate::run::{Chain, Head, OpenWait, ProcessId, Status};
 use crate::scope::TenantScope;
+use crate::shadow::ShadowWrite;
 use crate::store::{
     self, Beat, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Store, StoreError, Sweep, SweepWhat,
     Swept, WaitQuery,
@@ -93,6 +94,8 @@ pub struct Move {
     pub open: Vec<OpenWait>,
     /// Waits that close.
     pub close: Vec<u64>,
+    /// Shadow columns that change.
+    pub shadows: Vec<ShadowWrite>,
 }
 
 /// A call with all its arguments.
@@ -324,6 +327,7 @@ impl<'a> Player<'a> {
             definition,
             open,
             close,
+            shadows,
         } = planned.clone();
         let mut taken = guess;
         let known = |of: &RunId| self.heads.contains_key(&(scope, *of));
@@ -340,7 +344,21 @@ impl<'a> Player<'a> {
         let head = head.cloned().unwrap_or_else(|| nowhere(run));
         let fence = fence.map(|ahead| head.fence + ahead);
         let take = taken;
-        Ok(Step { head, fence, in_order, next, status, wake, owner, attempt, definition, take, open, close })
+        Ok(Step {
+            head,
+            fence,
+            in_order,
+            next,
+            status,
+            wake,
+            owner,
+            attempt,
+            definition,
+            take,
+            open,
+            close,
+            shadows,
+        })
     }
 }
 

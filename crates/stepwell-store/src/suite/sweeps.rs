@@ -9,7 +9,7 @@ use super::ask::{
 };
 use super::make::{
     ME, Make, NAMESPACE, at, attempt, audit, cell, delete, edge, end, increment, key, link_id, new_run, put,
-    run, set, set_until, step, stored, to, wait, write,
+    run, set, set_until, shade, step, stored, to, wait, write,
 };
 use crate::cell::{CellKey, CellOp, CellWrite, Expect, OpResult, Space};
 use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused};
@@ -219,7 +219,11 @@ cases! { sweeps as __suite_sweeps;
             keys: vec![KeyWrite { lives: Lives::WithRun(run(1)), ..key("a", 1) }],
             definitions: vec![stored("orders")],
             audit: vec![audit("created")],
-            ..make.create(NewRun { open: vec![wait(1), wait(2)], ..new_run(run(1)) })
+            ..make.create(NewRun {
+                open: vec![wait(1), wait(2)],
+                shadows: vec![shade("email", "ann")],
+                ..new_run(run(1))
+            })
         };
         let head = apply(store, create.clone()).await.created.remove(0);
         let parent = Some(Parent { run: run(1), activation: 1, child: 0 });
@@ -233,6 +237,7 @@ cases! { sweeps as __suite_sweeps;
         let history = HistoryQuery { run: run(1), from: 0, with_state: true, limit: 10 };
         assert_eq!(all_history(store, ME, history).await, []);
         assert_eq!(all_waits(store, ME, WaitQuery::default()).await, []);
+        assert_eq!(ask::shadows_of(&**store, ME, run(1)).await, []);
         assert_eq!((shown(store, run(1), None).await, shown(store, run(1), Some(0)).await), (vec![], vec![]));
         assert_eq!(recorded(store, "a", at(0)).await, None);
         assert_eq!((slots(store, 1).await, slots(store, 2).await), (0, 1), "its shared state went with it");

@@ -9,7 +9,7 @@ use super::ask::{self, apply, claim, load, refuse_as, taken};
 use super::dump::{Dump, Names, dump};
 use super::make::{
     Make, NAMESPACE, at, audit, due_run, edge, end, increment, key, link_id, process, put, run, set,
-    set_until, step, stored, tenant, to, unlike, unlink, upsert, wait,
+    set_until, shade, step, stored, tenant, to, unlike, unlink, upsert, wait,
 };
 use crate::cell::{CellWrite, Expect};
 use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused, Step};
@@ -27,8 +27,12 @@ async fn seen(store: &Shared, scope: TenantScope) -> Dump {
 /// A commit with something of everything in it; `mark` shows whose it is.
 fn everything(make: &Make, mark: u8) -> Commit {
     let open = vec![wait(u64::from(mark))];
+    let shadows = vec![shade("mark", i32::from(mark))];
     Commit {
-        create: vec![NewRun { open, ..due_run(run(1), i64::from(mark)) }, due_run(run(2), i64::from(mark))],
+        create: vec![
+            NewRun { open, shadows, ..due_run(run(1), i64::from(mark)) },
+            due_run(run(2), i64::from(mark)),
+        ],
         send: vec![to(run(1), &format!("for {mark}"))],
         cells: vec![set("k", mark), set_until("old", mark, 30)],
         links: vec![upsert(u32::from(mark), edge("a/1", "r", "b/1"))],
@@ -67,6 +71,7 @@ cases! { tenants as __suite_tenants;
         assert_eq!(second.links.iter().map(|link| link.id).collect::<Vec<_>>(), [link_id(2)]);
         assert_eq!((second.unsealed.len(), second.seals.len(), second.tallies.len()), (1, 0, 5));
         assert_eq!(second.waits[0].wait.activation, 2);
+        assert_eq!(second.shadows.iter().map(|row| &row.value).collect::<Vec<_>>(), [&2.into()]);
         assert_eq!(second.documents[1].1[0].documents[0].body, r#"{"text":"of 2"}"#);
         let other = ask::all_definitions(store, TWO, Some("for 1".into()), 9).await;
         assert_eq!((second.listed.len(), other.len()), (2, 0));

@@ -7,10 +7,10 @@ use super::ask::{apply, load, outcome, refuse, started};
 use super::dump::{Dump, Names, Shown, dump};
 use super::make::{
     ME, Make, at, attempt, audit, bytes, delete, due_run, edge, end, increment, key, message, new_run,
-    process, put, remove, run, set, step, stored, to, unlink, upsert, wait, write,
+    process, put, remove, run, set, shade, step, stored, to, unlink, unshade, upsert, wait, write,
 };
 use crate::cell::{CellError, CellOp, CellWrite, Expect};
-use crate::commit::{Commit, Fill, FillPart, Missing, Ownership, Refused, Send, Step};
+use crate::commit::{Commit, Fill, FillPart, Missing, NewRun, Ownership, Refused, Send, Step};
 use crate::run::Head;
 
 /// A way to spoil a commit, and what it is refused with.
@@ -22,7 +22,8 @@ async fn seen(store: &Shared) -> Dump {
 
 /// A store with something of everything in it; gives where run 1 stands.
 async fn furnished(store: &Shared, make: &Make) -> Head {
-    let create = vec![new_run(run(1)), new_run(run(2)), new_run(run(3))];
+    let first = NewRun { shadows: vec![shade("email", "ann")], ..new_run(run(1)) };
+    let create = vec![first, new_run(run(2)), new_run(run(3))];
     let cells = vec![set("text", "a"), set("number", 1), set("gone", 1)];
     let first = Commit {
         create,
@@ -49,6 +50,7 @@ fn everything(make: &Make, head: &Head) -> Commit {
             take: vec![1],
             open: vec![wait(1)],
             close: vec![2],
+            shadows: vec![shade("total", 2), unshade("email")],
             ..step(head, "next")
         }),
         create: vec![due_run(run(4), 0)],
@@ -163,6 +165,7 @@ async fn leaves_no_trace(store: &Shared, spoils: Vec<Spoilt>) {
         "3 of its own, 7 cells, 4 links"
     );
     assert_eq!((after.links.len(), after.unsealed.len()), (2, 3));
+    assert_eq!(after.shadows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["total"]);
 }
 
 cases! { whole as __suite_whole;

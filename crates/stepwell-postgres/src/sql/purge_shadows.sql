@@ -1,0 +1,2 @@
+-- Runs' shadow columns go.
+delete from shadows where tenant = $1 and run = any ($2)

@@ -1,0 +1,152 @@
+//! Shadow columns: writes beside a run, runs found by them, and refills.
+
+use rusqlite::{Connection, params};
+use stepwell_core::shadow::{ShadowType, ShadowValue};
+use stepwell_core::{Name, RunId};
+use stepwell_store::shadow::{joined, split};
+use stepwell_store::store::page_rows;
+use stepwell_store::{
+    Page, Refill, Refilled, RunQuery, RunRow, RunSummary, ShadowRow, ShadowWrite, Status, Swept, TenantId,
+};
+
+use crate::apply::run_row;
+use crate::query::{Read, before};
+use crate::rows;
+use crate::statements as sql;
+
+/// A column holds what the write says from here on.
+pub(crate) fn write(
+    connection: &Connection,
+    tenant: TenantId,
+    run: RunId,
+    shadow: &ShadowWrite,
+) -> rusqlite::Result<()> {
+    let ShadowWrite { workflow, name, value } = shadow;
+    match value {
+        Some(value) => put(connection, sql::shadow_put, tenant, (run, workflow, name), value)?,
+        None => connection.prepare_cached(sql::shadow_clear)?.execute(params![
+            tenant.uuid().into_bytes(),
+            run.uuid().into_bytes(),
+            name.as_str()
+        ])?,
+    };
+    Ok(())
+}
+
+/// Writes a value; gives how many rows that changed.
+fn put(
+    connection: &Connection,
+    statement: &str,
+    tenant: TenantId,
+    (run, workflow, name): (RunId, &Name, &Name),
+    value: &ShadowValue,
+) -> rusqlite::Result<usize> {
+    let (text, number, boolean) = split(value);
+    connection.prepare_cached(statement)?.execute(params![
+        tenant.uuid().into_bytes(),
+        run.uuid().into_bytes(),
+        name.as_str(),
+        workflow.as_str(),
+        text,
+        number,
+        boolean
+    ])
+}
+
+/// Columns become what they should be, of runs that have not moved since they were read.
+pub(crate) fn refill(
+    connection: &Connection,
+    tenant: TenantId,
+    refills: &[Refill],
+) -> rusqlite::Result<Swept> {
+    let (mut count, mut more) = (0, false);
+    for Refill { run, version, workflow, columns } in refills {
+        let Some(row) = run_row(connection, tenant, *run)? else { continue };
+        if row.version != *version {
+            more = true;
+            continue;
+        }
+        let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+        let names = serde_json::to_string(&names).expect("names are plain text");
+        let mut statement = connection.prepare_cached(sql::shadows_keep)?;
+        count += statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), names])?;
+        for (name, refilled) in columns {
+            let (statement, value) = match refilled {
+                Refilled::Is(value) => (sql::shadow_put, value),
+                Refilled::Begins(value) => (sql::shadow_begin, value),
+            };
+            count += put(connection, statement, tenant, (*run, workflow, name), value)?;
+        }
+    }
+    Ok(Swept { count: count as u64, more })
+}
+
+/// What a run's columns hold.
+pub(crate) fn of_run(connection: &Connection, tenant: TenantId, run: RunId) -> Read<Vec<ShadowRow>> {
+    let mut statement = connection.prepare_cached(sql::shadows_of_run)?;
+    let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes()];
+    let found = statement.query_map(which, |row| {
+        let value = joined(row.get(2)?, row.get(3)?, row.get(4)?);
+        let (workflow, name) = (row.get::<_, String>(0)?.into(), row.get::<_, String>(1)?.into());
+        Ok(value.map(|value| ShadowRow { run, workflow, name, value }))
+    })?;
+    Ok(found.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// Runs whose columns hold what the query says: by the index of the first, the others are filters.
+pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
+    let RunQuery { workflow, status, parent, shadows, limit, cursor } = query;
+    let before = before(cursor.as_deref())?;
+    let Some(((name, value), others)) = shadows.split_first() else {
+        return Ok(Page { items: Vec::new(), next: None });
+    };
+    let statement = match value.kind() {
+        ShadowType::String => sql::runs_by_text,
+        ShadowType::Number => sql::runs_by_number,
+        ShadowType::Boolean => sql::runs_by_boolean,
+    };
+    let held: &dyn rusqlite::ToSql = match value {
+        ShadowValue::Text(text) => text,
+        ShadowValue::Number(number) => number,
+        ShadowValue::Boolean(value) => value,
+    };
+    let mut statement = connection.prepare_cached(statement)?;
+    let found = statement.query_map(
+        params![
+            tenant.uuid().into_bytes(),
+            before,
+            workflow.as_ref().map(Name::as_str),
+            status.map(Status::as_str),
+            rows::id(parent.map(RunId::uuid)),
+            name.as_str(),
+            held
+        ],
+        |row| rows::run(row).map(RunRow::summary),
+    )?;
+    // The rows come one by one: no more are read than the page needs.
+    let mut items = Vec::new();
+    for row in found {
+        let row = row?;
+        if others.is_empty() || holds(connection, tenant, &row, others)? {
+            items.push(row);
+        }
+        if items.len() > page_rows(*limit) {
+            break;
+        }
+    }
+    Ok(Page::cut(items, *limit, |row: &RunSummary| row.run.to_string()))
+}
+
+/// Whether a run's columns hold all of these.
+fn holds(
+    connection: &Connection,
+    tenant: TenantId,
+    run: &RunSummary,
+    wanted: &[(Name, ShadowValue)],
+) -> Read<bool> {
+    let held = of_run(connection, tenant, run.run)?;
+    let is_held = |(name, value): &(Name, ShadowValue)| {
+        held.iter().any(|row| row.name == *name && row.value == *value && row.workflow == run.workflow)
+    };
+    Ok(wanted.iter().all(is_held))
+}
