@@ -28,6 +28,7 @@ mod shadows;
 mod statements;
 mod store;
 mod sweep;
+mod view;
 mod writer;
 
 pub use error::OpenError;
@@ -35,3 +36,4 @@ pub use own::Along;
 pub use store::{Options, PostgresStore};
 /// The driver whose transactions commits can be made part of.
 pub use tokio_postgres;
+pub use view::view_of;

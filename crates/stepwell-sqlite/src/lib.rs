@@ -21,6 +21,7 @@ mod shadows;
 mod statements;
 mod store;
 mod sweep;
+mod view;
 mod wal;
 mod writer;
 
@@ -28,3 +29,4 @@ pub use error::{OpenError, WithError};
 /// The SQLite library that [`SqliteStore::commit_with`] shows its caller.
 pub use rusqlite;
 pub use store::{Options, SqliteStore};
+pub use view::view_of;

@@ -3,8 +3,8 @@
 //! A step writes those that it changes ([`ShadowWrite`]), in its own commit. A [`Refill`] makes a run's columns what
 //! they should be, whoever wrote them, unless the run has moved since it was read.
 
-use stepwell_core::shadow::ShadowValue;
-use stepwell_core::{LimitExceeded, Name, RunId};
+use stepwell_core::shadow::{MAX_NAME_BYTES, MAX_TEXT_BYTES, ShadowType, ShadowValue};
+use stepwell_core::{Definition, DefinitionHash, LimitExceeded, Name, RunId};
 
 /// A shadow column of a run gets a value, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,14 +21,12 @@ impl ShadowWrite {
     /// A value that no index holds is no value of a column.
     pub(crate) fn check(&self) -> Result<(), LimitExceeded> {
         match &self.value {
-            Some(ShadowValue::Text(text)) if text.len() > stepwell_core::shadow::MAX_TEXT_BYTES => {
-                Err(LimitExceeded {
-                    limit: "shadow_bytes".to_owned(),
-                    what: format!("the shadow column `{}`", self.name),
-                    actual: text.len() as u64,
-                    max: stepwell_core::shadow::MAX_TEXT_BYTES as u64,
-                })
-            }
+            Some(ShadowValue::Text(text)) if text.len() > MAX_TEXT_BYTES => Err(LimitExceeded {
+                limit: "shadow_bytes".to_owned(),
+                what: format!("the shadow column `{}`", self.name),
+                actual: text.len() as u64,
+                max: MAX_TEXT_BYTES as u64,
+            }),
             _ => Ok(()),
         }
     }
@@ -92,4 +90,63 @@ pub fn joined(text: Option<String>, number: Option<f64>, boolean: Option<bool>) 
     text.map(ShadowValue::Text)
         .or_else(|| number.map(ShadowValue::Number))
         .or_else(|| boolean.map(ShadowValue::Boolean))
+}
+
+/// A database's own words for the view of a workflow's runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Dialect<'a> {
+    /// What a run has besides its shadow columns.
+    pub shown: &'a str,
+    /// The tenant whose runs they are.
+    pub tenant: &'a str,
+    /// The workflow of a run, where it is compared.
+    pub workflow: &'a str,
+}
+
+/// The statements that make the view of a workflow's runs, with its shadow columns as columns. A view of the same name is
+/// replaced.
+///
+/// A filter on one of the columns goes by its index: a run without a value is shown too, but is none that is looked for.
+pub fn view(definition: &Definition, dialect: Dialect<'_>) -> String {
+    let Dialect { shown, tenant, workflow: compared } = dialect;
+    let (workflow, name) = (literal(definition.name()), identifier(&view_name(definition.name())));
+    let (mut columns, mut joins) = (String::new(), String::new());
+    for (number, column) in (1..).zip(definition.shadows()) {
+        let held = match column.kind() {
+            ShadowType::String => "as_text",
+            ShadowType::Number => "as_number",
+            ShadowType::Boolean => "as_boolean",
+        };
+        columns.push_str(&format!(",\n       s{number}.{held} as {}", identifier(column.name())));
+        joins.push_str(&format!(
+            "\n  left join shadows s{number} on s{number}.tenant = {tenant} and s{number}.run = r.id \
+             and s{number}.workflow = {workflow} and s{number}.name = {}",
+            literal(column.name())
+        ));
+    }
+    format!(
+        "drop view if exists {name};\ncreate view {name} as\nselect {shown}{columns}\n  from runs r{joins}\n \
+         where r.tenant = {tenant} and {compared} = {workflow};\n"
+    )
+}
+
+/// What the view of a workflow's runs is called.
+pub fn view_name(workflow: &str) -> String {
+    let whole = format!("runs_of_{workflow}");
+    if whole.len() <= MAX_NAME_BYTES {
+        return whole;
+    }
+    // Databases cut longer names off; what is left of two must not be the same.
+    let hash = DefinitionHash::of(workflow.as_bytes()).short();
+    let room = MAX_NAME_BYTES - hash.len() - 1;
+    let end = (0..=room).rev().find(|end| whole.is_char_boundary(*end)).unwrap_or(0);
+    format!("{}_{hash}", &whole[..end])
+}
+
+fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }

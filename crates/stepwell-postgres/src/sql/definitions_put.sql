@@ -5,5 +5,5 @@ select $1, u.hash, u.workflow, u.version, u.body, u.publisher
   from unnest($2::bytea[], $3::text[], $4::bigint[], $5::bytea[], $6::text[], $7::uuid[], $8::uuid[], $9::bigint[])
        as u (hash, workflow, version, body, publisher, commit_id, trace, trace_version)
  where u.trace is null or exists (select 1 from checkpoints k where k.tenant = $1 and k.run = u.trace
-                                     and k.version = u.trace_version and k.commit_id = u.commit_id)
+                                     and k.version = u.trace_version and k.commit_id = u.commit_id offset 0)
 on conflict (tenant, hash) do nothing

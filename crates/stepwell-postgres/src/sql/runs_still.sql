@@ -1,2 +1,4 @@
 -- The versions of runs, which stay what they are until the transaction ends; locked in the order of their ids.
-select id, version from runs where tenant = $1 and id = any ($2) order by id for share
+select r.id, r.version
+  from (select u.id from unnest($2::uuid[]) as u (id) order by u.id) n
+ cross join lateral (select o.id, o.version from runs o where o.tenant = $1 and o.id = n.id for share) r

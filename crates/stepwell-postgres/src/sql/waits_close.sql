@@ -5,4 +5,4 @@ delete from waits w
        select u.run, u.activation
          from unnest($2::uuid[], $3::bigint[], $4::uuid[], $5::bigint[]) as u (run, activation, commit_id, version)
         where u.version is null or exists (select 1 from checkpoints k where k.tenant = $1 and k.run = u.run
-                                              and k.version = u.version and k.commit_id = u.commit_id))
+                                              and k.version = u.version and k.commit_id = u.commit_id offset 0))

@@ -5,6 +5,6 @@ select $1, u.run, u.activation, u.place, u.since, u.until, u.detail
   from unnest($2::uuid[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bytea[], $8::uuid[], $9::bigint[])
        as u (run, activation, place, since, until, detail, commit_id, version)
  where u.version is null or exists (select 1 from checkpoints k where k.tenant = $1 and k.run = u.run
-                                       and k.version = u.version and k.commit_id = u.commit_id)
+                                       and k.version = u.version and k.commit_id = u.commit_id offset 0)
 on conflict (tenant, run, activation) do update
    set place = excluded.place, since = excluded.since, until = excluded.until, detail = excluded.detail

@@ -9,6 +9,7 @@ mod network;
 mod own;
 mod raw;
 mod several;
+mod view;
 mod wall;
 
 mod asked;

@@ -6,6 +6,7 @@ mod disk;
 mod files;
 mod group;
 mod own;
+mod view;
 
 use stepwell_sqlite::SqliteStore;
 use stepwell_store::MemoryStore;

@@ -15,6 +15,7 @@ mod operators;
 mod ownership;
 mod retention;
 mod schedules;
+mod shadows;
 mod signals;
 mod smoke;
 mod starting;

@@ -1,0 +1,67 @@
+//! E11: a workflow's runs as a view, with their shadow columns as real columns, behind the same wall as the tables.
+
+use stepwell_core::shadow::Shadow;
+use stepwell_core::{Definition, Spec};
+use stepwell_postgres::view_of;
+use stepwell_store::suite::make::{self, shade};
+use stepwell_store::{NewRun, Store};
+
+use crate::raw::{client, number, texts};
+
+fn orders() -> Spec {
+    Spec::new("orders").step("open").end("done").auto("finish", "open", "done")
+}
+
+fn shaded() -> Definition {
+    let spec = orders().shadow("eMail", Shadow::string("to")).shadow("total", Shadow::number("sum"));
+    spec.shadow("paid", Shadow::boolean("paid")).build().unwrap()
+}
+
+#[tokio::test]
+async fn the_view_of_a_workflow_shows_one_tenants_runs_and_finds_by_the_index() {
+    let ground = crate::ground().await;
+    let (store, make) = (ground.open().await.unwrap(), make::Make::new());
+    for whose in 1..=2_u128 {
+        let full = vec![shade("eMail", "ann@example.com"), shade("total", 2.5), shade("paid", false)];
+        for (run, shadows) in [(1, full), (2, vec![])] {
+            let new = NewRun { shadows, ..make::new_run(make::run(whose * 10 + run)) };
+            store.commit(make::tenant(whose), make.create(new)).await.unwrap();
+        }
+    }
+    let owner = client(&ground, ground.owner()).await;
+    for definition in [orders().build().unwrap(), shaded()] {
+        owner.batch_execute(&view_of(&definition)).await.unwrap();
+    }
+    // Also whoever sees everything elsewhere sees one tenant here, and none without a word.
+    let admin = client(&ground, ground.admin()).await;
+    let shown = "select concat_ws(' ', run, status, version, created_at = updated_at, \"eMail\", total, paid)
+                   from runs_of_orders order by run";
+    for raw in [&owner, &admin] {
+        assert_eq!(texts(raw, shown).await, Vec::<String>::new());
+        let tenant = make::tenant(2).tenant().uuid();
+        raw.batch_execute(&format!("set app.current_tenant = '{tenant}'")).await.unwrap();
+        let full = format!("{} waiting 0 t ann@example.com 2.5 f", make::run(21));
+        assert_eq!(texts(raw, shown).await, [full, format!("{} waiting 0 t", make::run(22))]);
+    }
+    let many = format!(
+        "insert into runs select (json_populate_record(r, json_build_object('id', n::text::uuid))).*
+           from runs r, (select gen_random_uuid() n from generate_series(1, 5000)) n where r.id = '{}';
+         insert into shadows select r.tenant, r.id, c.name, 'orders', c.as_text, c.as_number, c.as_boolean
+           from runs r, (values ('eMail', 'bob', null::float8, null::bool), ('total', null, 7, null), ('paid', null, null, true))
+             as c (name, as_text, as_number, as_boolean)
+          where r.id not in (select run from shadows); analyze runs; analyze shadows",
+        make::run(22)
+    );
+    admin.batch_execute(&many).await.unwrap();
+    for (filter, index) in [
+        ("\"eMail\" = 'ann@example.com'", "shadows_by_text"),
+        ("total = 2.5", "shadows_by_number"),
+        ("not paid", "shadows_by_boolean"),
+    ] {
+        let found = format!("from runs_of_orders where {filter}");
+        assert_eq!(number(&owner, &format!("select count(*) {found}")).await, 1, "{filter}");
+        let plan = texts(&owner, &format!("explain select run, status {found}")).await.join("\n");
+        // Whether an index is worth it for one of two values is the server's to say.
+        assert!(plan.contains(index) || index == "shadows_by_boolean", "{filter}: {plan}");
+    }
+}

@@ -1,0 +1,90 @@
+//! E11: a workflow's runs as a view, with their shadow columns as real columns; a filter on one goes by its index.
+
+use stepwell_core::shadow::Shadow;
+use stepwell_core::{Definition, Spec};
+use stepwell_sqlite::rusqlite::Connection;
+use stepwell_sqlite::{SqliteStore, view_of};
+use stepwell_store::suite::make::{self, shade};
+use stepwell_store::{NewRun, Store};
+
+fn orders() -> Spec {
+    Spec::new("orders").step("open").end("done").auto("finish", "open", "done")
+}
+
+fn shaded() -> Definition {
+    let spec = orders().shadow("eMail", Shadow::string("to")).shadow("total", Shadow::number("sum"));
+    spec.shadow("paid", Shadow::boolean("paid")).build().unwrap()
+}
+
+#[tokio::test]
+async fn the_view_of_a_workflow_shows_shadow_columns_and_finds_by_their_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.sqlite");
+    let (store, make) = (SqliteStore::open(&path).unwrap(), make::Make::new());
+    let begin = |number, shadows| make.create(NewRun { shadows, ..make::new_run(make::run(number)) });
+    let full = vec![shade("eMail", "ann@example.com"), shade("total", 2.5), shade("paid", false)];
+    store.commit(make::ME, begin(1, full)).await.unwrap();
+    store.commit(make::ME, begin(2, vec![])).await.unwrap();
+    let other = NewRun { workflow: "other".into(), ..make::new_run(make::run(3)) };
+    store.commit(make::ME, make.create(other)).await.unwrap();
+    for definition in [orders().build().unwrap(), shaded()] {
+        let view = view_of(&definition, make::ME);
+        let made = store.commit_with(make::ME, make.commit(), move |own, _| own.execute_batch(&view)).await;
+        made.unwrap();
+    }
+
+    let look = Connection::open(&path).unwrap();
+    let sql =
+        "select run, status, version, created_at, \"eMail\", total, paid from runs_of_orders order by run";
+    let mut statement = look.prepare(sql).unwrap();
+    let rows: Vec<(String, String, u32, String, Option<String>, Option<f64>, Option<bool>)> = statement
+        .query_map([], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?))
+        })
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[0].0, make::run(1).to_string());
+    assert_eq!((rows[0].1.as_str(), rows[0].2), ("waiting", 0));
+    assert!(rows[0].3.starts_with("2023-11-14T22:13:"), "{}", rows[0].3);
+    assert_eq!(
+        (rows[0].4.as_deref(), rows[0].5, rows[0].6),
+        (Some("ann@example.com"), Some(2.5), Some(false))
+    );
+    assert_eq!((rows[1].4.as_deref(), rows[1].5, rows[1].6), (None, None, None));
+    for (filter, index) in [
+        ("email = 'ann@example.com'", "shadows_by_text"),
+        ("total = 2.5", "shadows_by_number"),
+        ("paid = 0", "shadows_by_boolean"),
+    ] {
+        let sql = format!("select run, status from runs_of_orders where {filter}");
+        let found: Vec<String> = look
+            .prepare(&sql)
+            .unwrap()
+            .query_map([], |row| row.get(0))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(found, [make::run(1).to_string()], "{filter}");
+        let mut plan = look.prepare(&format!("explain query plan {sql}")).unwrap();
+        let plan: Vec<String> = plan.query_map([], |row| row.get(3)).unwrap().map(Result::unwrap).collect();
+        assert!(plan[0].contains(index) && !plan.iter().any(|line| line.starts_with("SCAN")), "{plan:#?}");
+    }
+}
+
+/// Names with quotes in them are names, and long ones stay different.
+#[test]
+fn a_view_is_made_of_any_name() {
+    let connection = Connection::open_in_memory().unwrap();
+    connection.execute_batch(include_str!("../../schema.sql")).unwrap();
+    let names = ["it's", "say \"hello\"", "a b/c", "ü", &"x".repeat(120), &format!("{}y", "x".repeat(119))];
+    for name in names {
+        let definition = Spec { name: name.into(), ..orders() };
+        connection.execute_batch(&view_of(&definition.build().unwrap(), make::ME)).unwrap();
+    }
+    let views: i64 = connection
+        .query_row("select count(*) from sqlite_schema where type = 'view'", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(views, names.len() as i64);
+}
