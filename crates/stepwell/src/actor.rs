@@ -21,7 +21,7 @@ pub enum Permission {
     /// Make workflows known, and schedules.
     #[serde(rename = "workflow:publish")]
     Publish,
-    /// Patch, move, migrate and fork runs, and see the audit trail.
+    /// Patch, move, migrate and fork runs, heal their shadow columns, and see the audit trail.
     #[serde(rename = "workflow:admin")]
     Admin,
 }
