@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool::managed::{
     Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult, Timeouts,
@@ -150,6 +150,33 @@ pub(crate) struct Connection {
     patience: Duration,
     /// An answer did not come: whatever comes on it now is nobody's.
     is_given_up: AtomicBool,
+    plans: Mutex<Plans>,
+}
+
+/// The server's plans of a connection's statements. They are made once, for tables as full as they are then; those that were
+/// made while the tables were empty would walk them later. So they are made again: soon at first, then ever more rarely,
+/// so that tables have not grown many times over meanwhile.
+struct Plans {
+    made: Instant,
+    lasts: Duration,
+}
+
+impl Plans {
+    const FIRST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_secs(600);
+
+    fn new() -> Self {
+        Plans { made: Instant::now(), lasts: Plans::FIRST }
+    }
+
+    /// Whether they are to be made again; then they count as made now.
+    fn are_old(&mut self) -> bool {
+        if self.made.elapsed() < self.lasts {
+            return false;
+        }
+        *self = Plans { made: Instant::now(), lasts: (self.lasts * 2).min(Plans::LONGEST) };
+        true
+    }
 }
 
 /// Why there is no answer.
@@ -258,12 +285,23 @@ impl Manager for Maker {
         let row = client.query_one(whoami, &[]).await.map_err(unreachable)?;
         let backend = Backend { pid: row.get(0), began: row.get(1) };
         let is_given_up = AtomicBool::new(false);
-        Ok(Connection { client, backend, statements: Mutex::default(), patience: self.patience, is_given_up })
+        Ok(Connection {
+            client,
+            backend,
+            statements: Mutex::default(),
+            patience: self.patience,
+            is_given_up,
+            plans: Mutex::new(Plans::new()),
+        })
     }
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<OpenError> {
         if connection.is_closed() {
             return Err(RecycleError::message("it is closed"));
+        }
+        let are_old = connection.plans.get_mut().unwrap_or_else(PoisonError::into_inner).are_old();
+        if are_old && connection.command("discard plans").await.is_err() {
+            return Err(RecycleError::message("it does not answer"));
         }
         Ok(())
     }

@@ -388,6 +388,16 @@ async fn walked(admin: &Client, name: &str) -> i64 {
     number(admin, read).await
 }
 
+/// Nobody counts the rows of these tables.
+async fn uncounted(ground: &Ground) {
+    let admin = client(ground, ground.admin()).await;
+    let tables = "select tablename::text from pg_tables where schemaname = current_schema()";
+    for table in texts(&admin, tables).await {
+        let quiet = format!("alter table {table} set (autovacuum_enabled = false)");
+        admin.batch_execute(&quiet).await.unwrap();
+    }
+}
+
 /// Makes a tenant's only run one of many, without a word to those who count rows.
 async fn multiply(raw: &Client, many: i64) {
     let tables = [
@@ -399,12 +409,10 @@ async fn multiply(raw: &Client, many: i64) {
         ("shadows", "run"),
     ];
     for (table, id) in tables {
-        let quiet = format!("alter table {table} set (autovacuum_enabled = false)");
-        raw.batch_execute(&quiet).await.unwrap();
         let copy = format!(
             "insert into {table}
              select (json_populate_record(t, json_build_object('{id}', gen_random_uuid()))).*
-               from {table} t, generate_series(1, {many})"
+               from {table} t, generate_series(1, {many}) where t.ctid = (select min(ctid) from {table})"
         );
         assert_eq!(raw.execute(&copy, &[]).await.unwrap(), many as u64);
     }
@@ -420,12 +428,40 @@ async fn found(store: &PostgresStore) {
     };
     let columns =
         vec![("email".into(), Refilled::Is("eve".into())), ("paid".into(), Refilled::Is(true.into()))];
-    let refill = Refill { run: make::run(2), version: 0, workflow: "orders".into(), columns };
+    let refill = Refill { run: make::run(41), version: 0, workflow: "orders".into(), columns };
     let what = SweepWhat::Shadows(vec![refill]);
     assert_eq!(store.sweep(make::ME, Sweep { now: make::at(1), limit: 1, what }).await.unwrap().count, 2);
     for (value, many) in [(ShadowValue::from("eve"), 1), (1.into(), 0), (true.into(), 0)] {
         assert_eq!(store.runs(make::ME, of(value)).await.unwrap().items.len(), many);
     }
+}
+
+/// Something of everything on a run of its own.
+async fn work(store: &PostgresStore, make: &make::Make, number: u128) {
+    let (run, other) = (make::run(number), make::run(number + 1));
+    let shadows = vec![make::shade("email", "ann")];
+    let head = ask::started(store, make.create(NewRun { shadows, ..make::new_run(run) })).await;
+    let beside = Step { open: vec![make::wait(1)], close: vec![2], ..make::step(&head, "on") };
+    let beside = Step { shadows: vec![make::shade("total", 1), make::unshade("email")], ..beside };
+    let on_record = Commit { definitions: vec![make::stored("orders")], ..make.step(beside) };
+    let head = ask::moved(store, Commit { audit: vec![make::audit("on")], ..on_record }).await;
+    ask::started(store, make.create(make::due_run(other, 0))).await;
+    let key = format!("stock {number}");
+    let planned = Commit { cells: vec![make::set(&key, 7)], ..make.step(make::step(&head, "on")) };
+    let sent = Commit { send: vec![make::to(run, "hello")], keys: vec![make::key(&key, 1)], ..planned };
+    ask::moved(store, sent).await;
+    let data = Commit { cells: vec![make::increment(&key, 1)], ..make.commit() };
+    store.commit(make::ME, data.clone()).await.unwrap();
+    assert!(store.outcome(make::ME, data.reference()).await.unwrap().is_some());
+    let (from, to) = (format!("a/{number}"), format!("b/{number}"));
+    let upsert = make::upsert(number as u32, make::edge(&from, "r", &to));
+    store.commit(make::ME, make.link([upsert])).await.unwrap();
+    store.commit(make::ME, make.link([make::unlink(Some(&from), None, None)])).await.unwrap();
+    assert!(ask::taken(store, ask::claim(make::process(1), 0)).await.contains(&other));
+    ask::load(store, run).await;
+    let history = HistoryQuery { run, from: 0, with_state: true, limit: 10 };
+    assert_eq!(ask::all_history(store, make::ME, history).await.len(), 3);
+    assert!(store.due(Vec::new()).await.unwrap().is_empty());
 }
 
 /// The accident: a table is new, nobody has counted its rows, and every statement walks all of them.
@@ -437,9 +473,10 @@ async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
     let named = |config: &str| format!("{config} application_name={name}");
     let open = PostgresStore::open_with(&named(ground.engine()), ground.options()).await;
     let (store, make) = (open.unwrap(), make::Make::new());
+    uncounted(&ground).await;
     let shadows = vec![make::shade("email", "ann")];
     let shaded = NewRun { shadows, ..make::new_run(make::run(1)) };
-    let head = ask::started(&store, make.create(shaded)).await;
+    ask::started(&store, make.create(shaded)).await;
     let linked = make.link([make::upsert(1, make::edge("a/1", "r", "b/1"))]);
     store.commit(make::ME, linked).await.unwrap();
     drop(store);
@@ -452,26 +489,10 @@ async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
     let before = walked(&admin, name).await;
 
     let store = PostgresStore::open_with(&named(ground.engine()), ground.options()).await.unwrap();
-    let beside = Step { open: vec![make::wait(1)], close: vec![2], ..make::step(&head, "on") };
-    let beside = Step { shadows: vec![make::shade("total", 1), make::unshade("email")], ..beside };
-    let on_record = Commit { definitions: vec![make::stored("orders")], ..make.step(beside) };
-    let on_record = Commit { audit: vec![make::audit("on")], ..on_record };
-    let head = ask::moved(&store, on_record).await;
-    ask::started(&store, make.create(make::due_run(make::run(2), 0))).await;
-    let planned = Commit { cells: vec![make::set("stock", 7)], ..make.step(make::step(&head, "on")) };
-    ask::moved(&store, planned).await;
-    // Data alone is looked up in the audit trail, links in both of their indexes.
-    let data = Commit { cells: vec![make::increment("stock", 1)], ..make.commit() };
-    store.commit(make::ME, data.clone()).await.unwrap();
-    assert!(store.outcome(make::ME, data.reference()).await.unwrap().is_some());
-    store.commit(make::ME, make.link([make::upsert(2, make::edge("a/2", "r", "b/2"))])).await.unwrap();
-    store.commit(make::ME, make.link([make::unlink(Some("a/2"), None, None)])).await.unwrap();
+    work(&store, &make, 40).await;
     found(&store).await;
     let seal = Sweep { now: make::at(1), limit: 10, what: SweepWhat::Seal };
     assert!(store.sweep(make::ME, seal).await.unwrap().more, "there are many");
-    assert_eq!(ask::taken(&store, ask::claim(make::process(1), 0)).await, [make::run(2)]);
-    ask::load(&store, make::run(1)).await;
-    assert!(store.due(Vec::new()).await.unwrap().is_empty());
     drop(store);
     let after = walked(&admin, name).await;
     assert!((1..1_000).contains(&(after - before)), "{} rows were walked", after - before);
@@ -481,6 +502,35 @@ async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
     assert!(number(&raw, "select count(*) from runs where places <> ''").await > RUNS);
     drop(raw);
     assert!(walked(&admin, name).await - after > RUNS);
+}
+
+/// The accident: a connection goes on with the plans it made while the tables were empty.
+#[tokio::test]
+async fn plans_made_for_empty_tables_do_not_walk_full_ones() {
+    const RUNS: i64 = 20_000;
+    let ground = crate::ground().await;
+    let name = ground.schema();
+    let named = |config: &str| format!("{config} application_name={name}");
+    let options = Options { connections: 2, committers: 1, ..ground.options() };
+    let store = PostgresStore::open_with(&named(ground.engine()), options).await.unwrap();
+    uncounted(&ground).await;
+    let make = make::Make::new();
+    for number in [10, 20, 30] {
+        work(&store, &make, number).await;
+    }
+    let admin = client(&ground, ground.admin()).await;
+    let linked = make.link([make::upsert(1, make::edge("a/1", "r", "b/1"))]);
+    store.commit(make::ME, linked).await.unwrap();
+    multiply(&admin, RUNS).await;
+    let read = "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+                  from pg_stat_user_tables where schemaname = current_schema()";
+    let before = number(&admin, read).await;
+    // The plans are a second old by now, and made anew.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    work(&store, &make, 40).await;
+    drop(store);
+    let after = walked(&admin, name).await;
+    assert!((1..1_000).contains(&(after - before)), "{} rows were walked", after - before);
 }
 
 /// The accident: an index on a column that changes with the value made every write to a hot key write all indexes.
