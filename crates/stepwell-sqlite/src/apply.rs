@@ -317,8 +317,7 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
         insert_checkpoint(session, tenant, commit, at, row)?;
     }
     for (run, seq) in take {
-        let mut statement = session.connection.prepare_cached(sql::inbox_delete)?;
-        statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(seq)])?;
+        delete_message(session.connection, tenant, run, seq)?;
     }
     for row in &put {
         insert_message(session.connection, tenant, row)?;
@@ -417,6 +416,12 @@ fn insert_message(connection: &Connection, tenant: TenantId, row: &MessageRow) -
         rows::time(message.expires_at),
         counts,
     ])?;
+    Ok(())
+}
+
+fn delete_message(connection: &Connection, tenant: TenantId, run: RunId, seq: u64) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(sql::inbox_delete)?;
+    statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(seq)])?;
     Ok(())
 }
 

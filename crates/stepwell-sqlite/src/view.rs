@@ -10,6 +10,7 @@ use stepwell_store::shadow::{self, Dialect};
 /// ```
 /// use stepwell_core::Spec;
 /// use stepwell_core::shadow::Shadow;
+/// use stepwell_store::TenantScope;
 ///
 /// let invite = Spec::new("invite").shadow("email", Shadow::string("to.email"));
 /// let invite = invite.step("sent").end("done").auto("finish", "sent", "done").build()?;

@@ -201,9 +201,9 @@ impl Tables {
             self.shadows.retain(|(of, name), _| of != run || wanted(name));
             swept.count += (there - self.shadows.len()) as u64;
             for (name, refilled) in columns {
-                let is_there = self.shadows.contains_key(&(*run, name.clone()));
+                let held = self.shadows.get(&(*run, name.clone())).map(|row| row.value.kind());
                 let value = match refilled {
-                    Refilled::Begins(_) if is_there => continue,
+                    Refilled::Begins(value) if held == Some(value.kind()) => continue,
                     Refilled::Is(value) | Refilled::Begins(value) => value.clone(),
                 };
                 swept.count += u64::from(self.shade(*run, workflow.clone(), name.clone(), Some(value)));

@@ -59,7 +59,7 @@ pub struct Refill {
 pub enum Refilled {
     /// This.
     Is(ShadowValue),
-    /// What it holds, and if that is nothing, this.
+    /// What it holds, and if that is nothing, or of another type, this.
     Begins(ShadowValue),
 }
 

@@ -579,6 +579,8 @@ pub(crate) struct Inner {
     under_way: AtomicU64,
     /// The engine is over: whoever sleeps for it need not.
     over: Notify,
+    /// What was tidied up.
+    pub(crate) tidied: Mutex<crate::upkeep::Upkeep>,
     /// Counts what happens, so that a test can see that nothing does.
     pulse: AtomicU64,
 }
@@ -612,6 +614,7 @@ impl Inner {
             ended: Notify::new(),
             under_way: AtomicU64::new(0),
             over: Notify::new(),
+            tidied: Mutex::default(),
             pulse: AtomicU64::new(0),
             store,
             host,

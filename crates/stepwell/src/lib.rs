@@ -34,6 +34,7 @@ pub mod start;
 pub mod stateless;
 pub mod testing;
 mod turn;
+pub mod upkeep;
 mod wakes;
 
 pub use action::{Action, ActionError, ActionInfo};
@@ -51,6 +52,7 @@ pub use signal::{Signal, Signalled};
 pub use start::{Start, Started};
 pub use stepwell_core as core;
 pub use stepwell_store as store;
+pub use upkeep::Upkeep;
 
 /// An id for a new run: it sorts by the time it was made.
 pub fn new_run_id() -> stepwell_core::RunId {

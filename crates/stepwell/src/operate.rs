@@ -310,6 +310,7 @@ impl Inner {
         let change = branch_off(&workflow.definition, &was, id, now)
             .map_err(|error| EngineError::Invalid(error.to_string()))?;
         let first = self.checkpoint(&change.snapshot, &change.entry)?;
+        let shadings = self.registry.shadings();
         let mut standing = Standing { workflow, ..original };
         standing.snapshot = Arc::new(change.snapshot);
         standing.ledger = Ledger::default();
@@ -342,6 +343,9 @@ impl Inner {
         along.definitions.push(standing.workflow.clone());
         along.audit.push(by.audit(run, "run.fork", &json!({"version": version, "into": id})));
         self.apply(scope, self.commit_of(scope, along, now)).await?;
+        if self.registry.shadings() != shadings {
+            self.catch_up(scope, vec![id]).await;
+        }
         self.look_at(wake);
         Ok(Run::new(self.clone(), scope, id, false))
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use futures_util::future::FutureExt;
@@ -110,6 +110,8 @@ pub(crate) struct Registry {
     newest: RwLock<BTreeMap<Name, DefinitionHash>>,
     /// Some definition has shadow columns.
     has_shadows: AtomicBool,
+    /// How often other shadow columns may have been declared.
+    shadings: AtomicU64,
     pub(crate) actions: BTreeMap<Name, BoxAction>,
     pub(crate) guards: BTreeMap<Name, BoxGuard>,
     /// What is to be said of actions.
@@ -130,6 +132,7 @@ impl Registry {
             newest.insert(definition.name().clone(), definition.hash());
         }
         drop(newest);
+        self.shadings.fetch_add(1, Ordering::Release);
         workflow
     }
 
@@ -143,6 +146,11 @@ impl Registry {
         workflows.entry(hash).or_insert_with(|| Arc::new(Workflow::new(definition))).clone()
     }
 
+    /// Another number than before: other shadow columns may have been declared since.
+    pub(crate) fn shadings(&self) -> u64 {
+        self.shadings.load(Ordering::Acquire)
+    }
+
     pub(crate) fn by_hash(&self, hash: DefinitionHash) -> Option<Arc<Workflow>> {
         self.workflows.read().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned()
     }
@@ -152,14 +160,20 @@ impl Registry {
         self.by_hash(hash)
     }
 
-    /// The edition whose shadow columns runs of a workflow have: the one that new runs get, or if none do, their own. `None`
-    /// if it has no columns.
-    pub(crate) fn shading(&self, workflow: &Arc<Workflow>) -> Option<Arc<Workflow>> {
+    /// The edition that says what shadow columns a run has: the one that new runs get, unless its own is higher. `None` if
+    /// there are no columns.
+    pub(crate) fn shading(&self, own: &Arc<Workflow>) -> Option<Arc<Workflow>> {
         if !self.has_shadows.load(Ordering::Relaxed) {
             return None;
         }
-        let newest = self.by_name(workflow.definition.name());
-        newest.or_else(|| Some(workflow.clone())).filter(|known| !known.definition.shadows().is_empty())
+        Some(self.declaring(own)).filter(|known| !known.definition.shadows().is_empty())
+    }
+
+    /// The same, also if there are none.
+    pub(crate) fn declaring(&self, own: &Arc<Workflow>) -> Arc<Workflow> {
+        let newest = self.by_name(own.definition.name());
+        let newest = newest.filter(|newest| newest.definition.version() >= own.definition.version());
+        newest.unwrap_or_else(|| own.clone())
     }
 
     /// The edition of a workflow with this number.

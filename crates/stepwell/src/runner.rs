@@ -6,7 +6,7 @@ use std::time::Duration;
 use stepwell_core::{Definition, DefinitionHash, Failure, Name, Timestamp};
 use stepwell_store::{
     Beat, Beaten, Claim, Commit, CommitId, Hint, Loaded, Ownership, ProcessId, Record, RecordQuery, Status,
-    Step, Sweep, SweepWhat, TenantScope,
+    Step, TenantScope,
 };
 
 use crate::engine::{Deciding, Inner};
@@ -20,14 +20,8 @@ use crate::turn::Turnless;
 
 /// Runs that are taken from the store in one go.
 const TAKEN_AT_ONCE: usize = 256;
-/// Rows that one sweep removes.
-const SWEPT_AT_ONCE: u32 = 100;
 /// How soon a process looks again whether the store has heard of it.
 const UNKNOWN_MS: u64 = 50;
-/// Tenants that are asked for in one go.
-const TENANTS_AT_ONCE: u32 = 100;
-/// Checkpoints of a schedule that are kept.
-const KEPT_FIRINGS: u64 = 500;
 
 /// Begins to work: says that this process lives, and whose runs are free because theirs do not.
 pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
@@ -48,7 +42,7 @@ pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
     spawn(Box::pin(listen(inner.clone())));
     if inner.options.max_runs > 0 {
         spawn(Box::pin(take(inner.clone())));
-        spawn(Box::pin(upkeep(inner.clone())));
+        spawn(Box::pin(crate::upkeep::upkeep(inner.clone())));
     }
     inner.look_at(Some(inner.host.now()));
     Ok(())
@@ -411,60 +405,6 @@ fn learn_one(inner: &Inner, scope: TenantScope, record: &Record) {
         }
     }
     inner.stored(scope, &[stored.hash]);
-}
-
-/// Tidies up, a little at a time.
-async fn upkeep(inner: Arc<Inner>) {
-    loop {
-        let next = inner.host.now().plus_ms(inner.options.upkeep_ms);
-        if inner.is_over_by(next).await || inner.is_stopping() {
-            return;
-        }
-        if let Err(error) = tidy_all(&inner).await {
-            tracing::warn!(%error, "tidying up came to nothing");
-        }
-    }
-}
-
-async fn tidy_all(inner: &Inner) -> Result<(), EngineError> {
-    let mut after = None;
-    loop {
-        let tenants = inner.store.tenants(after, TENANTS_AT_ONCE).await?;
-        let Some(last) = tenants.last().copied() else { return Ok(()) };
-        for tenant in tenants {
-            tidy(inner, TenantScope::vouched(tenant)).await?;
-        }
-        after = Some(last);
-    }
-}
-
-async fn tidy(inner: &Inner, scope: TenantScope) -> Result<(), EngineError> {
-    let now = inner.host.now();
-    let mut what = vec![SweepWhat::Keys, SweepWhat::Cells, SweepWhat::Seal];
-    for (namespace, kept_ms) in &inner.options.tombstones_kept_ms {
-        let before = ago(now, *kept_ms);
-        what.push(SweepWhat::Tombstones { namespace: namespace.clone(), before });
-    }
-    if let Some(retention_ms) = inner.options.retention_ms {
-        what.push(SweepWhat::Runs { ended_before: ago(now, retention_ms) });
-    }
-    // A schedule lives for ever and has a checkpoint for each firing.
-    let runs = crate::schedule::runs(&*inner.store, scope).await?;
-    what.extend(runs.into_iter().map(|run| SweepWhat::History { run, keep: KEPT_FIRINGS }));
-    for what in what {
-        while inner.store.sweep(scope, Sweep { now, limit: SWEPT_AT_ONCE, what: what.clone() }).await?.more {
-            if inner.is_stopping() {
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
-}
-
-/// So many milliseconds before a time.
-fn ago(now: Timestamp, ms: u64) -> Timestamp {
-    let micros = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000);
-    Timestamp::from_micros(now.micros().saturating_sub(micros))
 }
 
 /// Waits until every run is let go of, for a bounded time.

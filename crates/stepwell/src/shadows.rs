@@ -1,18 +1,18 @@
 //! Shadow columns of durable runs: written with the step that changes them, runs found by them, and healed.
 //!
 //! What is declared holds for all runs of a workflow, whichever edition they are pinned to: the edition that new runs get
-//! says it. A step writes what differs between the context before and after it; a column that was declared after a run
-//! began, or whose path has changed, is filled by [`Engine::heal`].
+//! says it, unless their own is higher. A step writes what differs between the context before and after it; a column that
+//! was declared after a run began, or whose path has changed, is filled by [`Engine::heal`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::future::try_join_all;
 use serde_json::Value;
 use stepwell_core::shadow::{Column, Seen, ShadowType};
 use stepwell_core::{Name, RunId, Snapshot};
 use stepwell_store::{
-    Loaded, Page, Refill, Refilled, RunQuery, RunSummary, ShadowWrite, Sweep, SweepWhat, Swept,
+    Loaded, Page, Refill, Refilled, RunQuery, RunSummary, ShadowWrite, Sweep, SweepWhat, Swept, TenantScope,
 };
 
 use crate::actor::Permission;
@@ -21,6 +21,8 @@ use crate::error::EngineError;
 use crate::registry::Workflow;
 use crate::turn::MAX_TRIES;
 
+/// Rows of a listing that does not say how many.
+const PAGE: u32 = 50;
 /// Runs that are read at a time while columns are healed.
 const READ_AT_ONCE: usize = 8;
 
@@ -52,10 +54,89 @@ impl Inner {
         changed.collect()
     }
 
+    /// Columns that were declared while a commit was on its way are not in it: they are written behind it.
+    pub(crate) async fn catch_up(&self, scope: TenantScope, runs: Vec<RunId>) {
+        for run in runs {
+            if let Err(error) = self.catch_up_one(scope, run).await {
+                tracing::warn!(%run, %error, "shadow columns that were just declared are not filled; heal them");
+            }
+        }
+    }
+
+    async fn catch_up_one(&self, scope: TenantScope, run: RunId) -> Result<(), EngineError> {
+        let Some(loaded) = self.store.load(scope, run).await? else { return Ok(()) };
+        let Some(own) = self.registry.by_hash(loaded.definition) else { return Ok(()) };
+        let mut done = Refilling::default();
+        self.refill(scope, &self.registry.declaring(&own), &[run], &mut done).await
+    }
+
+    /// Makes the columns of these runs what they should be.
+    async fn refill(
+        &self,
+        scope: TenantScope,
+        workflow: &Workflow,
+        runs: &[RunId],
+        done: &mut Refilling,
+    ) -> Result<(), EngineError> {
+        if self.refill_once(scope, workflow, runs, done).await? {
+            return Ok(());
+        }
+        // One has moved since it was read. Each by itself: one that moves all the time holds up no other.
+        done.unreadable = 0;
+        for run in runs {
+            let mut attempt = 0;
+            while !self.refill_once(scope, workflow, &[*run], done).await? {
+                attempt += 1;
+                if attempt == MAX_TRIES {
+                    tracing::warn!(%run, "a run moved every time its shadow columns were to be healed");
+                    done.missed += 1;
+                    break;
+                }
+                self.pause_after(attempt).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says whether none of the runs has moved since it was read.
+    async fn refill_once(
+        &self,
+        scope: TenantScope,
+        workflow: &Workflow,
+        runs: &[RunId],
+        done: &mut Refilling,
+    ) -> Result<bool, EngineError> {
+        let mut refills = Vec::with_capacity(runs.len());
+        for some in runs.chunks(READ_AT_ONCE) {
+            let loads: Vec<_> = some.iter().map(|run| self.store.load(scope, *run)).collect();
+            for loaded in try_join_all(loads).await?.into_iter().flatten() {
+                match workflow.refill(&loaded) {
+                    Ok(refill) => refills.push(refill),
+                    Err(error) => {
+                        done.unreadable += 1;
+                        tracing::warn!(run = %loaded.head.run, %error, "a run cannot be read; its columns stay");
+                    }
+                }
+            }
+        }
+        let sweep = Sweep { now: self.host.now(), limit: 1, what: SweepWhat::Shadows(refills) };
+        let Swept { count, more } = self.store.sweep(scope, sweep).await?;
+        done.changed += count;
+        Ok(!more)
+    }
+
     /// Whether runs of a workflow have shadow columns.
     pub(crate) fn has_shadows(&self, workflow: &Arc<Workflow>) -> bool {
         self.registry.shading(workflow).is_some()
     }
+}
+
+/// What came of making columns what they should be.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refilling {
+    changed: u64,
+    unreadable: u64,
+    missed: u64,
 }
 
 impl Workflow {
@@ -114,8 +195,7 @@ pub struct Heal {
     batch: u32,
     place: Option<String>,
     runs: u64,
-    changed: u64,
-    unreadable: u64,
+    done: Refilling,
     is_over: bool,
 }
 
@@ -128,7 +208,7 @@ impl Heal {
     /// The runs that a query finds.
     pub fn those(filter: RunQuery) -> Self {
         let place = filter.cursor.clone();
-        Heal { filter, batch: 100, place, runs: 0, changed: 0, unreadable: 0, is_over: false }
+        Heal { filter, batch: 100, place, runs: 0, done: Refilling::default(), is_over: false }
     }
 
     /// So many runs in a batch; 100 unless something else is said.
@@ -157,12 +237,17 @@ impl Heal {
 
     /// Columns that were written or emptied.
     pub fn changed(&self) -> u64 {
-        self.changed
+        self.done.changed
     }
 
     /// Runs whose state cannot be read: their columns stay as they are.
     pub fn unreadable(&self) -> u64 {
-        self.unreadable
+        self.done.unreadable
+    }
+
+    /// Runs that moved every time they were to be healed: heal them again when they rest.
+    pub fn missed(&self) -> u64 {
+        self.done.missed
     }
 
     /// Every run was looked at.
@@ -172,12 +257,16 @@ impl Heal {
 }
 
 impl Engine {
-    /// Runs, newest first: of a workflow, doing so, children of a run, with these values in their shadow columns.
-    pub async fn runs(&self, query: RunQuery) -> Result<Page<RunSummary>, EngineError> {
+    /// Runs, newest first: of a workflow, doing so, children of a run, with these values in their shadow columns. A query that
+    /// does not say how many gives 50.
+    pub async fn runs(&self, mut query: RunQuery) -> Result<Page<RunSummary>, EngineError> {
         self.permit(Permission::View)?;
         if let (Some(workflow), false) = (&query.workflow, query.shadows.is_empty()) {
             let workflow = self.inner.workflow(workflow)?;
             query.shadows.iter().try_for_each(|(name, value)| declared(&workflow, name, value.kind()))?;
+        }
+        if query.limit == 0 {
+            query.limit = PAGE;
         }
         Ok(self.store().runs(self.scope(), query).await?)
     }
@@ -198,43 +287,17 @@ impl Engine {
         let query = RunQuery { limit: heal.batch, cursor: heal.place.clone(), ..heal.filter.clone() };
         let page = self.store().runs(self.scope(), query).await?;
         let runs: Vec<RunId> = page.items.iter().map(|row| row.run).collect();
-        let (changed, unreadable) = self.refill(&workflow, &runs).await?;
+        let mut done = Refilling::default();
+        let refilled = self.inner.refill(self.scope(), &workflow, &runs, &mut done).await;
+        // What was written is written, also when the rest was not.
+        heal.done.changed += done.changed;
+        refilled?;
         heal.runs += runs.len() as u64;
-        heal.changed += changed;
-        heal.unreadable += unreadable;
+        heal.done.unreadable += done.unreadable;
+        heal.done.missed += done.missed;
         heal.is_over = page.next.is_none();
         heal.place = page.next;
         Ok(!heal.is_over)
-    }
-
-    /// Makes the columns of these runs what they should be; gives how many changed, and how many runs cannot be read.
-    async fn refill(&self, workflow: &Workflow, runs: &[RunId]) -> Result<(u64, u64), EngineError> {
-        let mut changed = 0;
-        for attempt in 0..MAX_TRIES {
-            let loads = runs.iter().map(|run| self.store().load(self.scope(), *run));
-            let loaded: Vec<Option<Loaded>> =
-                stream::iter(loads).buffered(READ_AT_ONCE).try_collect().await?;
-            let (mut refills, mut unreadable) = (Vec::new(), 0);
-            for loaded in loaded.iter().flatten() {
-                match workflow.refill(loaded) {
-                    Ok(refill) => refills.push(refill),
-                    Err(error) => {
-                        unreadable += 1;
-                        tracing::warn!(run = %loaded.head.run, %error, "a run cannot be read; its columns stay");
-                    }
-                }
-            }
-            let sweep = Sweep { now: self.now(), limit: 1, what: SweepWhat::Shadows(refills) };
-            let Swept { count, more } = self.store().sweep(self.scope(), sweep).await?;
-            changed += count;
-            if !more {
-                return Ok((changed, unreadable));
-            }
-            // One has moved since it was read.
-            self.inner.pause_after(attempt).await;
-        }
-        let why = "runs moved every time their shadow columns were to be healed: go on later";
-        Err(EngineError::Invalid(why.to_owned()))
     }
 }
 

@@ -175,12 +175,15 @@ pub(crate) struct Along {
     pub(crate) audit: Vec<AuditRow>,
     /// Definitions that the new runs are pinned to.
     pub(crate) definitions: Vec<Arc<Workflow>>,
+    /// The registry's number by which the new runs have their shadow columns.
+    pub(crate) shadings: Option<u64>,
 }
 
 impl Along {
     /// What goes along with two.
     pub(crate) fn extend(&mut self, more: Along) {
-        let Along { create, send, cells, links, fills, actor, documents, keys, audit, definitions } = more;
+        let Along { create, send, cells, links, fills, actor, documents, keys, audit, definitions, shadings } =
+            more;
         self.create.extend(create);
         self.send.extend(send);
         self.cells.extend(cells);
@@ -191,6 +194,7 @@ impl Along {
         self.keys.extend(keys);
         self.audit.extend(audit);
         self.definitions.extend(definitions);
+        self.shadings = [self.shadings, shadings].into_iter().flatten().min();
     }
 }
 

@@ -14,7 +14,7 @@ use stepwell_store::{
 
 use crate::engine::{Inner, Run};
 use crate::error::EngineError;
-use crate::ledger::{ChildNote, Ledger};
+use crate::ledger::{ChildNote, Ledger, Stopped};
 use crate::look::Next;
 use crate::post::Says;
 use crate::registry::Workflow;
@@ -142,13 +142,16 @@ pub(crate) struct Fresh {
     pub(crate) new: NewRun,
     pub(crate) standing: Standing,
     pub(crate) next: Next,
+    /// The registry's number by which it has its shadow columns.
+    pub(crate) shadings: u64,
 }
 
 impl Fresh {
     /// Puts the run into a commit that is somebody else's. One that has ended or stopped as it began tells its parent in
     /// the same commit.
     pub(crate) fn goes_along(self, along: &mut Along) {
-        let Fresh { mut new, mut standing, next: _ } = self;
+        let Fresh { mut new, mut standing, next: _, shadings } = self;
+        along.shadings = Some(along.shadings.map_or(shadings, |known| known.min(shadings)));
         tell_parent(false, &mut standing, along);
         new.attempt = standing.ledger.write();
         along.create.push(new);
@@ -177,6 +180,7 @@ impl Inner {
         parent: Option<(Parent, RunId)>,
         owner: Option<ProcessId>,
     ) -> Result<Fresh, EngineError> {
+        let shadings = self.registry.shadings();
         let workflow = self.workflow(&wanted.workflow)?;
         let now = self.host.now();
         let input = wanted.input.clone().map_err(|why| {
@@ -187,15 +191,11 @@ impl Inner {
         })?;
         let begins = wanted.begins.map_or(now, |when| when.after(now)).max(now);
         let change = start(&workflow.definition, run, input, begins)?;
-        let (parent, root) = match parent {
-            Some((parent, root)) => (Some(parent), root),
-            None => (None, run),
-        };
+        let (parent, root) = parent.map_or((None, run), |(parent, root)| (Some(parent), root));
         let child = wanted.waits_on_failure.then_some(ChildNote { waits_on_failure: true, told: false });
         let deadline = wanted.deadline.map(|when| when.after(now));
-        let mut ledger = Ledger { deadline, child, ..Ledger::default() };
-        ledger.stopped =
-            change.stopped.clone().map(|error| crate::ledger::Stopped { at: now, error, activation: None });
+        let stopped = change.stopped.clone().map(|error| Stopped { at: now, error, activation: None });
+        let ledger = Ledger { deadline, child, stopped, ..Ledger::default() };
         let first = self.checkpoint(&change.snapshot, &change.entry)?;
         let head = Head {
             run,
@@ -239,7 +239,7 @@ impl Inner {
             open: open_waits_of(&workflow.definition, &standing.snapshot),
             shadows: self.shadows(&workflow, None, standing.snapshot.context()),
         };
-        Ok(Fresh { new, standing, next })
+        Ok(Fresh { new, standing, next, shadings })
     }
 
     /// Begins a run, with a first signal if one is given.
@@ -253,7 +253,7 @@ impl Inner {
         let run = wanted.id.unwrap_or_else(|| RunId::new(self.host.ids.next()));
         let pass = if first.is_some() { None } else { self.pass_for(&workflow) };
         let owner = pass.as_ref().map(|_| self.process());
-        let Fresh { new, standing, next } = self.fresh(wanted, run, None, owner).await?;
+        let Fresh { new, standing, next, shadings } = self.fresh(wanted, run, None, owner).await?;
         let mut along = Along { definitions: vec![workflow.clone()], ..Along::default() };
         if let Some(signal) = first {
             let payload = signal.payload()?;
@@ -269,6 +269,9 @@ impl Inner {
         let commit = self.commit_of(scope, along, self.host.now());
         let (guard, _under_way) = (self.unless_dropped(), self.under_way());
         let started = self.begun(scope, commit, (standing, next, pass), owner, handle).await;
+        if started.is_ok() && self.registry.shadings() != shadings {
+            Box::pin(self.catch_up(scope, vec![run])).await;
+        }
         guard.done();
         started
     }

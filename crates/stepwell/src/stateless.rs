@@ -53,7 +53,8 @@ impl Engine {
         let inner = self.inner.in_memory(Arc::new(MemoryStore::new()));
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
         let process = inner.process();
-        let Fresh { new, standing, next } = inner.fresh(&start, run, None, Some(process)).await?;
+        let Fresh { new, standing, next, shadings: _ } =
+            inner.fresh(&start, run, None, Some(process)).await?;
         let along = Along { create: vec![new], ..Along::default() };
         let committed =
             inner.store.commit(self.scope, inner.commit_of(self.scope, along, inner.host.now())).await?;

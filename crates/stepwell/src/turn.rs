@@ -124,16 +124,14 @@ impl Inner {
         };
         expect_fence(standing, &mut after, owner, by);
         let (open, close) = waits(standing, &after);
-        let contexts = (standing.snapshot.context(), after.snapshot.context());
-        let shadows = self.shadows(&after.workflow, Some(contexts.0), contexts.1);
+        let shadings = along.shadings.unwrap_or(u64::MAX).min(self.registry.shadings());
+        let before = Some(standing.snapshot.context());
+        let shadows = self.shadows(&after.workflow, before, after.snapshot.context());
         let started = along.create.iter().filter_map(|new| new.wake).min();
         let mut commit = self.commit_of(scope, along, now);
         let step = Step {
             head: standing.head.clone(),
-            fence: match by {
-                By::Owner => Some(standing.head.fence),
-                By::Anyone(_) => None,
-            },
+            fence: matches!(by, By::Owner).then_some(standing.head.fence),
             in_order,
             next: states,
             status,
@@ -149,6 +147,11 @@ impl Inner {
         let owned = ownership(&step);
         commit.step = Some(step);
         let committed = self.apply(scope, commit).await?;
+        // What was filled in is not in the context that its columns were read from.
+        if self.registry.shadings() != shadings || (is_filled && self.has_shadows(&after.workflow)) {
+            let created = committed.iter().flat_map(|committed| &committed.created).map(|head| head.run);
+            Box::pin(self.catch_up(scope, created.chain([after.run()]).collect())).await;
+        }
         self.look_at(started);
         let Some(mut committed) = committed else {
             return self.applied_unseen(scope, &after, &flying, owned).await;
@@ -290,7 +293,19 @@ impl Inner {
 
     /// A commit with what goes along.
     pub(crate) fn commit_of(&self, scope: TenantScope, along: Along, now: Timestamp) -> Commit {
-        let Along { create, send, cells, links, fills, actor, documents, keys, audit, definitions } = along;
+        let Along {
+            create,
+            send,
+            cells,
+            links,
+            fills,
+            actor,
+            documents,
+            keys,
+            audit,
+            definitions,
+            shadings: _,
+        } = along;
         let mut commit = Commit::new(CommitId(self.host.ids.next()), now);
         commit.create = create;
         commit.send = send;

@@ -9,7 +9,7 @@ fn invite() -> Spec {
 }
 
 fn built(shadow: Shadow) -> Definition {
-    invite().shadow("it", shadow).build().unwrap()
+    invite().shadow("it", shadow).build().expect("it is sound")
 }
 
 #[track_caller]

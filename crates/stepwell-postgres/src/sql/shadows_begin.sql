@@ -1,7 +1,11 @@
--- Shadow columns hold what is given if they hold nothing.
-insert into shadows (tenant, run, name, workflow, as_text, as_number, as_boolean)
+-- Shadow columns hold what is given if they hold nothing of its type.
+insert into shadows as s (tenant, run, name, workflow, as_text, as_number, as_boolean)
 select $1, u.run, u.name, u.workflow, u.as_text, u.as_number, u.as_boolean
   from unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::double precision[], $7::boolean[], $8::uuid[], $9::bigint[])
        as u (run, name, workflow, as_text, as_number, as_boolean, commit_id, version)
-on conflict (tenant, run, name) do nothing
+on conflict (tenant, run, name) do update
+   set workflow = excluded.workflow, as_text = excluded.as_text, as_number = excluded.as_number,
+       as_boolean = excluded.as_boolean
+ where (s.as_text is null, s.as_number is null, s.as_boolean is null)
+       <> (excluded.as_text is null, excluded.as_number is null, excluded.as_boolean is null)
 returning 1

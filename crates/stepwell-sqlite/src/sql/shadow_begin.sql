@@ -1,3 +1,7 @@
--- A shadow column of a run holds this if it holds nothing.
+-- A shadow column of a run holds this if it holds nothing of this type.
 insert into shadows (tenant, run, name, workflow, as_text, as_number, as_boolean) values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-on conflict (tenant, run, name) do nothing
+on conflict (tenant, run, name) do update
+   set workflow = excluded.workflow, as_text = excluded.as_text, as_number = excluded.as_number,
+       as_boolean = excluded.as_boolean
+ where (as_text is null, as_number is null, as_boolean is null)
+       <> (excluded.as_text is null, excluded.as_number is null, excluded.as_boolean is null)

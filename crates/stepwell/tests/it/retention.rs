@@ -6,13 +6,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
 use stepwell::core::{Definition, RunId, Spec};
+use stepwell::data::Set;
 use stepwell::engine::{Builder, DEFAULT_RETENTION_MS};
 use stepwell::store::{
     CellFilter, CellKey, CellOp, CellQuery, CellWrite, DocumentQuery, Expect, HistoryQuery, RecordQuery,
     RunQuery, Space, Status, Store, Sweep, SweepWhat, TenantScope, Ttl, ValueType,
 };
 use stepwell::testing::TestEngine;
-use stepwell::{ActionError, Command, Cx, Engine, EngineError, Operator, Options, Run, Signal, Start};
+use stepwell::{
+    ActionError, Command, Cx, Engine, EngineError, Operator, Options, Run, Signal, Start, Upkeep,
+};
 
 use crate::kit::{self, Watched, audit, children_of, ground, other_tenant, runs, status, version, waits_of};
 
@@ -338,4 +341,21 @@ async fn keys_that_have_expired_are_tidied_up() {
     let keys = watched.sweeps().into_iter().filter(|(sweep, _)| sweep.what == SweepWhat::Keys);
     assert!(keys.map(|(_, swept)| swept.count).sum::<u64>() >= 1);
     assert_eq!(engine.scope(), TenantScope::single());
+}
+
+#[tokio::test]
+async fn what_is_tidied_up_is_counted() {
+    let engine = kit::start(library).await.unwrap();
+    assert_eq!(engine.upkeep(), Upkeep::default());
+    let run = engine.start(Start::new("loan")).await.unwrap();
+    back(&engine, &run).await;
+    let hour = Duration::from_secs(3_600);
+    engine.kv("shelf").set_with("a", Set::new(1).ttl(hour)).await.unwrap();
+    engine.advance(DAY).await;
+    let first = engine.upkeep();
+    assert_eq!((first.expired_cells, first.sealed, first.runs, first.failures), (1, 1, 0, 0));
+    engine.advance(31 * DAY).await;
+    let all = engine.upkeep();
+    assert_eq!((all.expired_cells, all.sealed, all.runs, all.failures), (1, 1, 1, 0));
+    assert!(all.rounds > first.rounds && first.rounds > 0, "{all:?}");
 }
