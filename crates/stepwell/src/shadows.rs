@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::try_join_all;
 use serde_json::Value;
-use stepwell_core::shadow::{Column, Seen, ShadowType};
+use stepwell_core::shadow::{Column, Seen, ShadowType, ShadowValue};
 use stepwell_core::{Name, RunId, Snapshot};
 use stepwell_store::{
     Loaded, Page, Refill, Refilled, RunQuery, RunSummary, ShadowWrite, Sweep, SweepWhat, Swept, TenantScope,
@@ -56,36 +56,27 @@ impl Inner {
 
     /// Columns that were declared while a commit was on its way are not in it: they are written behind it.
     pub(crate) async fn catch_up(&self, scope: TenantScope, runs: Vec<RunId>) {
-        for run in runs {
-            if let Err(error) = self.catch_up_one(scope, run).await {
-                tracing::warn!(%run, %error, "shadow columns that were just declared are not filled; heal them");
-            }
+        if let Err(error) = self.refill(scope, &runs, &mut Refilling::default()).await {
+            let run = runs.first();
+            tracing::warn!(?run, %error, "shadow columns that were just declared are not filled; heal them");
         }
-    }
-
-    async fn catch_up_one(&self, scope: TenantScope, run: RunId) -> Result<(), EngineError> {
-        let Some(loaded) = self.store.load(scope, run).await? else { return Ok(()) };
-        let Some(own) = self.registry.by_hash(loaded.definition) else { return Ok(()) };
-        let mut done = Refilling::default();
-        self.refill(scope, &self.registry.declaring(&own), &[run], &mut done).await
     }
 
     /// Makes the columns of these runs what they should be.
     async fn refill(
         &self,
         scope: TenantScope,
-        workflow: &Workflow,
         runs: &[RunId],
         done: &mut Refilling,
     ) -> Result<(), EngineError> {
-        if self.refill_once(scope, workflow, runs, done).await? {
+        if self.refill_once(scope, runs, done).await? {
             return Ok(());
         }
         // One has moved since it was read. Each by itself: one that moves all the time holds up no other.
         done.unreadable = 0;
         for run in runs {
             let mut attempt = 0;
-            while !self.refill_once(scope, workflow, &[*run], done).await? {
+            while !self.refill_once(scope, &[*run], done).await? {
                 attempt += 1;
                 if attempt == MAX_TRIES {
                     tracing::warn!(%run, "a run moved every time its shadow columns were to be healed");
@@ -102,7 +93,6 @@ impl Inner {
     async fn refill_once(
         &self,
         scope: TenantScope,
-        workflow: &Workflow,
         runs: &[RunId],
         done: &mut Refilling,
     ) -> Result<bool, EngineError> {
@@ -110,7 +100,12 @@ impl Inner {
         for some in runs.chunks(READ_AT_ONCE) {
             let loads: Vec<_> = some.iter().map(|run| self.store.load(scope, *run)).collect();
             for loaded in try_join_all(loads).await?.into_iter().flatten() {
-                match workflow.refill(&loaded) {
+                let own = self.registry.by_hash(loaded.definition);
+                let declared = own.map(|own| self.registry.declaring(&own));
+                let Some(declared) = declared.or_else(|| self.registry.by_name(&loaded.workflow)) else {
+                    continue;
+                };
+                match declared.refill(&loaded) {
                     Ok(refill) => refills.push(refill),
                     Err(error) => {
                         done.unreadable += 1;
@@ -141,12 +136,7 @@ struct Refilling {
 
 impl Workflow {
     /// What a column holds by a context. A value that it cannot hold counts as none, and is told once.
-    fn shadow(
-        &self,
-        index: usize,
-        column: &Column,
-        context: &Value,
-    ) -> Option<stepwell_core::shadow::ShadowValue> {
+    fn shadow(&self, index: usize, column: &Column, context: &Value) -> Option<ShadowValue> {
         match column.read(context) {
             Seen::Hit(value) => Some(value),
             Seen::Miss => None,
@@ -280,7 +270,7 @@ impl Engine {
             let why = "shadow columns are those of a workflow: name it in the filter";
             return Err(EngineError::Invalid(why.to_owned()));
         };
-        let workflow = self.inner.workflow(workflow)?;
+        self.inner.workflow(workflow)?;
         if heal.is_over {
             return Ok(false);
         }
@@ -288,7 +278,7 @@ impl Engine {
         let page = self.store().runs(self.scope(), query).await?;
         let runs: Vec<RunId> = page.items.iter().map(|row| row.run).collect();
         let mut done = Refilling::default();
-        let refilled = self.inner.refill(self.scope(), &workflow, &runs, &mut done).await;
+        let refilled = self.inner.refill(self.scope(), &runs, &mut done).await;
         // What was written is written, also when the rest was not.
         heal.done.changed += done.changed;
         refilled?;

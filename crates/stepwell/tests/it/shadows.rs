@@ -1024,6 +1024,8 @@ async fn a_process_that_has_only_an_older_edition_keeps_the_columns_of_a_newer_r
     let old = TestEngine::start_on(store, clock, selling(plain(1))).await.unwrap();
     becomes(&old, &old.run(run), &json!({"total": 2})).await;
     assert_eq!(held(&new, run).await, are([("total", 2.into())]));
+    assert_eq!(healed(&old, Heal::of("order")).await, (1, 0), "nor does it take them away");
+    assert_eq!(held(&new, run).await, are([("total", 2.into())]));
 }
 
 #[tokio::test]
