@@ -1,4 +1,4 @@
-//! What an engine does beside its calls: it beats, takes the runs that are due, listens for hints and tidies up.
+//! What an engine does beside its calls: it beats, takes the runs that are due and listens for hints.
 
 use std::sync::Arc;
 use std::time::Duration;

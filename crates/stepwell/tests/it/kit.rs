@@ -144,6 +144,7 @@ pub(crate) struct Watched {
     first: Mutex<Option<BoxFuture<()>>>,
     commits: Mutex<Vec<Commit>>,
     sweeps: Mutex<Vec<(Sweep, Swept)>>,
+    unswept: Mutex<Option<TenantId>>,
     loads: AtomicUsize,
 }
 
@@ -155,6 +156,7 @@ impl Watched {
             first: Mutex::default(),
             commits: Mutex::default(),
             sweeps: Mutex::default(),
+            unswept: Mutex::default(),
             loads: AtomicUsize::new(0),
         })
     }
@@ -177,6 +179,11 @@ impl Watched {
     /// The sweeps since this was last called.
     pub(crate) fn sweeps(&self) -> Vec<(Sweep, Swept)> {
         std::mem::take(&mut *self.sweeps.lock().unwrap())
+    }
+
+    /// From now on nothing of this tenant's can be swept.
+    pub(crate) fn never_sweep(&self, scope: TenantScope) {
+        *self.unswept.lock().unwrap() = Some(scope.tenant());
     }
 
     /// How many runs were loaded or taken since this was last called.
@@ -263,6 +270,9 @@ impl Store for Watched {
         Self: 'b,
     {
         Box::pin(async move {
+            if *self.unswept.lock().unwrap() == Some(scope.tenant()) {
+                return Err(StoreError::Unavailable("its rows are out of reach".to_owned()));
+            }
             let swept = self.inner.sweep(scope, sweep.clone()).await?;
             self.sweeps.lock().unwrap().push((sweep, swept));
             Ok(swept)

@@ -359,3 +359,21 @@ async fn what_is_tidied_up_is_counted() {
     assert_eq!((all.expired_cells, all.sealed, all.runs, all.failures), (1, 1, 1, 0));
     assert!(all.rounds > first.rounds && first.rounds > 0, "{all:?}");
 }
+
+/// The accident: the rows of one tenant could not be tidied up, and the tenants after it were never come to.
+#[tokio::test]
+async fn what_is_wrong_with_one_tenants_rows_keeps_no_other_from_being_tidied_up() {
+    let (store, clock) = ground().await;
+    let store = Watched::new(store);
+    let engine = TestEngine::start_on(store.clone(), clock, library).await.unwrap();
+    let hour = Duration::from_secs(3_600);
+    for engine in [engine.for_tenant(TenantScope::single()), engine.for_tenant(other_tenant())] {
+        engine.kv("shelf").set_with("a", Set::new(1).ttl(hour)).await.unwrap();
+    }
+    assert!(TenantScope::single().tenant() < other_tenant().tenant(), "it comes first");
+    store.never_sweep(TenantScope::single());
+    engine.advance(DAY).await;
+    let tidied = engine.upkeep();
+    assert_eq!((tidied.expired_cells, tidied.sealed), (1, 1));
+    assert!(tidied.failures > 0 && tidied.failures == tidied.rounds, "{tidied:?}");
+}

@@ -1109,6 +1109,16 @@ async fn an_edition_that_only_another_tenant_has_changes_no_columns_here() {
     assert_eq!(found(&engine, by([("paid", false.into())])).await, [run.id()]);
 }
 
+#[tokio::test]
+async fn a_listing_that_does_not_say_how_many_gives_fifty() {
+    let engine = kit::start(selling(plain(1))).await.unwrap();
+    for _ in 0..51 {
+        engine.start(Start::new("order")).await.unwrap();
+    }
+    let page = engine.runs(RunQuery::default()).await.unwrap();
+    assert!(page.items.len() == 50 && page.next.is_some());
+}
+
 /// What somebody spawns has to be able to.
 #[test]
 fn healing_and_looking_can_be_spawned() {
