@@ -1,5 +1,5 @@
--- Runs and their checkpoints, documents, inboxes, waits and shadow columns; cells, links, keys, definitions, the audit trail
--- and its seals, and the processes.
+-- Runs and their checkpoints, documents, inboxes, waits and shadow columns; handles, cells, links, keys, definitions, the
+-- audit trail and its seals, and the processes.
 -- The tenant comes first in every key, so that each tenant's rows can live on one node. Text is compared by its bytes.
 
 -- Narrow and hot: one row per run, and the work queue too. No index holds a column that changes at every step, so that
@@ -106,6 +106,33 @@ create table shadows (
 create index shadows_by_text on shadows (tenant, workflow, name, as_text, run) where as_text is not null;
 create index shadows_by_number on shadows (tenant, workflow, name, as_number, run) where as_number is not null;
 create index shadows_by_boolean on shadows (tenant, workflow, name, as_boolean, run) where as_boolean is not null;
+
+-- Found by the hash of a secret: the state of a flow that rests there, or the way to a wait of a run. No index holds what
+-- changes when somebody reserves one; the room left in the pages is for that.
+create table handles (
+    tenant     uuid   not null,
+    handle     bytea  not null,
+    kind       text   collate "C" not null,
+    run        uuid   not null,
+    workflow   text   collate "C" not null,
+    definition bytea  not null,
+    state      bytea  not null,
+    expires_at bigint,
+    owner      uuid,
+    fence      bigint not null,
+    deliver_at bigint,
+    delivery   bytea,
+    created_at bigint not null,
+    created_by text,
+    updated_at bigint not null,
+    updated_by text,
+    commit_id  uuid   not null,
+    constraint handles_by_handle primary key (tenant, handle)
+) with (fillfactor = 70);
+create index handles_by_run on handles (tenant, run, handle);
+create index handles_by_workflow on handles (tenant, workflow, run, handle);
+create index handles_expiring on handles (tenant, expires_at, handle) where expires_at is not null;
+create index handles_undelivered on handles (tenant, deliver_at, handle) where deliver_at is not null;
 
 -- Scoped state and the key-value store. A row without a value is a tombstone. No index holds a column that changes at every
 -- write, so that a write to a hot key writes no index.
@@ -278,8 +305,8 @@ end $$;
 do $$
 declare t text;
 begin
-    foreach t in array array['runs', 'checkpoints', 'documents', 'inbox', 'waits', 'shadows', 'cells', 'links', 'idempotency', 'definitions', 'audit',
-                             'unsealed', 'seals', 'tenants'] loop
+    foreach t in array array['runs', 'checkpoints', 'documents', 'inbox', 'waits', 'shadows', 'handles', 'cells',
+                             'links', 'idempotency', 'definitions', 'audit', 'unsealed', 'seals', 'tenants'] loop
         execute format('alter table %I enable row level security', t);
         execute format('alter table %I force row level security', t);
         execute format($p$create policy own on %I using (tenant = (select nullif(current_setting('app.current_tenant', true), '')::uuid))$p$, t);

@@ -1,5 +1,5 @@
--- Runs and their checkpoints, documents, inboxes, waits and shadow columns; cells, links, keys, definitions, the audit trail
--- and its seals, and the processes.
+-- Runs and their checkpoints, documents, inboxes, waits and shadow columns; handles, cells, links, keys, definitions, the
+-- audit trail and its seals, and the processes.
 
 -- Narrow and hot: one row per run, and the work queue too.
 create table runs (
@@ -101,6 +101,32 @@ create unique index shadows_by_run on shadows (tenant, run, name);
 create index shadows_by_text on shadows (tenant, workflow, name, as_text, run) where as_text is not null;
 create index shadows_by_number on shadows (tenant, workflow, name, as_number, run) where as_number is not null;
 create index shadows_by_boolean on shadows (tenant, workflow, name, as_boolean, run) where as_boolean is not null;
+
+-- Found by the hash of a secret: the state of a flow that rests there, or the way to a wait of a run.
+create table handles (
+    tenant     blob    not null,
+    handle     blob    not null,
+    kind       text    not null,
+    run        blob    not null,
+    workflow   text    not null,
+    definition blob    not null,
+    state      blob    not null,
+    expires_at integer,
+    owner      blob,
+    fence      integer not null,
+    deliver_at integer,
+    delivery   blob,
+    created_at integer not null,
+    created_by text,
+    updated_at integer not null,
+    updated_by text,
+    commit_id  blob    not null
+) strict;
+create unique index handles_by_handle on handles (tenant, handle);
+create index handles_by_run on handles (tenant, run, handle);
+create index handles_by_workflow on handles (tenant, workflow, run, handle);
+create index handles_expiring on handles (tenant, expires_at, handle) where expires_at is not null;
+create index handles_undelivered on handles (tenant, deliver_at, handle) where deliver_at is not null;
 
 -- Scoped state and the key-value store. A row without a value is a tombstone.
 create table cells (

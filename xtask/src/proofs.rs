@@ -12,6 +12,7 @@ mod bad_definition;
 mod commit;
 mod data;
 mod figures;
+mod flows;
 mod kill;
 mod kill_engine;
 mod postgres;
@@ -127,6 +128,26 @@ const PROOFS: &[Proof] = &[
         name: "pages",
         about: "a listing read while others insert and delete has whatever was there throughout, once",
         run: data::pages,
+    },
+    Proof {
+        name: "one-winner",
+        about: "of two hundred resumes of one handle one runs the step, and kills in between lose and double nothing",
+        run: flows::one_winner,
+    },
+    Proof {
+        name: "tamper",
+        about: "a token with a bit changed, expired or somebody else's is refused, and no refusal says why",
+        run: flows::tamper,
+    },
+    Proof {
+        name: "seal",
+        about: "sealing a state and opening it again is at least half as fast as the token library alone",
+        run: flows::seal,
+    },
+    Proof {
+        name: "handle",
+        about: "what resuming a flow behind a handle costs, beside a commit of the bare loop",
+        run: flows::handle,
     },
     Proof {
         name: "simulate",

@@ -9,20 +9,25 @@ mod effects;
 mod engines;
 mod exact_counter;
 mod fair;
+mod flows;
+mod handle;
 mod histories;
 mod isolation;
 mod kill;
 mod kill_engine;
 mod linearizable;
 mod machine;
+mod one_winner;
 mod pages;
 mod recover;
 mod sample;
 mod script;
+mod seal;
 mod signal;
 mod simulate;
 mod site;
 mod sleepers;
+mod tamper;
 mod ten_step;
 mod tenants;
 mod three;
@@ -76,6 +81,17 @@ enum Command {
     Isolation(isolation::Options),
     /// Listings are read page by page while others insert and delete.
     Pages(pages::Options),
+    /// States are sealed into tokens and opened again, against the token library alone in the same run.
+    Seal(seal::Options),
+    /// Flows that rest behind handles are resumed, against a bare loop on the same database in the same run.
+    Handle(handle::Options),
+    /// Many resumes of one handle at a time, and resumes whose process is killed.
+    OneWinner(one_winner::Options),
+    /// The process that `one-winner` kills.
+    #[command(hide = true)]
+    OneWinnerPart(one_winner::Part),
+    /// Tokens with a bit changed, expired, or somebody else's, and how long their refusals take.
+    Tamper(tamper::Options),
     /// One tenant has very many runs due; how soon another one's only run is begun.
     Fair(fair::Options),
     /// Three processes share a server, and are killed, cut off and left without it again and again.
@@ -133,6 +149,11 @@ fn main() -> ExitCode {
         Command::Linearizable(options) => linearizable::run(&options),
         Command::Isolation(options) => isolation::run(&options),
         Command::Pages(options) => pages::run(&options),
+        Command::Seal(options) => seal::run(&options),
+        Command::Handle(options) => handle::run(&options),
+        Command::OneWinner(options) => one_winner::run(&options),
+        Command::OneWinnerPart(part) => one_winner::part(&part),
+        Command::Tamper(options) => tamper::run(&options),
         Command::Fair(options) => fair::run(&options),
         Command::ThreeProcesses(options) => three::run(&options),
         Command::Simulate(options) => simulate::run(&options),

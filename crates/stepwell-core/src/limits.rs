@@ -88,6 +88,10 @@ limits! {
     MAX_COMMIT_ROWS commit_rows = 20_000;
     /// Bytes one commit may carry.
     MAX_COMMIT_BYTES commit_bytes = 16 * 1024 * 1024;
+    /// Bytes of a sealed token.
+    MAX_TOKEN_BYTES token_bytes = 16 * 1024;
+    /// Moves that a flow may make between two pauses.
+    MAX_FLOW_MOVES flow_moves = 1_000;
     /// Rows a page of a listing may have.
     MAX_PAGE_ROWS page_rows = 200;
 }

@@ -236,12 +236,15 @@ pub struct Failure {
     /// Trying again is of no use.
     #[serde(default, rename = "final")]
     pub is_final: bool,
+    /// What of the input was wrong, each with its place there, if that was it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<Misfit>,
 }
 
 impl Failure {
     /// A failure that may be tried again.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Failure { code: code.into(), message: message.into(), is_final: false }
+        Failure { code: code.into(), message: message.into(), is_final: false, errors: Vec::new() }
     }
 
     /// The same, not to be tried again.

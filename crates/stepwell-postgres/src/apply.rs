@@ -313,7 +313,14 @@ async fn command(connection: &Connection, command: Option<&str>) -> Result<(), F
 
 /// What was not there when it was looked for is there by now: on another look it is.
 pub(crate) fn is_raced(error: &tokio_postgres::Error) -> bool {
-    let raced = ["audit_by_commit", "runs_by_id", "cells_by_key", "links_by_edge", "idempotency_by_key"];
+    let raced = [
+        "audit_by_commit",
+        "runs_by_id",
+        "handles_by_handle",
+        "cells_by_key",
+        "links_by_edge",
+        "idempotency_by_key",
+    ];
     let violated = constraint(error, &SqlState::UNIQUE_VIOLATION);
     // Where tenants are spread over nodes, a number follows the name.
     violated.is_some_and(|name| raced.iter().any(|key| name.starts_with(key)))

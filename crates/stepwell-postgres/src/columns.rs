@@ -7,7 +7,8 @@ use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{CheckpointRow, KeyRow, MessageRow};
 use stepwell_store::shadow::split;
 use stepwell_store::{
-    AuditRow, Cell, CommitId, Edge, Head, Link, OpenWait, RunRow, ShadowWrite, Step, StoredDefinition,
+    AuditRow, Cell, CommitId, Edge, HandleHash, HandleRow, Head, Link, OpenWait, RunRow, ShadowWrite, Step,
+    StoredDefinition,
 };
 use uuid::Uuid;
 
@@ -358,6 +359,68 @@ impl<'a> Shadows<'a> {
                 None => self.clear.add(run.uuid(), name, trace.commit.0, trace.version()),
             }
         }
+    }
+}
+
+columns! {
+    /// Handles' rows.
+    Handles {
+        handle: &'a [u8], kind: &'static str, run: Uuid, workflow: &'a str, definition: &'a [u8], state: &'a [u8],
+        expires_at: Option<i64>, owner: Option<Uuid>, fence: i64, deliver_at: Option<i64>, delivery: Option<&'a [u8]>,
+        created_at: i64, created_by: Option<&'a str>, updated_at: i64, updated_by: Option<&'a str>, commit: Uuid,
+    }
+}
+
+impl<'a> Handles<'a> {
+    pub(crate) fn push(&mut self, row: &'a HandleRow) {
+        // Taken apart without `..`: a new field does not compile until it is written here.
+        let HandleRow {
+            handle,
+            kind,
+            run,
+            workflow,
+            definition,
+            state,
+            expires_at,
+            owner,
+            fence,
+            deliver_at,
+            delivery,
+            created_at,
+            created_by,
+            updated_at,
+            updated_by,
+            commit,
+        } = row;
+        self.add(
+            &handle.0,
+            kind.as_str(),
+            run.uuid(),
+            workflow.as_str(),
+            definition.as_bytes(),
+            state,
+            rows::time(*expires_at),
+            owner.map(|owner| owner.0),
+            rows::int(*fence),
+            rows::time(*deliver_at),
+            delivery.as_deref(),
+            created_at.micros(),
+            created_by.as_deref(),
+            updated_at.micros(),
+            updated_by.as_deref(),
+            commit.0,
+        );
+    }
+}
+
+columns! {
+    /// Handles by their hashes.
+    Hashes { handle: &'a [u8] }
+}
+
+impl<'a> Hashes<'a> {
+    pub(crate) fn push(&mut self, handle: &'a HandleHash) {
+        self.add(&handle.0);
     }
 }
 

@@ -12,6 +12,7 @@ mod connection;
 mod error;
 #[cfg(feature = "cluster")]
 pub mod ground;
+mod handles;
 mod jobs;
 mod links;
 mod migrate;

@@ -29,6 +29,7 @@ const MIGRATIONS: &[Migration] = &[Migration {
         "inbox",
         "waits",
         "shadows",
+        "handles",
         "cells",
         "links",
         "idempotency",
@@ -47,7 +48,7 @@ const LEDGER: &str = "create table if not exists stepwell_migrations (
 const RIGHTS: &[(&str, &str)] = &[
     (
         "select, insert, update, delete",
-        "runs, documents, inbox, waits, shadows, cells, links, idempotency, processes",
+        "runs, documents, inbox, waits, shadows, handles, cells, links, idempotency, processes",
     ),
     ("select, insert, delete", "checkpoints, unsealed"),
     ("select, insert", "definitions, audit, seals, tenants"),

@@ -123,6 +123,7 @@ impl<'a> PlainColumns<'a> {
             step,
             create,
             send: _,
+            handles: _,
             cells: _,
             links: _,
             actor: _,

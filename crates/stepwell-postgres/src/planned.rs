@@ -8,19 +8,21 @@ use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{self, CheckpointRow, KeyRow, MessageRow, Plan, Rows};
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitError, CommitId, Edge, Ends, Link, OpenWait, RunRow, ShadowWrite,
-    StoredDefinition, TenantId, Whereabouts,
+    AuditRow, Cell, CellKey, Commit, CommitError, CommitId, Edge, Ends, HandleHash, HandleRow, Link,
+    OpenWait, RunRow, StoredDefinition, TenantId, Whereabouts,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::apply::{Applied, beside};
 use crate::columns::{
-    Asked, Audit, Cells, Checkpoints, Closed, Definitions, Documents, Edges, Hidden, Keys, Links, Messages,
-    Numbers, Opened, Runs, Shadows, Trace,
+    Asked, Audit, Cells, Checkpoints, Closed, Definitions, Documents, Edges, Handles, Hashes, Hidden, Keys,
+    Links, Messages, Numbers, Opened, Runs, Shadows, Trace,
 };
 use crate::error::Failure;
+use crate::handles::HandleRows;
 use crate::links::{LinkNames, LinkRows};
+use crate::shadows::Shading;
 use crate::{rows, statements as sql};
 
 /// The rows that commits name, in the order in which they are locked.
@@ -28,6 +30,7 @@ pub(crate) struct Names {
     runs: Vec<Uuid>,
     taken_from: Vec<Uuid>,
     taken: Vec<i64>,
+    handles: Vec<Vec<u8>>,
     operations: Vec<String>,
     keys: Vec<String>,
     cells: Vec<CellKey>,
@@ -43,6 +46,7 @@ impl Names {
     pub(crate) fn of(commits: &[&Commit], limits: &Limits) -> Self {
         let mut runs = BTreeSet::new();
         let mut taken = BTreeSet::new();
+        let mut handles = BTreeSet::new();
         let mut keys = BTreeSet::new();
         let mut cells = BTreeSet::new();
         for commit in commits {
@@ -52,6 +56,7 @@ impl Names {
             }
             runs.extend(commit.create.iter().map(|new| new.run.uuid()));
             runs.extend(commit.send.iter().map(|send| send.to.uuid()));
+            handles.extend(commit.handles.iter().map(|write| write.handle));
             let record = commit.record();
             let used = commit.keys.iter().chain(&record);
             keys.extend(used.map(|key| (key.operation.clone(), key.key.clone())));
@@ -66,6 +71,7 @@ impl Names {
             runs: runs.into_iter().collect(),
             taken_from,
             taken,
+            handles: handles.into_iter().map(|handle| handle.0.to_vec()).collect(),
             operations,
             keys,
             spaces: cells.iter().map(|key| key.space.as_str()).collect(),
@@ -85,6 +91,9 @@ impl Names {
         }
         if !self.taken.is_empty() {
             asked.push(Asked { sql: sql::inbox_find, params: vec![tenant, &self.taken_from, &self.taken] });
+        }
+        if !self.handles.is_empty() {
+            asked.push(Asked { sql: sql::handles_lock, params: vec![tenant, &self.handles] });
         }
         if !self.keys.is_empty() {
             asked.push(Asked { sql: sql::keys_lock, params: vec![tenant, &self.operations, &self.keys] });
@@ -107,6 +116,7 @@ impl Names {
 pub(crate) struct Gathered {
     runs: BTreeMap<RunId, RunRow>,
     messages: BTreeMap<(RunId, u64), bool>,
+    handles: HandleRows,
     keys: BTreeMap<(String, String), KeyRow>,
     cells: BTreeMap<CellKey, Cell>,
     links: LinkRows,
@@ -127,6 +137,10 @@ impl Rows for Gathered {
 
     fn message(&mut self, run: RunId, seq: u64) -> Result<Option<bool>, Infallible> {
         Ok(self.messages.get(&(run, seq)).copied())
+    }
+
+    fn handle(&mut self, handle: &HandleHash) -> Result<Option<HandleRow>, Infallible> {
+        Ok(self.handles.get(handle))
     }
 
     fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, Infallible> {
@@ -168,6 +182,9 @@ impl Gathered {
                 let seq = rows::unsigned(row, 1)?;
                 gathered.messages.insert((rows::run_id(row, 0)?, seq), rows::get(row, 2)?);
             }
+        }
+        if !names.handles.is_empty() {
+            next().try_for_each(|row| gathered.handles.read(row))?;
         }
         let nth = |row: &Row, column: usize| rows::get::<i64>(row, column).map(|number| number as usize - 1);
         if !names.keys.is_empty() {
@@ -225,6 +242,7 @@ impl Gathered {
         for row in &plan.put {
             self.messages.insert((row.run, row.message.seq), row.counts);
         }
+        self.handles.follow(&plan.handles, &plan.used);
         for row in &plan.keys {
             self.keys.insert((row.operation.clone(), row.key.clone()), row.clone());
         }
@@ -244,12 +262,13 @@ pub(crate) struct Written {
     runs: BTreeSet<RunId>,
     keys: BTreeSet<(String, String)>,
     cells: BTreeSet<CellKey>,
+    has_handles: bool,
     has_links: bool,
     put: BTreeMap<(RunId, u64), MessageRow>,
     take: Vec<(RunId, u64)>,
     checkpoints: Vec<(CommitId, Timestamp, CheckpointRow)>,
     waits: Vec<(CommitId, RunId, Vec<OpenWait>, Vec<u64>)>,
-    shadows: Vec<(CommitId, RunId, Vec<ShadowWrite>)>,
+    shadows: Shading,
     hide: Vec<DocumentEnd>,
     documents: Vec<DocumentRow>,
     definitions: Vec<(CommitId, StoredDefinition)>,
@@ -261,6 +280,7 @@ impl Written {
         self.runs.is_empty()
             && self.keys.is_empty()
             && self.cells.is_empty()
+            && !self.has_handles
             && !self.has_links
             && self.definitions.is_empty()
             && self.audit.is_empty()
@@ -278,7 +298,10 @@ impl Written {
             take,
             open,
             close,
+            unshade,
             shadows,
+            used,
+            handles,
             cells,
             links,
             unlink,
@@ -300,9 +323,8 @@ impl Written {
         open.into_iter().for_each(|(run, wait)| waits.entry(run).or_default().0.push(wait));
         close.into_iter().for_each(|(run, activation)| waits.entry(run).or_default().1.push(activation));
         self.waits.extend(waits.into_iter().map(|(run, (open, close))| (commit, run, open, close)));
-        let mut of_runs: BTreeMap<RunId, Vec<ShadowWrite>> = BTreeMap::new();
-        shadows.into_iter().for_each(|(run, shadow)| of_runs.entry(run).or_default().push(shadow));
-        self.shadows.extend(of_runs.into_iter().map(|(run, shadows)| (commit, run, shadows)));
+        self.shadows.add(commit, unshade, shadows);
+        self.has_handles |= !used.is_empty() || !handles.is_empty();
         self.cells.extend(cells.into_iter().map(|cell| cell.key));
         self.has_links |= !links.is_empty() || !unlink.is_empty();
         self.hide.extend(hide);
@@ -332,9 +354,11 @@ impl Written {
             columns.open.push_all(*run, open, trace);
             close.iter().for_each(|activation| columns.close.push(*run, *activation, trace));
         }
-        for (commit, run, shadows) in &self.shadows {
-            columns.shadows.push_all(*run, shadows, Trace { commit: *commit, at: None });
-        }
+        (columns.unshade, columns.shadows) = (self.shadows.bare(), self.shadows.columns());
+        let (insert, update, delete) = gathered.handles.written();
+        insert.into_iter().for_each(|row| columns.new_handles.push(row));
+        update.into_iter().for_each(|row| columns.handles.push(row));
+        delete.into_iter().for_each(|handle| columns.used.push(handle));
         for cell in self.cells.iter().filter_map(|key| gathered.cells.get(key)) {
             let is_old = gathered.old_cells.contains(&cell.key);
             (if is_old { &mut columns.cells } else { &mut columns.new_cells }).push(cell);
@@ -369,7 +393,11 @@ pub(crate) struct PlannedColumns<'a> {
     put: Messages<'a>,
     close: Closed<'a>,
     open: Opened<'a>,
+    unshade: Vec<Uuid>,
     shadows: Shadows<'a>,
+    used: Hashes<'a>,
+    new_handles: Handles<'a>,
+    handles: Handles<'a>,
     new_cells: Cells<'a>,
     cells: Cells<'a>,
     unlink: Edges<'a>,
@@ -398,6 +426,11 @@ impl PlannedColumns<'_> {
             (!self.checkpoints.is_empty()).then(|| self.checkpoints.asked(sql::checkpoints_insert, tenant)),
             (!self.take.is_empty()).then(|| self.take.asked(sql::inbox_delete, tenant)),
             (!self.put.is_empty()).then(|| self.put.asked(sql::inbox_insert, tenant)),
+            (!self.used.is_empty()).then(|| self.used.asked(sql::handles_delete, tenant)),
+            (!self.new_handles.is_empty()).then(|| self.new_handles.asked(sql::handles_insert, tenant)),
+            (!self.handles.is_empty()).then(|| self.handles.asked(sql::handles_put, tenant)),
+            (!self.unshade.is_empty())
+                .then(|| Asked { sql: sql::purge_shadows, params: vec![tenant, &self.unshade] }),
             (!self.new_cells.is_empty()).then(|| self.new_cells.asked(sql::cells_insert, tenant)),
             (!self.cells.is_empty()).then(|| self.cells.asked(sql::cells_put, tenant)),
             (!self.unlink.is_empty()).then(|| self.unlink.asked(sql::links_delete, tenant)),

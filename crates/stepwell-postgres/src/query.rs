@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::connection::{Connection, Connections, Mode, Param, Sees, Transaction};
 use crate::rows::{self, Read};
-use crate::{seals, shadows, statements as sql};
+use crate::{handles, seals, shadows, statements as sql};
 
 /// The rows to ask for: one more than the page has tells whether there is another page.
 pub(crate) fn ask(limit: u32) -> i64 {
@@ -41,7 +41,7 @@ pub(crate) fn each<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Vec
     rows.iter().map(value).collect()
 }
 
-fn first<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Option<T>> {
+pub(crate) fn first<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Option<T>> {
     rows.first().map(value).transpose()
 }
 
@@ -72,6 +72,10 @@ pub(crate) async fn outcome(
                 first(&found, |row| Ok((rows::get::<Uuid>(row, 0)?, row.try_get::<_, Option<Vec<u8>>>(1)?)))?;
             let Some((_, results)) = found.filter(|(id, _)| *id == commit.id.0) else { return Ok(None) };
             Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
+        }
+        Whereabouts::Handle(handle) => {
+            let left = handles::commit_of(on, tenant, handle).await? == Some(commit.id);
+            Ok(left.then(|| Recorded { results: Vec::new(), answer: None, request: None }))
         }
         Whereabouts::Key { operation, key } => {
             let row = key_row(on, tenant, operation, key).await?;
@@ -383,6 +387,13 @@ pub(crate) async fn records(on: &Connections, tenant: TenantId, query: &RecordQu
             let rows = shadows::of_run(on, tenant, *run).await?;
             Ok(Page { items: rows.into_iter().map(Record::Shadow).collect(), next: None })
         }
+        RecordQuery::Handle(handle) => {
+            Ok(one(handles::get(on, tenant, handle).await?.map(|row| Record::Handle(Box::new(row)))))
+        }
+        RecordQuery::Handles(query) => handles::list(on, tenant, query).await,
+        RecordQuery::Undelivered { now, limit } => handles::undelivered(on, tenant, *now, *limit).await,
+        // Nobody's row: the store answers it, which knows whose sessions stand.
+        RecordQuery::Living { .. } => Ok(one(None)),
         RecordQuery::Tally { of, limit, cursor } => tally(on, tenant, of, *limit, cursor.as_deref()).await,
     }
 }

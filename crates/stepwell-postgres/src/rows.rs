@@ -214,15 +214,18 @@ pub(crate) fn bytes(row: &Row, column: usize) -> Read<Bytes> {
     Ok(Bytes::copy_from_slice(get(row, column)?))
 }
 
-fn optional_bytes(row: &Row, column: usize) -> Read<Option<Bytes>> {
+/// Optional bytes.
+pub(crate) fn optional_bytes(row: &Row, column: usize) -> Read<Option<Bytes>> {
     Ok(get::<Option<&[u8]>>(row, column)?.map(Bytes::copy_from_slice))
 }
 
-fn name(row: &Row, column: usize) -> Read<Name> {
+/// A name.
+pub(crate) fn name(row: &Row, column: usize) -> Read<Name> {
     Ok(Name::from(get::<&str>(row, column)?))
 }
 
-fn hash(row: &Row, column: usize) -> Read<DefinitionHash> {
+/// A definition's hash.
+pub(crate) fn hash(row: &Row, column: usize) -> Read<DefinitionHash> {
     let bytes: &[u8] = get(row, column)?;
     Ok(DefinitionHash::from_bytes(bytes.try_into().map_err(|_| unreadable(column))?))
 }
@@ -231,11 +234,12 @@ fn small(row: &Row, column: usize) -> Read<u32> {
     u32::try_from(get::<i64>(row, column)?).map_err(|_| unreadable(column))
 }
 
-fn read<T>(row: &Row, column: usize, parse: impl FnOnce(&str) -> Option<T>) -> Read<T> {
+/// A word, read.
+pub(crate) fn read<T>(row: &Row, column: usize, parse: impl FnOnce(&str) -> Option<T>) -> Read<T> {
     parse(get(row, column)?).ok_or_else(|| unreadable(column))
 }
 
-fn unreadable(column: usize) -> Failure {
+pub(crate) fn unreadable(column: usize) -> Failure {
     let what = format!("column {column} of a row holds a value this version does not know");
     StoreError::Corrupt(what).into()
 }

@@ -106,6 +106,11 @@ impl Session {
         tokio::time::timeout(VOUCHED, held).await.ok().flatten().map(|()| self.mark.lock(process))
     }
 
+    /// Whether a process's session is gone.
+    pub(crate) fn has_lost(&self, process: ProcessId) -> bool {
+        self.shared.gone().contains(&process)
+    }
+
     /// Processes whose session is gone.
     pub(crate) fn gone(&self) -> BTreeSet<ProcessId> {
         self.shared.gone().clone()

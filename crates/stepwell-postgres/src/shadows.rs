@@ -1,16 +1,17 @@
 //! Shadow columns: runs found by them, and refills. What a step writes of them goes beside its run, in either lane.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use stepwell_core::shadow::ShadowType;
+use stepwell_core::shadow::{ShadowType, ShadowValue};
 use stepwell_core::{Name, RunId};
 use stepwell_store::shadow::{joined, split};
 use stepwell_store::{
-    CommitId, Page, Refill, Refilled, RunQuery, RunRow, RunSummary, ShadowRow, Status, Swept, TenantId,
+    CommitId, Page, Refill, Refilled, RunQuery, RunRow, RunSummary, ShadowRow, ShadowWrite, Status, Swept,
+    TenantId,
 };
 use uuid::Uuid;
 
-use crate::columns::{Shaded, Trace};
+use crate::columns::{Shaded, Shadows, Trace};
 use crate::connection::{Connections, Mode, Param, Sees, Transaction};
 use crate::query::{ask, before, each, read};
 use crate::rows::{self, Read};
@@ -44,11 +45,7 @@ pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -
         ShadowType::Number => (sql::runs_by_number, &number),
         ShadowType::Boolean => (sql::runs_by_boolean, &boolean),
     };
-    let names: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
-    let values: Vec<_> = others.iter().map(|(_, value)| split(value)).collect();
-    let texts: Vec<_> = values.iter().map(|(text, ..)| *text).collect();
-    let numbers: Vec<_> = values.iter().map(|(_, number, _)| *number).collect();
-    let booleans: Vec<_> = values.iter().map(|(.., boolean)| *boolean).collect();
+    let Held { names, texts, numbers, booleans } = Held::of(others);
     let (id, parent, limited, name) = (tenant.uuid(), parent.map(RunId::uuid), ask(*limit), name.as_str());
     let which: [Param<'_>; 12] = [
         &id, &before, &workflow, &status, &parent, &limited, &name, held, &names, &texts, &numbers, &booleans,
@@ -56,6 +53,65 @@ pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -
     let rows = read(on, tenant, statement, &which).await?;
     let found = each(&rows, |row| rows::run(row).map(RunRow::summary))?;
     Ok(Page::cut(found, *limit, |row: &RunSummary| row.run.to_string()))
+}
+
+/// What columns are to hold, as filters: an array of each.
+pub(crate) struct Held<'a> {
+    pub(crate) names: Vec<&'a str>,
+    pub(crate) texts: Vec<Option<&'a str>>,
+    pub(crate) numbers: Vec<Option<f64>>,
+    pub(crate) booleans: Vec<Option<bool>>,
+}
+
+impl<'a> Held<'a> {
+    pub(crate) fn of(wanted: &'a [(Name, ShadowValue)]) -> Self {
+        let values: Vec<_> = wanted.iter().map(|(_, value)| split(value)).collect();
+        Held {
+            names: wanted.iter().map(|(name, _)| name.as_str()).collect(),
+            texts: values.iter().map(|(text, ..)| *text).collect(),
+            numbers: values.iter().map(|(_, number, _)| *number).collect(),
+            booleans: values.iter().map(|(.., boolean)| *boolean).collect(),
+        }
+    }
+}
+
+/// What the plans of a batch come to: of several writes to one column the last counts.
+#[derive(Default)]
+pub(crate) struct Shading {
+    /// Flows whose columns all go, before any is written.
+    all: BTreeSet<RunId>,
+    writes: BTreeMap<RunId, BTreeMap<Name, (CommitId, ShadowWrite)>>,
+}
+
+impl Shading {
+    /// What a plan writes, after those before it.
+    pub(crate) fn add(&mut self, commit: CommitId, unshade: Vec<RunId>, shadows: Vec<(RunId, ShadowWrite)>) {
+        for run in unshade {
+            // What was written before would be written after.
+            self.writes.remove(&run);
+            self.all.insert(run);
+        }
+        for (run, write) in shadows {
+            self.writes.entry(run).or_default().insert(write.name.clone(), (commit, write));
+        }
+    }
+
+    /// The flows whose columns all go.
+    pub(crate) fn bare(&self) -> Vec<Uuid> {
+        self.all.iter().map(|run| run.uuid()).collect()
+    }
+
+    /// The columns that change after that.
+    pub(crate) fn columns(&self) -> Shadows<'_> {
+        let mut columns = Shadows::default();
+        for (run, writes) in &self.writes {
+            for (commit, write) in writes.values() {
+                let trace = Trace { commit: *commit, at: None };
+                columns.push_all(*run, std::slice::from_ref(write), trace);
+            }
+        }
+        columns
+    }
 }
 
 /// Columns become what they should be, of runs that have not moved since they were read: they cannot until it is done.

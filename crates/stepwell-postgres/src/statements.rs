@@ -19,18 +19,21 @@ sql! {
     definition_get definitions_all definitions_of_workflow definitions_put
     document_get documents_at documents_hide documents_insert documents_now
     due due_spread tenant_put tenants_after
+    handle_commit handle_get handles_all handles_by_boolean handles_by_number handles_by_text handles_delete handles_insert
+    handles_lock handles_of_run handles_of_workflow handles_put handles_undelivered
     history history_base
     inbox_delete inbox_find inbox_insert
     key_get keys_insert keys_lock keys_put
     links_all links_delete links_forward links_insert links_lock links_put links_reverse
     loads
-    owners process_beat process_forget process_gone process_list
-    purge_cells purge_checkpoints purge_documents purge_inbox purge_keys purge_runs purge_shadows purge_waits
+    owners process_beat process_forget process_gone process_list process_lives
+    purge_cells purge_checkpoints purge_documents purge_handles purge_inbox purge_keys purge_runs purge_shadows
+    purge_waits
     runs_all runs_by_boolean runs_by_number runs_by_text runs_get runs_in_need runs_insert runs_lock runs_of_parent
     runs_of_workflow runs_still runs_wake runs_write
     seal_insert seal_last seals_list
     shadows_begin shadows_clear shadows_keep shadows_of_run shadows_put
-    sweep_cells sweep_checkpoints sweep_documents sweep_keys sweep_runs sweep_tombstones
+    sweep_cells sweep_checkpoints sweep_documents sweep_handles sweep_keys sweep_runs sweep_tombstones
     tally_keys tally_links tally_relations tally_types
     unsealed_delete unsealed_list
     waits_all waits_close waits_of_run waits_open
@@ -48,6 +51,7 @@ mod tests {
         "process_forget",
         "process_gone",
         "process_list",
+        "process_lives",
         "backend_busy",
         "backend_end",
         "database_look",
@@ -63,6 +67,7 @@ mod tests {
         "inbox",
         "waits",
         "shadows",
+        "handles",
         "cells",
         "links",
         "idempotency",

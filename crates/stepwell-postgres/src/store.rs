@@ -230,6 +230,14 @@ impl PostgresStore {
         Ok(Beaten { dead: dead.into_iter().collect(), living: living.len() as u64, clock })
     }
 
+    /// Whether a process's lease goes on and its session stands, as far as a beat would say.
+    async fn lives(&self, process: ProcessId, now: Timestamp) -> Read<bool> {
+        let which: [crate::connection::Param<'_>; 2] = [&process.0, &now.micros()];
+        let leased = self.on.one(Sees::None, Mode::Reads, sql::process_lives, &which).await?;
+        let is_gone = self.session.as_ref().is_some_and(|session| session.has_lost(process));
+        Ok(!leased.is_empty() && !is_gone)
+    }
+
     /// Processes whose lease goes on and whose session stands; and what time it is there.
     async fn living(&self, beat: &Beat) -> Read<(Vec<Uuid>, Option<Reading>)> {
         let gone = self.session.as_ref().map(Session::gone).unwrap_or_default();
@@ -400,6 +408,13 @@ impl Store for PostgresStore {
     }
 
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
+        if let RecordQuery::Living { process, now } = query {
+            let lives = again!(self.lives(process, now))?;
+            return Ok(Page {
+                items: lives.then_some(Record::Living(process)).into_iter().collect(),
+                next: None,
+            });
+        }
         again!(query::records(&self.on, scope.tenant(), &query))
     }
 

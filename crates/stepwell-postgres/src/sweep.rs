@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::connection::{Connections, Mode, Param, Sees, Transaction};
 use crate::rows::{self, Read};
-use crate::{seals, shadows, statements as sql};
+use crate::{handles, seals, shadows, statements as sql};
 
 /// Tidies up one tenant's rows, a bounded number of them.
 pub(crate) async fn sweep(on: &Connections, tenant: TenantId, sweep: &Sweep) -> Read<Swept> {
@@ -24,6 +24,7 @@ pub(crate) async fn sweep(on: &Connections, tenant: TenantId, sweep: &Sweep) -> 
         }
         SweepWhat::Seal => return seals::seal(on, tenant, sweep.now, sweep.limit).await,
         SweepWhat::Keys => expired(on, tenant, sql::sweep_keys, sweep).await?,
+        SweepWhat::Handles { expired_by } => handles::sweep(on, tenant, *expired_by, sweep.limit).await?,
         SweepWhat::Runs { ended_before } => {
             purge(on, tenant, ended_before.micros(), i64::from(sweep.limit)).await?
         }
@@ -51,6 +52,7 @@ async fn purge(on: &Connections, tenant: TenantId, before: i64, limit: i64) -> R
         sql::purge_waits,
         sql::purge_shadows,
         sql::purge_keys,
+        sql::purge_handles,
     ];
     let connection = on.get().await?;
     let find = connection.statement(sql::sweep_runs).await?;

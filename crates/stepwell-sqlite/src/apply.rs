@@ -14,12 +14,12 @@ use stepwell_store::plan::{
     refuse_step,
 };
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Document, Edge, Ends, Head, Hint, Link, NewRun,
-    OpenWait, Refused, RunRow, Step, StoredDefinition, TenantId,
+    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Document, Edge, Ends, HandleHash, HandleRow, Head,
+    Hint, Link, NewRun, OpenWait, Refused, RunRow, Step, StoredDefinition, TenantId,
 };
 
 use crate::statements::{self as sql, Session};
-use crate::{links, rows, shadows};
+use crate::{handles, links, rows, shadows};
 
 /// A commit made ready on the caller's own thread, so that the writer has as little to do as possible.
 pub(crate) enum Prepared {
@@ -106,6 +106,7 @@ fn plain_step(
         step: _,
         create: _,
         send: _,
+        handles: _,
         cells: _,
         links: _,
         actor: _,
@@ -249,6 +250,7 @@ fn plain_create(
         step: _,
         create: _,
         send: _,
+        handles: _,
         cells: _,
         links: _,
         actor: _,
@@ -293,7 +295,10 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
         take,
         open,
         close,
+        unshade,
         shadows,
+        used,
+        handles,
         cells,
         links,
         unlink,
@@ -328,18 +333,15 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
     for (run, wait) in &open {
         open_wait(session.connection, tenant, *run, wait)?;
     }
+    unshade.iter().try_for_each(|run| handles::unshade(session.connection, tenant, *run))?;
     for (run, shadow) in &shadows {
         shadows::write(session.connection, tenant, *run, shadow)?;
     }
-    for cell in cells {
-        session.put_cell(tenant, cell);
-    }
-    for edge in &unlink {
-        links::delete(session.connection, tenant, edge)?;
-    }
-    for link in &links {
-        links::put(session.connection, tenant, link)?;
-    }
+    used.iter().try_for_each(|handle| handles::delete(session.connection, tenant, handle))?;
+    handles.iter().try_for_each(|row| handles::put(session.connection, tenant, row))?;
+    cells.into_iter().for_each(|cell| session.put_cell(tenant, cell));
+    unlink.iter().try_for_each(|edge| links::delete(session.connection, tenant, edge))?;
+    links.iter().try_for_each(|link| links::put(session.connection, tenant, link))?;
     for end in &hide {
         hide_document(session.connection, tenant, end)?;
     }
@@ -558,6 +560,10 @@ impl Rows for Locked<'_, '_> {
         let mut statement = self.session.connection.prepare_cached(sql::inbox_get)?;
         let which = params![self.tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(seq)];
         statement.query_row(which, |row| row.get(0)).optional()
+    }
+
+    fn handle(&mut self, handle: &HandleHash) -> rusqlite::Result<Option<HandleRow>> {
+        handles::get(self.session.connection, self.tenant, handle)
     }
 
     fn key(&mut self, operation: &str, key: &str) -> rusqlite::Result<Option<KeyRow>> {

@@ -17,6 +17,7 @@ const TABLES: &[&str] = &[
     "checkpoints",
     "definitions",
     "documents",
+    "handles",
     "idempotency",
     "inbox",
     "links",

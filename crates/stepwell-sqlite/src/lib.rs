@@ -7,6 +7,7 @@ mod apply;
 mod connection;
 mod error;
 mod guard;
+mod handles;
 mod held;
 mod jobs;
 mod links;

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::apply::run_row;
 use crate::reader::ReadError;
 use crate::statements as sql;
-use crate::{rows, seals, shadows};
+use crate::{handles, rows, seals, shadows};
 
 pub(crate) type Read<T> = Result<T, ReadError>;
 
@@ -70,6 +70,10 @@ pub(crate) fn outcome(
                 statement.query_row(which, |row| Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?)));
             let Some((_, results)) = found.optional()?.filter(|(id, _)| same(*id)) else { return Ok(None) };
             Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
+        }
+        Whereabouts::Handle(handle) => {
+            let found = handles::commit_of(connection, tenant, handle)?.filter(|id| same(*id));
+            Ok(found.map(|_| Recorded { results: Vec::new(), answer: None, request: None }))
         }
         Whereabouts::Key { operation, key } => {
             let row = key_row(connection, tenant, operation, key)?;
@@ -383,6 +387,15 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
         RecordQuery::Shadows(run) => {
             let rows = shadows::of_run(connection, tenant, *run)?;
             Ok(Page { items: rows.into_iter().map(Record::Shadow).collect(), next: None })
+        }
+        RecordQuery::Handle(handle) => {
+            let row = handles::get(connection, tenant, handle)?;
+            Ok(one(row.map(|row| Record::Handle(Box::new(row)))))
+        }
+        RecordQuery::Handles(query) => handles::list(connection, tenant, query),
+        RecordQuery::Undelivered { now, limit } => handles::undelivered(connection, tenant, *now, *limit),
+        RecordQuery::Living { process, now } => {
+            Ok(one(handles::lives(connection, *process, *now)?.then_some(Record::Living(*process))))
         }
         RecordQuery::Tally { of, limit, cursor } => tally(connection, tenant, of, *limit, cursor.as_deref()),
     }

@@ -105,11 +105,6 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
         ShadowType::Number => sql::runs_by_number,
         ShadowType::Boolean => sql::runs_by_boolean,
     };
-    let held: &dyn rusqlite::ToSql = match value {
-        ShadowValue::Text(text) => text,
-        ShadowValue::Number(number) => number,
-        ShadowValue::Boolean(value) => value,
-    };
     let mut statement = connection.prepare_cached(statement)?;
     let found = statement.query_map(
         params![
@@ -119,7 +114,7 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
             status.map(Status::as_str),
             rows::id(parent.map(RunId::uuid)),
             name.as_str(),
-            held
+            held(value)
         ],
         |row| rows::run(row).map(RunRow::summary),
     )?;
@@ -127,7 +122,7 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
     let mut items = Vec::new();
     for row in found {
         let row = row?;
-        if others.is_empty() || holds(connection, tenant, &row, others)? {
+        if holds(connection, tenant, row.run, &row.workflow, others)? {
             items.push(row);
         }
         if items.len() > page_rows(*limit) {
@@ -137,16 +132,29 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
     Ok(Page::cut(items, *limit, |row: &RunSummary| row.run.to_string()))
 }
 
+/// A value as a parameter.
+pub(crate) fn held(value: &ShadowValue) -> &dyn rusqlite::ToSql {
+    match value {
+        ShadowValue::Text(text) => text,
+        ShadowValue::Number(number) => number,
+        ShadowValue::Boolean(value) => value,
+    }
+}
+
 /// Whether a run's columns hold all of these.
-fn holds(
+pub(crate) fn holds(
     connection: &Connection,
     tenant: TenantId,
-    run: &RunSummary,
+    run: RunId,
+    workflow: &Name,
     wanted: &[(Name, ShadowValue)],
 ) -> Read<bool> {
-    let held = of_run(connection, tenant, run.run)?;
+    if wanted.is_empty() {
+        return Ok(true);
+    }
+    let held = of_run(connection, tenant, run)?;
     let is_held = |(name, value): &(Name, ShadowValue)| {
-        held.iter().any(|row| row.name == *name && row.value == *value && row.workflow == run.workflow)
+        held.iter().any(|row| row.name == *name && row.value == *value && row.workflow == *workflow)
     };
     Ok(wanted.iter().all(is_held))
 }

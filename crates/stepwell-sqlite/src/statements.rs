@@ -24,17 +24,19 @@ sql! {
     definition_get definition_put definitions_all definitions_of_workflow
     document_get document_hide document_insert documents_at documents_now
     due due_orphans tenant_next
+    handle_commit handle_delete handle_get handle_put
+    handles_all handles_by_boolean handles_by_number handles_by_text handles_of_run handles_of_workflow handles_undelivered
     history
     inbox_delete inbox_get inbox_insert inbox_list
     key_get key_put
     link_delete link_get link_put links_all links_beginning links_ending links_forward links_reverse
-    process_beat process_dead process_expire process_forget process_living process_owners
-    purge_cells purge_checkpoints purge_documents purge_inbox purge_keys purge_run purge_shadows purge_waits
+    process_beat process_dead process_expire process_forget process_lives process_living process_owners
+    purge_cells purge_checkpoints purge_documents purge_handles purge_inbox purge_keys purge_run purge_shadows purge_waits
     run_get run_insert run_step run_turn run_wake run_write
     runs_all runs_by_boolean runs_by_number runs_by_text runs_in_need runs_of_parent runs_of_workflow
     seal_insert seal_last seals_list
     shadow_begin shadow_clear shadow_put shadows_keep shadows_of_run
-    sweep_cells sweep_checkpoints sweep_documents sweep_keys sweep_runs sweep_tombstones
+    sweep_cells sweep_checkpoints sweep_documents sweep_handles sweep_keys sweep_runs sweep_tombstones
     tally_keys tally_links tally_relations tally_types
     unsealed_delete unsealed_list unsealed_put
     wait_delete wait_insert waits_all waits_of_run
@@ -94,6 +96,7 @@ mod tests {
         "tenant_next",
         "process_beat",
         "process_dead",
+        "process_lives",
         "process_living",
         "process_expire",
         "process_forget",
@@ -150,6 +153,14 @@ mod tests {
             ("document_hide", "(tenant=? AND run=? AND key=?)"),
             ("documents_now", "(tenant=? AND run=? AND visible_to=? AND (visible_from,ordinal)>(?,?))"),
             ("documents_at", "(tenant=? AND run=? AND visible_to>?)"),
+            ("handles_all", "(tenant=? AND (run,handle)>(?,?))"),
+            ("handles_of_run", "(tenant=? AND run=? AND handle>?)"),
+            ("handles_of_workflow", "(tenant=? AND workflow=? AND (run,handle)>(?,?))"),
+            ("handles_by_text", "(tenant=? AND workflow=? AND name=? AND as_text=? AND run>?)"),
+            ("handles_by_number", "(tenant=? AND workflow=? AND name=? AND as_number=? AND run>?)"),
+            ("handles_by_boolean", "(tenant=? AND workflow=? AND name=? AND as_boolean=? AND run>?)"),
+            ("handles_undelivered", "(tenant=? AND deliver_at<?)"),
+            ("sweep_handles", "(tenant=? AND expires_at<?)"),
             (
                 "links_all",
                 "(tenant=? AND namespace=? AND (from_type,from_id,to_type,to_id,relation)>(?,?,?,?,?))",
@@ -177,7 +188,9 @@ mod tests {
             let (_, sql) = ALL.iter().find(|(of, _)| *of == name).unwrap();
             let plan = query_plan(&connection, sql);
             assert!(plan.iter().any(|line| line.ends_with(search)), "{name}: {plan:#?}");
-            let sorts = plan.iter().any(|line| line.contains("TEMP B-TREE"));
+            // A flow's handles are put in order as they come, run by run: it has one, or hardly more.
+            let few = |line: &str| name.starts_with("handles_by_") && line.contains("FOR LAST TERM");
+            let sorts = plan.iter().any(|line| line.contains("TEMP B-TREE") && !few(line));
             assert!(!sorts || name == "documents_at", "{name} is not in the index's order: {plan:#?}");
         }
     }

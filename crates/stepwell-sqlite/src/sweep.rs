@@ -7,7 +7,7 @@ use stepwell_store::{Sweep, SweepWhat, Swept, TenantId};
 
 use crate::apply::run_row;
 use crate::statements as sql;
-use crate::{rows, seals, shadows};
+use crate::{handles, rows, seals, shadows};
 
 /// Tidies up one tenant's rows, a bounded number of them.
 pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) -> rusqlite::Result<Swept> {
@@ -28,6 +28,7 @@ pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) ->
             sweep.now.micros(),
             sweep.limit
         ])?,
+        SweepWhat::Handles { expired_by } => handles::sweep(connection, tenant, *expired_by, sweep.limit)?,
         SweepWhat::Runs { ended_before } => {
             let mut statement = connection.prepare_cached(sql::sweep_runs)?;
             let which = params![id.into_bytes(), ended_before.micros(), sweep.limit];
@@ -52,6 +53,7 @@ fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Res
         sql::purge_waits,
         sql::purge_shadows,
         sql::purge_keys,
+        sql::purge_handles,
     ];
     for statement in own {
         let mut statement = connection.prepare_cached(statement)?;

@@ -2,7 +2,7 @@
 //!
 //! A store takes a [`Commit`] apart without `..`, so that a field added here does not compile until every backend
 //! writes it. What is checked, and in which order, is part of the contract: text, size, keys, the run, its inbox, new runs,
-//! cells, links, fills, documents, messages. The first thing that cannot be done refuses the whole commit.
+//! handles, cells, links, fills, documents, messages. The first thing that cannot be done refuses the whole commit.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::cell::{CellError, CellKey, CellWrite, OpResult};
 use crate::document::{DocumentError, DocumentOp, DocumentWrite};
+use crate::handle::{HandleChange, HandleHash, HandleWrite};
 use crate::link::{LinkError, LinkWrite};
 use crate::run::{Head, OpenWait, Parent, ProcessId, Status};
 use crate::shadow::ShadowWrite;
@@ -39,6 +40,8 @@ pub struct Commit {
     pub create: Vec<NewRun>,
     /// Messages into inboxes.
     pub send: Vec<Send>,
+    /// Handles that are put, reserved, sent out or used up, in order.
+    pub handles: Vec<HandleWrite>,
     /// Operations on cells, in order. Each that changes something is on record in the audit trail.
     pub cells: Vec<CellWrite>,
     /// Operations on links, in order, after those on cells. Each edge that changes is on record in the audit trail.
@@ -283,6 +286,8 @@ pub enum Whereabouts {
         /// The version.
         version: u64,
     },
+    /// In this handle's row.
+    Handle(HandleHash),
     /// In this key's record.
     Key {
         /// The operation.
@@ -379,6 +384,16 @@ pub enum Refused {
     RunExists {
         /// The run.
         run: RunId,
+    },
+    /// A handle is not as it was read: it was used up, reserved or put meanwhile.
+    #[error("the handle is not as it was read: decided on fence {expected:?}, it is {actual:?}")]
+    Handle {
+        /// The handle.
+        handle: HandleHash,
+        /// The fence the commit was decided on; `None` = it was not to be there.
+        expected: Option<u64>,
+        /// The fence now; `None` = it is not there.
+        actual: Option<u64>,
     },
     /// A message to be taken is not in the inbox.
     #[error("message {seq} is not in the inbox of run {run}")]
@@ -478,6 +493,7 @@ impl Commit {
             step: None,
             create: Vec::new(),
             send: Vec::new(),
+            handles: Vec::new(),
             cells: Vec::new(),
             links: Vec::new(),
             actor: None,
@@ -498,6 +514,8 @@ impl Commit {
             Whereabouts::Checkpoint { run: new.run, version: new.version }
         } else if let Some(key) = self.keys.first() {
             Whereabouts::Key { operation: key.operation.clone(), key: key.key.clone() }
+        } else if let Some(handle) = self.left_in() {
+            Whereabouts::Handle(handle)
         } else if self.is_audited() {
             Whereabouts::Audit
         } else {
@@ -511,6 +529,7 @@ impl Commit {
         let leaves_trace = self.step.as_ref().is_some_and(|step| !step.next.is_empty())
             || !self.create.is_empty()
             || !self.keys.is_empty()
+            || self.left_in().is_some()
             || self.is_audited();
         (!leaves_trace).then(|| KeyWrite {
             operation: RECORD_OPERATION.to_owned(),
@@ -521,9 +540,18 @@ impl Commit {
         })
     }
 
+    /// The handle in whose row it leaves its trace: the last, if that stays. A row has no room for results of operations.
+    fn left_in(&self) -> Option<HandleHash> {
+        let last = self.handles.last().filter(|_| self.cells.is_empty() && self.links.is_empty())?;
+        matches!(last.then, HandleChange::Put(..) | HandleChange::Own(_)).then_some(last.handle)
+    }
+
     /// Whatever it changes is on record in the audit trail.
     fn is_audited(&self) -> bool {
-        self.step.is_none() && self.send.is_empty() && !(self.cells.is_empty() && self.links.is_empty())
+        self.step.is_none()
+            && self.send.is_empty()
+            && self.handles.is_empty()
+            && !(self.cells.is_empty() && self.links.is_empty())
     }
 
     /// Nothing in it can fail once the run's compare-and-set has succeeded, so a backend needs no savepoint for it.
@@ -532,6 +560,7 @@ impl Commit {
             && (self.step.is_none() || self.create.is_empty())
             && self.create.len() <= 1
             && self.send.is_empty()
+            && self.handles.is_empty()
             && self.cells.is_empty()
             && self.links.is_empty()
             && self.fills.is_empty()
@@ -573,6 +602,7 @@ impl Commit {
             new.shadows.iter().flat_map(ShadowWrite::texts).for_each(|(what, text)| see(what, text));
         }
         self.send.iter().for_each(|send| see("topic", &send.message.topic));
+        self.handles.iter().flat_map(HandleWrite::texts).for_each(|(what, text)| see(what, text));
         for cell in &self.cells {
             see("owner", &cell.key.owner);
             see("key", &cell.key.key);
@@ -615,13 +645,21 @@ impl Commit {
             (rows, state(&new.first) + tries(&new.attempt) + waits(&new.open))
         });
         let sent = self.send.iter().map(|send| (2, send.message.body.len()));
+        let handles = self.handles.iter().map(HandleWrite::size_hint);
         let cells = self.cells.iter().map(|write| (2, write.op.size_hint()));
         let links = self.links.iter().map(LinkWrite::size_hint);
         let documents = self.documents.iter().map(DocumentWrite::size_hint);
         let keys = self.keys.iter().map(|key| (1, key.answer.len()));
         let definitions = self.definitions.iter().map(|definition| (1, definition.body.len()));
         let audit = self.audit.iter().map(|row| (1, row.detail.len()));
-        let all = steps.chain(created).chain(sent).chain(cells).chain(links).chain(documents).chain(keys);
+        let all = steps
+            .chain(created)
+            .chain(sent)
+            .chain(handles)
+            .chain(cells)
+            .chain(links)
+            .chain(documents)
+            .chain(keys);
         let all = all.chain(definitions).chain(audit);
         let (rows, bytes) = all.fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
         limits.commit_rows("the commit", rows)?;
@@ -629,6 +667,7 @@ impl Commit {
         let state = |bytes: usize| limits.snapshot_bytes("the snapshot", bytes);
         self.create.iter().try_for_each(|new| state(new.first.state.len()))?;
         let shadows = self.step.iter().flat_map(|step| &step.shadows);
+        let shadows = shadows.chain(self.handles.iter().flat_map(HandleWrite::shadows));
         shadows.chain(self.create.iter().flat_map(|new| &new.shadows)).try_for_each(ShadowWrite::check)?;
         self.step.iter().flat_map(|step| &step.next).try_for_each(|next| state(next.state.len()))?;
         Ok(())

@@ -9,6 +9,7 @@ pub mod commit;
 pub mod delta;
 pub mod document;
 pub mod faulty;
+pub mod handle;
 pub mod hints;
 pub mod link;
 pub mod memory;
@@ -32,6 +33,7 @@ pub use commit::{
 };
 pub use document::{Document, DocumentError, DocumentOp, DocumentQuery, DocumentWrite};
 pub use faulty::{Fault, Faulty};
+pub use handle::{HandleChange, HandleHash, HandleKind, HandleQuery, HandleRow, HandleWrite};
 pub use hints::{Hint, HintSender, Hints};
 pub use link::{Direction, Edge, Ends, Entity, Link, LinkError, LinkFilter, LinkQuery, LinkWrite, RELATED};
 pub use memory::MemoryStore;

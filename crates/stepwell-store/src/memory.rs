@@ -15,6 +15,7 @@ use crate::commit::{
 };
 use crate::delta;
 use crate::document::{Document, DocumentEnd, DocumentQuery, DocumentRow, read_place};
+use crate::handle::{HandleHash, HandleKind, HandleQuery, HandleRow, handle_cursor, read_handle_cursor};
 use crate::hints::{HintSender, Hints};
 use crate::link::{
     Edge, Ends, Link, LinkFilter, LinkPlace, LinkQuery, Way, edge_cursor, is_found_twice, merged,
@@ -54,6 +55,7 @@ struct Tables {
     inbox: BTreeMap<(RunId, u64), MessageRow>,
     waits: BTreeMap<(RunId, u64), OpenWait>,
     shadows: BTreeMap<(RunId, Name), ShadowRow>,
+    handles: BTreeMap<HandleHash, HandleRow>,
     cells: BTreeMap<CellKey, Cell>,
     /// By run, key and first version.
     documents: BTreeMap<(RunId, String, u64), DocumentRow>,
@@ -101,6 +103,9 @@ impl Rows for Tables {
     fn message(&mut self, run: RunId, seq: u64) -> Result<Option<bool>, Infallible> {
         Ok(self.inbox.get(&(run, seq)).map(|row| row.counts))
     }
+    fn handle(&mut self, handle: &HandleHash) -> Result<Option<HandleRow>, Infallible> {
+        Ok(self.handles.get(handle).cloned())
+    }
     fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, Infallible> {
         Ok(self.keys.get(&(operation.to_owned(), key.to_owned())).cloned())
     }
@@ -130,7 +135,10 @@ impl Tables {
             take,
             open,
             close,
+            unshade,
             shadows,
+            used,
+            handles,
             cells,
             links,
             unlink,
@@ -150,9 +158,12 @@ impl Tables {
         self.inbox.extend(put.into_iter().map(|row| ((row.run, row.message.seq), row)));
         close.iter().for_each(|wait| drop(self.waits.remove(wait)));
         self.waits.extend(open.into_iter().map(|(run, wait)| ((run, wait.activation), wait)));
+        self.shadows.retain(|(run, _), _| !unshade.contains(run));
         for (run, ShadowWrite { workflow, name, value }) in shadows {
             self.shade(run, workflow, name, value);
         }
+        used.iter().for_each(|handle| drop(self.handles.remove(handle)));
+        self.handles.extend(handles.into_iter().map(|row| (row.handle, row)));
         self.cells.extend(cells.into_iter().map(|cell| (cell.key.clone(), cell)));
         self.links.extend(links.into_iter().map(|link| (link.edge.clone(), link)));
         unlink.iter().for_each(|edge| drop(self.links.remove(edge)));
@@ -258,6 +269,7 @@ impl Tables {
         self.shadows.retain(|(of, _), _| *of != run);
         self.documents.retain(|(of, ..), _| *of != run);
         self.keys.retain(|_, row| row.lives != Lives::WithRun(run));
+        self.handles.retain(|_, row| row.run != run);
         let owner = run.to_string();
         self.cells.retain(|key, _| key.space != Space::Execution || key.owner != owner);
     }
@@ -301,6 +313,25 @@ impl Tables {
         }
         self.unsealed.retain(|commit| !taken.contains(commit));
         swept
+    }
+
+    fn handles(&self, query: &HandleQuery) -> Result<Page<Record>, StoreError> {
+        query.check()?;
+        let after = read_handle_cursor(query.cursor.as_deref())?;
+        let held = |row: &HandleRow, (name, value): &(Name, ShadowValue)| {
+            let held = self.shadows.get(&(row.run, name.clone()));
+            held.is_some_and(|held| held.value == *value && held.workflow == row.workflow)
+        };
+        let wanted = |row: &&HandleRow| {
+            let is_flow = query.shadows.is_empty() || row.kind == HandleKind::Flow;
+            let is_after = after.is_none_or(|after| (row.run, row.handle) > after);
+            query.wants(row) && is_flow && is_after && query.shadows.iter().all(|wanted| held(row, wanted))
+        };
+        let mut rows: Vec<_> = self.handles.values().filter(wanted).cloned().collect();
+        rows.sort_by_key(|row| (row.run, row.handle));
+        rows.truncate(page_rows(query.limit) + 1);
+        let Page { items, next } = Page::cut(rows, query.limit, handle_cursor);
+        Ok(Page { items: items.into_iter().map(|row| Record::Handle(Box::new(row))).collect(), next })
     }
 
     fn tally(&self, of: &Tally, limit: u32, cursor: Option<&str>) -> Page<Record> {
@@ -404,6 +435,17 @@ impl Tables {
                 gone.iter().for_each(|row| drop(self.keys.remove(&(row.operation.clone(), row.key.clone()))));
                 gone.len() as u64
             }
+            SweepWhat::Handles { expired_by } => {
+                let over = |row: &&HandleRow| row.expires_at.is_some_and(|expires| expires <= expired_by);
+                let mut over: Vec<_> = self.handles.values().filter(over).cloned().collect();
+                over.sort_by_key(|row| (row.expires_at, row.handle));
+                over.truncate(limit);
+                for row in &over {
+                    self.handles.remove(&row.handle);
+                    self.shadows.retain(|(run, _), _| row.kind != HandleKind::Flow || *run != row.run);
+                }
+                over.len() as u64
+            }
             SweepWhat::Runs { ended_before } => {
                 let over = |row: &&RunRow| {
                     row.status.is_final() && row.wake.is_none() && row.updated_at < ended_before
@@ -465,6 +507,10 @@ impl Store for MemoryStore {
                     Some((row, id, _)) if *id == commit.id => (row.results.clone(), None),
                     _ => return Ok(None),
                 },
+                Whereabouts::Handle(handle) => match tables.handles.get(&handle) {
+                    Some(row) if row.commit == commit.id => (None, None),
+                    _ => return Ok(None),
+                },
                 Whereabouts::Key { operation, key } => match tables.keys.get(&(operation, key)) {
                     Some(row) if row.commit == commit.id => (row.results.clone(), Some(row.answer.clone())),
                     _ => return Ok(None),
@@ -510,7 +556,7 @@ impl Store for MemoryStore {
         let state = self.state();
         let has = |tables: &Tables| {
             let is_empty = tables.runs.is_empty() && tables.cells.is_empty() && tables.keys.is_empty();
-            !(is_empty && tables.links.is_empty() && tables.audit.is_empty())
+            !(is_empty && tables.links.is_empty() && tables.audit.is_empty() && tables.handles.is_empty())
         };
         let known = state
             .tenants
@@ -632,7 +678,13 @@ impl Store for MemoryStore {
     }
 
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
+        if let RecordQuery::Living { process, now } = query {
+            let lives = self.state().processes.get(&process).is_some_and(|until| *until > now);
+            let items = lives.then_some(Record::Living(process)).into_iter().collect();
+            return Ok(Page { items, next: None });
+        }
         self.read(scope, |tables| match query {
+            RecordQuery::Living { .. } => Ok(Page { items: Vec::new(), next: None }),
             RecordQuery::Definition(hash) => {
                 let items = tables.definitions.get(&hash).cloned().map(Record::Definition);
                 Ok(Page { items: items.into_iter().collect(), next: None })
@@ -675,6 +727,21 @@ impl Store for MemoryStore {
             RecordQuery::Shadows(run) => {
                 let rows = tables.shadows.values().filter(|row| row.run == run);
                 Ok(Page { items: rows.cloned().map(Record::Shadow).collect(), next: None })
+            }
+            RecordQuery::Handle(handle) => {
+                let row = tables.handles.get(&handle).cloned().map(Box::new);
+                Ok(Page { items: row.map(Record::Handle).into_iter().collect(), next: None })
+            }
+            RecordQuery::Handles(query) => tables.handles(&query),
+            RecordQuery::Undelivered { now, limit } => {
+                let due = |row: &&HandleRow| row.deliver_at.is_some_and(|at| at <= now);
+                let mut rows: Vec<_> = tables.handles.values().filter(due).cloned().collect();
+                rows.sort_by_key(|row| (row.deliver_at, row.handle));
+                rows.truncate(page_rows(limit));
+                Ok(Page {
+                    items: rows.into_iter().map(|row| Record::Handle(Box::new(row))).collect(),
+                    next: None,
+                })
             }
             RecordQuery::Tally { of, limit, cursor } => Ok(tables.tally(&of, limit, cursor.as_deref())),
         })

@@ -18,6 +18,7 @@ use crate::commit::{
 };
 use crate::delta::{self, Stored};
 use crate::document::{DocumentEnd, DocumentRow, DocumentWrite};
+use crate::handle::{HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite};
 use crate::hints::Hint;
 use crate::link::{Edge, Ends, Link, LinkError, LinkWrite, deleted, upserted};
 use crate::run::{Head, Message, OpenWait, ProcessId, RunRow};
@@ -32,6 +33,8 @@ pub trait Rows {
     fn run(&mut self, run: RunId) -> Result<Option<RunRow>, Self::Error>;
     /// Whether a message is in a run's inbox, and whether it counts against the limit.
     fn message(&mut self, run: RunId, seq: u64) -> Result<Option<bool>, Self::Error>;
+    /// A handle's row.
+    fn handle(&mut self, handle: &HandleHash) -> Result<Option<HandleRow>, Self::Error>;
     /// A key's record.
     fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, Self::Error>;
     /// A cell, tombstones too.
@@ -118,8 +121,14 @@ pub struct Plan {
     pub open: Vec<(RunId, OpenWait)>,
     /// Waits to delete.
     pub close: Vec<(RunId, u64)>,
+    /// Flows whose shadow columns all go, before any is written.
+    pub unshade: Vec<RunId>,
     /// Shadow columns to write.
     pub shadows: Vec<(RunId, ShadowWrite)>,
+    /// Handles that go, before any is put.
+    pub used: Vec<HandleHash>,
+    /// Handles to write.
+    pub handles: Vec<HandleRow>,
     /// Cells to write.
     pub cells: Vec<Cell>,
     /// Links to write.
@@ -157,7 +166,10 @@ impl Plan {
             take: Vec::new(),
             open: Vec::new(),
             close: Vec::new(),
+            unshade: Vec::new(),
             shadows: Vec::new(),
+            used: Vec::new(),
+            handles: Vec::new(),
             cells: Vec::new(),
             links: Vec::new(),
             unlink: Vec::new(),
@@ -313,6 +325,8 @@ struct Planner<'a, R: Rows> {
     /// Rows looked at so far; the flag says that the commit inserts it.
     runs: BTreeMap<RunId, (RunRow, bool)>,
     dirty: Vec<RunId>,
+    /// Handles written so far; without a value they are used up.
+    handles: BTreeMap<HandleHash, Option<HandleRow>>,
     cells: BTreeMap<CellKey, Cell>,
     /// Links written so far; without a value they are deleted.
     links: BTreeMap<Edge, Option<Link>>,
@@ -328,6 +342,7 @@ impl<'a, R: Rows> Planner<'a, R> {
             at,
             runs: BTreeMap::new(),
             dirty: Vec::new(),
+            handles: BTreeMap::new(),
             cells: BTreeMap::new(),
             links: BTreeMap::new(),
             audit: Vec::new(),
@@ -345,6 +360,7 @@ impl<'a, R: Rows> Planner<'a, R> {
             step,
             create,
             send,
+            handles,
             cells,
             links,
             actor,
@@ -367,6 +383,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         self.check_new(&create)?;
         let unfenced = step.as_ref().filter(|step| is_unfenced(step)).map(|step| step.head.run);
         let mut plan = Plan { definitions, unfenced, ..Plan::new(id, at) };
+        self.handle(handles, id, &create, &mut plan)?;
         let mut results = self.operate(&cells)?;
         self.link(links, &mut results)?;
         let stored_results = encode_results(&results);
@@ -446,6 +463,55 @@ impl<'a, R: Rows> Planner<'a, R> {
             self.runs.insert(run, (row.clone(), false));
         }
         Ok(row)
+    }
+
+    /// Writes handles one after the other, each on what the one before left.
+    fn handle(
+        &mut self,
+        writes: Vec<HandleWrite>,
+        commit: CommitId,
+        create: &[NewRun],
+        plan: &mut Plan,
+    ) -> Result<(), Failed<R::Error>> {
+        // Flows that rested where something was written.
+        let mut rested = BTreeSet::new();
+        let is_flow = |row: &HandleRow| row.kind == HandleKind::Flow;
+        for HandleWrite { handle, expected, then } in writes {
+            let known = match self.handles.get(&handle) {
+                Some(known) => known.clone(),
+                None => self.rows.handle(&handle).map_err(Failed::Rows)?,
+            };
+            let actual = known.as_ref().map(|row| row.fence);
+            let refused = Refused::Handle { handle, expected, actual };
+            if actual != expected {
+                return Err(refused.into());
+            }
+            let fence = actual.unwrap_or(0).saturating_add(1);
+            rested.extend(known.as_ref().filter(|row| is_flow(row)).map(|row| row.run));
+            let after = match (then, known) {
+                (HandleChange::Put(row, shadows), _) => {
+                    plan.shadows.extend(shadows.into_iter().map(|shadow| (row.run, shadow)));
+                    Some(HandleRow { handle, fence, commit, ..*row })
+                }
+                (_, None) => return Err(refused.into()),
+                (HandleChange::Own(owner), Some(row)) => Some(HandleRow { owner, fence, commit, ..row }),
+                (HandleChange::Deliver(delivery), Some(row)) => {
+                    let (deliver_at, delivery) = delivery.unzip();
+                    Some(HandleRow { deliver_at, delivery, fence, ..row })
+                }
+                (HandleChange::Take, Some(_)) => None,
+            };
+            self.handles.insert(handle, after);
+        }
+        // A flow that goes on, here or elsewhere, keeps its columns.
+        let goes_on = |run: &RunId| {
+            let rests = |row: &HandleRow| is_flow(row) && row.run == *run;
+            create.iter().any(|new| new.run == *run) || self.handles.values().flatten().any(rests)
+        };
+        plan.unshade.extend(rested.into_iter().filter(|run| !goes_on(run)));
+        // Nor does one that came and went in this commit leave any.
+        plan.shadows.retain(|(run, _)| !plan.unshade.contains(run));
+        Ok(())
     }
 
     /// Applies the operations one after the other, each on what the one before left.
@@ -682,6 +748,12 @@ impl<'a, R: Rows> Planner<'a, R> {
                 Some((row, true)) => plan.insert.push(row),
                 Some((row, false)) => plan.update.push(row),
                 None => {}
+            }
+        }
+        for (handle, row) in self.handles {
+            match row {
+                Some(row) => plan.handles.push(row),
+                None => plan.used.push(handle),
             }
         }
         plan.cells = self.cells.into_values().collect();

@@ -10,6 +10,7 @@ use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use crate::cell::{Cell, OpResult, Space};
 use crate::commit::{Commit, CommitError, CommitId, CommitRef, Committed, StoredDefinition};
 use crate::document::{Document, DocumentQuery};
+use crate::handle::{HandleHash, HandleQuery, HandleRow};
 use crate::hints::Hints;
 use crate::link::{Link, LinkQuery};
 use crate::run::{Loaded, OpenWait, ProcessId, RunSummary, Status};
@@ -376,6 +377,24 @@ pub enum RecordQuery {
     },
     /// The shadow columns of a run that hold something, by name.
     Shadows(RunId),
+    /// A handle.
+    Handle(HandleHash),
+    /// Handles, in the order of flow or run, and handle.
+    Handles(HandleQuery),
+    /// Whether a process lives: it is given if it does.
+    Living {
+        /// The process.
+        process: ProcessId,
+        /// The engine's time.
+        now: Timestamp,
+    },
+    /// Handles whose delivery is due, in the order in which they are.
+    Undelivered {
+        /// Due by then.
+        now: Timestamp,
+        /// How many at most.
+        limit: u32,
+    },
     /// What is in use and how often, in the order of the names.
     Tally {
         /// What.
@@ -433,6 +452,10 @@ pub enum Record {
     Unsealed(CommitId),
     /// A shadow column of a run.
     Shadow(ShadowRow),
+    /// A handle.
+    Handle(Box<HandleRow>),
+    /// A process that lives.
+    Living(ProcessId),
     /// Something that is in use.
     Tally {
         /// Its name.
@@ -470,6 +493,11 @@ pub enum SweepWhat {
     Seal,
     /// Expired keys go.
     Keys,
+    /// Handles that were over by then go, and the shadow columns of the flows that rested there.
+    Handles {
+        /// Over by then.
+        expired_by: Timestamp,
+    },
     /// Runs that ended before this go, with everything that is theirs but the audit trail. One that has ended and is
     /// still to be looked at (it has a wake time) stays.
     Runs {
@@ -492,7 +520,7 @@ pub enum SweepWhat {
 /// What was tidied up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Swept {
-    /// How many cells, keys or runs, or rows that were sealed; of a history, how many checkpoints and documents; of shadow
+    /// How many cells, keys, handles or runs, or rows that were sealed; of a history, how many checkpoints and documents; of shadow
     /// columns, how many rows were written or removed.
     pub count: u64,
     /// The limit was reached: there may be more. Of shadow columns: a run has moved since it was read.

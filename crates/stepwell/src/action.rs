@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use stepwell_core::schema::Misfit;
 use stepwell_core::{Failure, Name};
 
 use crate::cx::Cx;
@@ -67,6 +68,9 @@ fn given<O: Serialize, E: Into<ActionError>>(result: Result<O, E>) -> Result<Val
     })
 }
 
+/// The code of a failure that says that the input was wrong.
+pub(crate) const UNFIT: &str = "unfit";
+
 /// Why an action failed. Any error turns into one (code `error`); with [`ActionError::new`] it gets a code of its own,
 /// for `retryOn` and for programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +86,21 @@ impl ActionError {
     #[must_use]
     pub fn finally(self) -> Self {
         ActionError(self.0.finally())
+    }
+
+    /// What was given is wrong: a flow that waits for somebody's input pauses again and shows them why, with what is wrong
+    /// where.
+    pub fn unfit() -> Self {
+        ActionError::new(UNFIT, "the input is not accepted").finally()
+    }
+
+    /// The same with something that is wrong with a field; `pointer` is a JSON pointer into the input.
+    #[must_use]
+    pub fn field(mut self, pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        let misfit =
+            Misfit { pointer: pointer.into(), keyword: "action".to_owned(), message: message.into() };
+        self.0.errors.push(misfit);
+        self
     }
 
     /// What is recorded.

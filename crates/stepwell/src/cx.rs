@@ -24,10 +24,15 @@ use crate::data::kv::one;
 use crate::data::staged::{Session, StagedKv, StagedLinks, StagedSlot};
 use crate::data::write::under_key;
 use crate::engine::{Inner, permit};
+use crate::fills::overlaid;
+use crate::flow::outlet::Outgoing;
 use crate::host::Host;
 use crate::registry::Workflow;
 use crate::standing::Standing;
 use crate::start::{START, Start, run_of};
+
+/// The local under which a place is told what whoever answers there is asked.
+pub(crate) const PROMPT: &str = "prompt";
 
 /// What an action is given. Clones are the same context.
 #[derive(Clone)]
@@ -42,12 +47,23 @@ struct Shared {
     store: Arc<dyn Store>,
     scope: TenantScope,
     host: Host,
-    is_stateless: bool,
+    rests: Rests,
     limits: Limits,
     keys_kept_ms: u64,
     /// Taken out when the action is over: what is staged after that is nowhere.
     staged: Mutex<Option<Staged>>,
     over: Over,
+}
+
+/// Where the state of an action's run rests: not everywhere can everything be done.
+#[derive(Debug, Clone)]
+pub(crate) enum Rests {
+    /// In a run of its own.
+    Durable,
+    /// Nowhere: nothing is written down.
+    Nowhere,
+    /// In a token or behind a handle. Steps before this one have staged these writes, which are committed with its own.
+    Flow(Arc<Vec<CellWrite>>),
 }
 
 /// What an action has staged.
@@ -67,6 +83,10 @@ pub(crate) struct Staged {
     pub(crate) children: Vec<Start>,
     pub(crate) starts: Vec<(RunId, Start)>,
     pub(crate) documents: Vec<DocumentWrite>,
+    /// Where the flow rests from its next pause on.
+    pub(crate) swap: Option<String>,
+    /// What is sent out at the next pause.
+    pub(crate) outgoing: Option<Outgoing>,
 }
 
 /// A change that an action has staged.
@@ -102,6 +122,7 @@ impl Cx {
         standing: &Standing,
         call: ActionCall,
         attempt: u32,
+        rests: Rests,
     ) -> Self {
         Cx(Arc::new(Shared {
             call,
@@ -112,7 +133,7 @@ impl Cx {
             store: inner.store.clone(),
             scope,
             host: inner.host.clone(),
-            is_stateless: inner.is_stateless,
+            rests,
             limits: inner.options.limits.clone(),
             keys_kept_ms: inner.options.keys_kept_ms,
             staged: Mutex::new(Some(Staged::default())),
@@ -269,6 +290,9 @@ impl Cx {
         if has_data {
             self.needs_a_store("write to the data store")?;
         }
+        if changes.cells.iter().any(|write| write.key.space == Space::Execution) {
+            self.needs_a_run("have slots that its children share")?;
+        }
         let run = self.run();
         let key = changes.key(self.now().plus_ms(self.0.keys_kept_ms));
         let Changes { mut cells, mut links, order, .. } = changes;
@@ -353,6 +377,9 @@ impl Cx {
     pub(crate) async fn overlaid(&self, key: &CellKey) -> Result<Option<Cell>, ActionError> {
         let now = self.now();
         let mut cell = self.0.store.cells(self.0.scope, one(key.clone(), now, true)).await?.items.pop();
+        if let Rests::Flow(before) = &self.0.rests {
+            cell = overlaid(cell, before, key, now, self.limits());
+        }
         let staged: Vec<CellWrite> = {
             let staged = self.lock();
             let all = staged.iter().flat_map(|staged| &staged.cells);
@@ -396,9 +423,28 @@ impl Cx {
         Ok(self.0.store.cells(self.0.scope, query).await?.items.pop())
     }
 
+    /// Has the flow rest elsewhere from its next pause on: by the name of a strategy, or `durable`. A durable run stays one,
+    /// whatever it is asked for.
+    pub fn rest_in(&self, strategy: impl Into<String>) -> Result<(), ActionError> {
+        let strategy = strategy.into();
+        self.stage(|staged| staged.swap = Some(strategy))
+    }
+
+    /// Has a link sent out at the next pause: only it resumes the flow from there.
+    pub fn send_out(&self, outgoing: Outgoing) -> Result<(), ActionError> {
+        outgoing.check()?;
+        self.stage(|staged| staged.outgoing = Some(outgoing))
+    }
+
+    /// Says what whoever answers at the next place is asked.
+    pub fn prompt<T: Serialize>(&self, prompt: &T) -> Result<(), ActionError> {
+        self.set_local(PROMPT, prompt)
+    }
+
     /// Stages a child: it is started with the transition, and its end resolves the wait that the transition leads to.
     pub fn start_child(&self, child: Start) -> Result<(), ActionError> {
         self.needs_a_store("start a child")?;
+        self.needs_a_run("start a child")?;
         if child.key.is_some() {
             return Err(ActionError::new("invalidStart", "a child has its parent instead of a key").finally());
         }
@@ -445,11 +491,22 @@ impl Cx {
 
     /// A pass that writes nothing down reaches nobody.
     fn needs_a_store(&self, what: &str) -> Result<(), ActionError> {
-        if !self.0.is_stateless {
+        if !matches!(self.0.rests, Rests::Nowhere) {
             return Ok(());
         }
         let why = format!("a run that is not written down cannot {what}");
         Err(ActionError::new("stateless", why).finally())
+    }
+
+    /// A flow that rests in a token or behind a handle has no rows of its own.
+    fn needs_a_run(&self, what: &str) -> Result<(), ActionError> {
+        if !matches!(self.0.rests, Rests::Flow(_)) {
+            return Ok(());
+        }
+        let why = format!(
+            "a flow that rests in a token or behind a handle cannot {what}: let it rest as a durable run"
+        );
+        Err(ActionError::new("notDurable", why).finally())
     }
 
     /// Stages a signal to another run of the same tenant; one that has ended does not hear it.
@@ -487,6 +544,7 @@ impl Cx {
     }
 
     fn document(&self, key: String, op: DocumentOp) -> Result<(), ActionError> {
+        self.needs_a_run("have documents")?;
         let run = self.run();
         self.stage(|staged| staged.documents.push(DocumentWrite { run, key, op }))
     }

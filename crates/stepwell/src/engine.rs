@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -48,6 +48,8 @@ pub struct Options {
     pub signal_kept_ms: u64,
     /// How long a run is kept after its end; `None` = for ever.
     pub retention_ms: Option<u64>,
+    /// How long a handle is kept after it is over; `None` = for ever.
+    pub handles_kept_ms: Option<u64>,
     /// How long the key of a write holds.
     pub keys_kept_ms: u64,
     /// How long what is left of a deleted or expired key is kept, by namespace; for ever in one that is not named. After
@@ -78,6 +80,7 @@ impl Default for Options {
             max_crashes: 5,
             signal_kept_ms: DEFAULT_SIGNAL_KEPT_MS,
             retention_ms: Some(DEFAULT_RETENTION_MS),
+            handles_kept_ms: Some(0),
             keys_kept_ms: DEFAULT_KEYS_KEPT_MS,
             tombstones_kept_ms: BTreeMap::new(),
             upkeep_ms: 60_000,
@@ -236,6 +239,11 @@ impl Engine {
         Engine { scope, ..self.clone() }
     }
 
+    /// The same engine, for a tenant of whom nobody knows yet whether there is one.
+    pub(crate) fn scoped(&self, scope: TenantScope) -> Engine {
+        Engine { scope, ..self.clone() }
+    }
+
     /// The same engine, asked by somebody: they may do what their permissions say, and are named in the audit trail.
     #[must_use]
     pub fn acting(&self, actor: Actor) -> Engine {
@@ -290,6 +298,9 @@ impl Engine {
         if !lacks.is_empty() {
             let name = definition.name();
             return Err(EngineError::Invalid(format!("workflow `{name}` needs {}", lacks.join(", "))));
+        }
+        if let Some(flows) = self.inner.flows.get() {
+            flows.admits(&definition)?;
         }
         self.inner.registry.add(definition).published_by(self.actor.clone());
         self.inner.wake.notify_one();
@@ -579,6 +590,10 @@ pub(crate) struct Inner {
     under_way: AtomicU64,
     /// The engine is over: whoever sleeps for it need not.
     over: Notify,
+    /// Where flows rest, if there are any.
+    pub(crate) flows: OnceLock<Arc<crate::flow::flows::Shared>>,
+    /// There may be something to be sent out.
+    pub(crate) posted: Notify,
     /// What was tidied up.
     pub(crate) tidied: Mutex<crate::upkeep::Upkeep>,
     /// Counts what happens, so that a test can see that nothing does.
@@ -614,6 +629,8 @@ impl Inner {
             ended: Notify::new(),
             under_way: AtomicU64::new(0),
             over: Notify::new(),
+            flows: OnceLock::new(),
+            posted: Notify::new(),
             tidied: Mutex::default(),
             pulse: AtomicU64::new(0),
             store,
@@ -628,6 +645,10 @@ impl Inner {
         let options = Options { max_runs: 1, max_runs_of: BTreeMap::new(), ..self.options.clone() };
         let inner = Inner::new(store, self.host.clone(), options, self.registry.clone());
         Arc::new(Inner { is_stateless: true, ..inner })
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.options.limits
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use stepwell_core::spec::Trigger;
-use stepwell_core::{Decision, Event};
+use stepwell_core::{Decision, Event, Limits, Timestamp};
 use stepwell_store::{
     Cell, CellKey, CellWrite, Expect, Fill, FillPart, LinkQuery, LinkWrite, OpResult, Refused, StoreError,
     TenantScope,
@@ -11,10 +11,10 @@ use stepwell_store::{
 use crate::cx::{Op, Staged};
 use crate::data::kv::one;
 use crate::engine::Inner;
-use crate::hold::{Hold, Landed};
-use crate::landing::Unfit;
+use crate::hold::Landed;
+use crate::landing::{Landing, Unfit};
 
-impl Hold {
+impl Landing<'_> {
     /// Where the results of an action's operations go: into what its transition saves of its output.
     pub(crate) fn fills(&self, staged: &Staged, landed: &Landed) -> Vec<Fill> {
         let Some(field) = self.saves(landed) else { return Vec::new() };
@@ -33,7 +33,8 @@ impl Hold {
     }
 
     /// What comes of the change is made of the results, or they have to fit: they have to be known before. That is so if
-    /// the run ends with it, if its data has a schema or shadow columns, and if a timer may read them.
+    /// the run ends with it, if its data has a schema or shadow columns, if a timer may read them, and if it has no commit of
+    /// its own.
     pub(crate) fn is_foreseen(&self, event: &Event, staged: &Staged, landed: &Landed) -> bool {
         if staged.fills.is_empty() || self.saves(landed).is_none() {
             return false;
@@ -41,7 +42,8 @@ impl Hold {
         let spec = self.standing.definition().spec();
         let has_timers = || spec.transitions.iter().any(|one| matches!(one.on, Trigger::Until(_)));
         let decided = || self.decide(event);
-        spec.context.is_some()
+        self.before.is_some()
+            || spec.context.is_some()
             || self.inner.has_shadows(&self.standing.workflow)
             || has_timers()
             || matches!(decided(), Ok(Decision::Change(change)) if change.snapshot.is_terminal())
@@ -56,6 +58,7 @@ impl Inner {
         scope: TenantScope,
         output: &Value,
         staged: &Staged,
+        before: &[CellWrite],
     ) -> Result<(Value, Vec<CellWrite>), Unfit> {
         let (mut results, mut cells) = (Vec::new(), Vec::new());
         let mut known: Vec<(CellKey, Option<Cell>)> = Vec::new();
@@ -66,7 +69,9 @@ impl Inner {
                 None => {
                     let query = one(write.key.clone(), now, true);
                     let page = self.store.cells(scope, query).await?;
-                    known.push((write.key.clone(), page.items.into_iter().next()));
+                    let cell =
+                        overlaid(page.items.into_iter().next(), before, &write.key, now, self.limits());
+                    known.push((write.key.clone(), cell));
                     known.len() - 1
                 }
             };
@@ -115,6 +120,22 @@ impl Inner {
             }
         }
     }
+}
+
+/// A cell with what is about to be written to it; what cannot be is refused with its commit.
+pub(crate) fn overlaid(
+    cell: Option<Cell>,
+    writes: &[CellWrite],
+    key: &CellKey,
+    now: Timestamp,
+    limits: &Limits,
+) -> Option<Cell> {
+    writes.iter().filter(|write| write.key == *key).fold(cell, |cell, write| {
+        match write.apply(cell.clone(), now, limits) {
+            Ok((Some(after), _)) => Some(after),
+            Ok((None, _)) | Err(_) => cell,
+        }
+    })
 }
 
 /// The number of an operation in its commit: those on cells come first.

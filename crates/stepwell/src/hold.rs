@@ -16,7 +16,7 @@ use stepwell_core::{ActionCall, Cause, Failure, RunId, Timestamp};
 use stepwell_store::{Page, ProcessId, RunQuery, RunSummary, Status, StoreError, TenantScope};
 use tokio::sync::Notify;
 
-use crate::cx::{Cx, Staged};
+use crate::cx::{Cx, Rests, Staged};
 use crate::engine::Inner;
 use crate::host::BoxFuture;
 use crate::ledger::{Stopped, Untold};
@@ -166,7 +166,9 @@ impl Hold {
         let Act { call, message, attempt } = act;
         let activation = call.activation;
         let known = Flight { message, is_automatic: call.cause == Cause::Auto };
-        let mut flight = Box::pin(fly(&self.inner, self.scope, &self.standing, call, message, attempt));
+        let rests = if self.inner.is_stateless { Rests::Nowhere } else { Rests::Durable };
+        let mut flight =
+            Box::pin(fly(&self.inner, self.scope, &self.standing, call, message, attempt, rests));
         // Many actions have nothing to wait for: those are over before anything is set up for waiting.
         if let Poll::Ready(landed) = polled(&mut flight).await {
             return self.landed(landed).await;
@@ -371,16 +373,17 @@ impl Drop for Hold {
 }
 
 /// Runs an action: its panic is a failure, and so is taking longer than it may.
-fn fly(
+pub(crate) fn fly(
     inner: &Arc<Inner>,
     scope: TenantScope,
     standing: &Standing,
     call: ActionCall,
     message: Option<u64>,
     attempt: u32,
+    rests: Rests,
 ) -> impl Future<Output = Landed> + Send + use<> {
     let host = inner.host.clone();
-    let cx = Cx::new(inner, scope, standing, call.clone(), attempt);
+    let cx = Cx::new(inner, scope, standing, call.clone(), attempt, rests);
     let action = inner.registry.actions.get(&call.action).cloned();
     async move {
         let began = host.now();

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{ActionCall, Change, Decision, Event, Failure, Outcome, Rejected, Snapshot, dispatch};
-use stepwell_store::{CellError, KeyWrite, Parent, Refused, StoreError};
+use stepwell_store::{CellError, CellWrite, KeyWrite, Parent, Refused, StoreError, TenantScope};
 
 use crate::cx::Staged;
 use crate::data::changes::WRITE;
+use crate::engine::Inner;
 use crate::fills::number;
+use crate::flow::sent_mark;
 use crate::hold::{Flow, Hold, Landed};
 use crate::ledger::Stopped;
 use crate::post::Says;
-use crate::standing::{Along, Move};
+use crate::standing::{Along, Move, Standing};
 use crate::start::START;
 use crate::turn::{By, MAX_TRIES, Turnless};
 
@@ -51,8 +53,8 @@ impl Hold {
                 return Flow::Look;
             }
             let next = match &failure {
-                None => self.succeeded(&landed).await,
-                Some(failure) => self.failed(&landed, failure).map_err(Unfit::Failed),
+                None => self.landing().succeeded(&landed).await,
+                Some(failure) => self.landing().failed(&landed, failure).map_err(Unfit::Failed),
             };
             let next = match next {
                 Ok(Some(next)) => next,
@@ -108,8 +110,42 @@ impl Hold {
         Flow::Look
     }
 
+    fn landing(&self) -> Landing<'_> {
+        Landing { inner: &self.inner, scope: self.scope, standing: &self.standing, before: None }
+    }
+
+    /// An update was lost to somebody else's, and may be made again.
+    async fn is_made_again(&mut self, landed: &Landed, refused: &Refused) -> bool {
+        let Ok((_, staged)) = &landed.result else { return false };
+        let Refused::Cell { operation, error: CellError::Conflict { .. }, .. } = refused else {
+            return false;
+        };
+        let Some(most) = staged.updates.get(operation) else { return false };
+        let lost = self.lost_updates.entry(landed.call.activation).or_default();
+        *lost += 1;
+        let attempt = *lost;
+        if attempt >= *most {
+            self.lost_updates.remove(&landed.call.activation);
+            return false;
+        }
+        self.inner.pause_after(attempt).await;
+        true
+    }
+}
+
+/// What comes of an action's result, on the state that it meets.
+#[derive(Clone, Copy)]
+pub(crate) struct Landing<'a> {
+    pub(crate) inner: &'a Arc<Inner>,
+    pub(crate) scope: TenantScope,
+    pub(crate) standing: &'a Standing,
+    /// What steps before it have written that are committed together with it; `None` = it has a commit of its own.
+    pub(crate) before: Option<&'a [CellWrite]>,
+}
+
+impl Landing<'_> {
     /// What a result comes to: `None` = it is no longer wanted; an error is why it cannot be taken as it is.
-    async fn succeeded(&mut self, landed: &Landed) -> Result<Option<Move>, Unfit> {
+    pub(crate) async fn succeeded(self, landed: &Landed) -> Result<Option<Move>, Unfit> {
         let Ok((output, staged)) = &landed.result else { return Ok(None) };
         let has_moved = landed.cx.snapshot().version() != self.standing.snapshot.version();
         let (context, session) = landed.cx.patches(staged, has_moved);
@@ -117,7 +153,7 @@ impl Hold {
             context,
             whole: staged.context.clone().filter(|_| !has_moved),
             session,
-            locals: staged.locals.clone(),
+            locals: locals(staged),
             output: output.clone(),
             children: staged.children.len() as u32,
             duration_us: landed.duration_us,
@@ -125,7 +161,8 @@ impl Hold {
         let mut event = Event::ActionDone { call: landed.call.clone(), outcome };
         let mut foreseen = None;
         if self.is_foreseen(&event, staged, landed) {
-            let (output, cells) = self.inner.clone().foresee(self.scope, output, staged).await?;
+            let before = self.before.unwrap_or_default();
+            let (output, cells) = self.inner.foresee(self.scope, output, staged, before).await?;
             if let Event::ActionDone { outcome, .. } = &mut event {
                 outcome.output = output;
             }
@@ -144,14 +181,14 @@ impl Hold {
             None => along.fills = self.fills(staged, landed),
         }
         let stopped = change.stopped.clone();
-        let mut next = Move::change(change, &self.standing).taking(landed.message);
+        let mut next = Move::change(change, self.standing).taking(landed.message);
         next.ledger.stopped = self.stands(stopped, None);
         next.along = along;
         Ok(Some(next))
     }
 
     /// What a failed try comes to.
-    fn failed(&self, landed: &Landed, failure: &Failure) -> Result<Option<Move>, Failure> {
+    pub(crate) fn failed(self, landed: &Landed, failure: &Failure) -> Result<Option<Move>, Failure> {
         let now = self.inner.host.now();
         let call = &landed.call;
         let retries = self.tries_of(call).map_or(0, |tries| tries.retries);
@@ -172,7 +209,7 @@ impl Hold {
                 let stopped = change.stopped.clone();
                 ledger.prune(&change.snapshot);
                 ledger.stopped = self.stands(stopped, None);
-                Move { ledger, ..Move::change(change, &self.standing) }.taking(landed.message)
+                Move { ledger, ..Move::change(change, self.standing) }.taking(landed.message)
             }
             Decision::Retry { retry, at } => {
                 tries.retries = retry;
@@ -203,26 +240,8 @@ impl Hold {
         dispatch(self.standing.definition(), &self.standing.snapshot, event, &answers, self.inner.host.now())
     }
 
-    /// An update was lost to somebody else's, and may be made again.
-    async fn is_made_again(&mut self, landed: &Landed, refused: &Refused) -> bool {
-        let Ok((_, staged)) = &landed.result else { return false };
-        let Refused::Cell { operation, error: CellError::Conflict { .. }, .. } = refused else {
-            return false;
-        };
-        let Some(most) = staged.updates.get(operation) else { return false };
-        let lost = self.lost_updates.entry(landed.call.activation).or_default();
-        *lost += 1;
-        let attempt = *lost;
-        if attempt >= *most {
-            self.lost_updates.remove(&landed.call.activation);
-            return false;
-        }
-        self.inner.pause_after(attempt).await;
-        true
-    }
-
     /// What an action has staged, as it goes into the commit of its result.
-    async fn along(&mut self, staged: &Staged, landed: &Landed, change: &Change) -> Result<Along, Failure> {
+    async fn along(self, staged: &Staged, landed: &Landed, change: &Change) -> Result<Along, Failure> {
         let expires = self.inner.host.now().plus_ms(self.inner.options.signal_kept_ms);
         let publisher = self.standing.workflow.publisher();
         let mut along = Along {
@@ -252,8 +271,27 @@ impl Hold {
             fresh.map_err(|error| cannot_start(&error))?.goes_along(&mut along);
         }
         along.definitions.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        // In a flow it is sent out where that rests next.
+        if let (Some(outgoing), None) = (&staged.outgoing, self.before) {
+            let flows = self.inner.flows.get().ok_or_else(|| {
+                Failure::new("cannotSend", "there are no outlets: build the engine's flows").finally()
+            })?;
+            let now = self.inner.host.now();
+            let sent = flows.sent_out(self.scope, outgoing, self.standing, &change.snapshot, now)?;
+            along.handles.push(sent);
+        }
         Ok(along)
     }
+}
+
+/// What only the next activation sees; that somebody was sent a link to it is part of that.
+fn locals(staged: &Staged) -> serde_json::Map<String, serde_json::Value> {
+    let mut locals = staged.locals.clone();
+    if staged.outgoing.is_some() {
+        let (key, mark) = sent_mark();
+        locals.insert(key.to_owned(), mark);
+    }
+    locals
 }
 
 /// The record of a key says which of the commit's results are those of its changes.

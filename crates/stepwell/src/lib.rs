@@ -13,6 +13,7 @@ pub mod data;
 pub mod engine;
 pub mod error;
 mod fills;
+pub mod flow;
 mod hold;
 pub mod host;
 mod landing;

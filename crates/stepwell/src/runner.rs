@@ -40,6 +40,7 @@ pub(crate) async fn begin(inner: &Arc<Inner>) -> Result<(), EngineError> {
     let spawn = |task| inner.host.spawn.spawn(task);
     spawn(Box::pin(heartbeat(inner.clone())));
     spawn(Box::pin(listen(inner.clone())));
+    spawn(Box::pin(crate::flow::post::run(inner.clone())));
     if inner.options.max_runs > 0 {
         spawn(Box::pin(take(inner.clone())));
         spawn(Box::pin(crate::upkeep::upkeep(inner.clone())));

@@ -120,7 +120,8 @@ impl Inner {
                 Some(standing) => standing,
                 None => self.load(scope, run).await?,
             };
-            let came_to = match self.received(&standing, signal, &payload).await {
+            let event = Event::Signalled { signal: signal.name.clone(), payload: payload.clone() };
+            let came_to = match self.received(&standing, &event, &payload, signal.strict).await {
                 Ok(Some(next)) => self.take(scope, &standing, next, signal, &payload).await,
                 _ if is_left => continue,
                 Ok(None) => self.keep(scope, run, signal, &payload).await,
@@ -193,22 +194,22 @@ impl Inner {
         Err(EngineError::Invalid(format!("the run with key `{key}` came and went {MAX_TRIES} times")))
     }
 
-    /// What a signal does to the run as it stands; `None` = it is kept.
-    async fn received(
+    /// What a signal, or the answer to a wait, does to the run as it stands; `None` = it is kept, unless it is strict.
+    pub(crate) async fn received(
         &self,
         standing: &Standing,
-        signal: &Signal,
+        event: &Event,
         payload: &Value,
+        strict: bool,
     ) -> Result<Option<Move>, EngineError> {
-        let event = Event::Signalled { signal: signal.name.clone(), payload: payload.clone() };
-        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, &event).await?;
+        let answers = self.registry.answer(&standing.workflow, &standing.snapshot, event).await?;
         let now = self.host.now();
-        let decided = dispatch(standing.definition(), &standing.snapshot, &event, &answers, now);
+        let decided = dispatch(standing.definition(), &standing.snapshot, event, &answers, now);
         let stands = standing.suspended || standing.ledger.stopped.is_some() || standing.is_pending(now);
         // What has come before it is dealt with before it.
         let unseen = standing.head.owner.is_none() && standing.head.wake.is_some_and(|wake| wake <= now);
         let waits = self.takes_an_earlier_one(standing).await?;
-        let later = |why: &str| match signal.strict {
+        let later = |why: &str| match strict {
             true => Err(EngineError::NotNow {
                 run: standing.run(),
                 status: standing.head.status,
@@ -218,7 +219,7 @@ impl Inner {
         };
         match decided {
             Ok(_) if stands => later("it does not go on now, and the signal is not to be kept"),
-            Ok(_) if unseen && !signal.strict => Ok(None),
+            Ok(_) if unseen && !strict => Ok(None),
             Ok(_) if waits => later(BEFORE_IT),
             Ok(Decision::Change(change))
                 if moved_by(&standing.snapshot, &change).any(|id| standing.is_engaged(id, now)) =>
@@ -249,7 +250,7 @@ impl Inner {
                 Ok(Some(Move::note(ledger)))
             }
             Ok(Decision::Retry { .. } | Decision::Stop(_)) => Ok(None),
-            Err(Rejected::Refused(Refusal::NoActiveSource { .. })) if !signal.strict => Ok(None),
+            Err(Rejected::Refused(Refusal::NoActiveSource { .. })) if !strict => Ok(None),
             Err(rejected) => Err(rejected.into()),
         }
     }

@@ -7,7 +7,8 @@ use stepwell_core::snapshot::{Activation, ActivationId, ActivationStatus};
 use stepwell_core::spec::Trigger;
 use stepwell_core::{Cause, Change, Definition, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
-    AuditRow, CellWrite, DocumentWrite, Fill, Head, KeyWrite, LinkWrite, Loaded, NewRun, Parent, Send, Status,
+    AuditRow, CellWrite, DocumentWrite, Fill, HandleWrite, Head, KeyWrite, LinkWrite, Loaded, NewRun, Parent,
+    Send, Status,
 };
 
 use crate::error::EngineError;
@@ -164,6 +165,7 @@ impl Move {
 pub(crate) struct Along {
     pub(crate) create: Vec<NewRun>,
     pub(crate) send: Vec<Send>,
+    pub(crate) handles: Vec<HandleWrite>,
     pub(crate) cells: Vec<CellWrite>,
     pub(crate) links: Vec<LinkWrite>,
     /// Results of those operations that belong into the state; a commit with any has no other change.
@@ -182,10 +184,23 @@ pub(crate) struct Along {
 impl Along {
     /// What goes along with two.
     pub(crate) fn extend(&mut self, more: Along) {
-        let Along { create, send, cells, links, fills, actor, documents, keys, audit, definitions, shadings } =
-            more;
+        let Along {
+            create,
+            send,
+            handles,
+            cells,
+            links,
+            fills,
+            actor,
+            documents,
+            keys,
+            audit,
+            definitions,
+            shadings,
+        } = more;
         self.create.extend(create);
         self.send.extend(send);
+        self.handles.extend(handles);
         self.cells.extend(cells);
         self.links.extend(links);
         self.fills.extend(fills);

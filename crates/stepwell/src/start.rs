@@ -123,6 +123,11 @@ impl Start {
         self
     }
 
+    /// It begins later, or has a time by which it has to end.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.begins.is_some() || self.deadline.is_some()
+    }
+
     /// The record of its key: the same key with another request is an error.
     pub(crate) fn key_for(&self, run: RunId) -> Option<KeyWrite> {
         let key = self.key.as_ref()?;

@@ -204,9 +204,12 @@ impl Inner {
         commit: Commit,
     ) -> Result<Option<Committed>, Turnless> {
         let definitions: Vec<_> = commit.definitions.iter().map(|definition| definition.hash).collect();
+        let posts = commit.handles.iter().filter(|write| write.is_posted()).map(|write| write.handle);
+        let posts: Vec<_> = posts.collect();
         let (reference, why) = match self.store.commit(scope, commit).await {
             Ok(committed) => {
                 self.stored(scope, &definitions);
+                self.post(scope, posts);
                 return Ok(Some(committed));
             }
             Err(CommitError::Refused(Refused::Moved { .. })) => return Err(Turnless::Moved),
@@ -217,7 +220,10 @@ impl Inner {
         };
         // Unknown is not failed: it is looked up, not guessed.
         match self.resolved(scope, &reference).await {
-            Ok(Some(_)) => Ok(None),
+            Ok(Some(_)) => {
+                self.post(scope, posts);
+                Ok(None)
+            }
             Ok(None) => Err(Turnless::Moved),
             Err(StoreError::Unavailable(_)) => {
                 self.in_doubt();
@@ -296,6 +302,7 @@ impl Inner {
         let Along {
             create,
             send,
+            handles,
             cells,
             links,
             fills,
@@ -309,6 +316,7 @@ impl Inner {
         let mut commit = Commit::new(CommitId(self.host.ids.next()), now);
         commit.create = create;
         commit.send = send;
+        commit.handles = handles;
         commit.cells = cells;
         commit.links = links;
         commit.fills = fills;

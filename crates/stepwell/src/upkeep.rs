@@ -30,6 +30,8 @@ pub struct Upkeep {
     pub tombstones: u64,
     /// Idempotency keys that had expired.
     pub expired_keys: u64,
+    /// Handles that were over.
+    pub handles: u64,
     /// Runs that had ended and were past their retention.
     pub runs: u64,
     /// Checkpoints and documents of runs that live for ever.
@@ -44,6 +46,7 @@ impl Upkeep {
             SweepWhat::Cells => &mut self.expired_cells,
             SweepWhat::Tombstones { .. } => &mut self.tombstones,
             SweepWhat::Keys => &mut self.expired_keys,
+            SweepWhat::Handles { .. } => &mut self.handles,
             SweepWhat::Runs { .. } => &mut self.runs,
             SweepWhat::History { .. } => &mut self.history,
             SweepWhat::Seal => &mut self.sealed,
@@ -103,6 +106,9 @@ async fn tidy(inner: &Inner, scope: TenantScope) -> Result<(), EngineError> {
         let before = ago(now, *kept_ms);
         what.push(SweepWhat::Tombstones { namespace: namespace.clone(), before });
     }
+    if let Some(kept_ms) = inner.options.handles_kept_ms {
+        what.push(SweepWhat::Handles { expired_by: ago(now, kept_ms) });
+    }
     if let Some(retention_ms) = inner.options.retention_ms {
         what.push(SweepWhat::Runs { ended_before: ago(now, retention_ms) });
     }
@@ -126,7 +132,7 @@ async fn tidy(inner: &Inner, scope: TenantScope) -> Result<(), EngineError> {
 }
 
 /// So many milliseconds before a time.
-fn ago(now: Timestamp, ms: u64) -> Timestamp {
+pub(crate) fn ago(now: Timestamp, ms: u64) -> Timestamp {
     let micros = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000);
     Timestamp::from_micros(now.micros().saturating_sub(micros))
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
+use stepwell_core::shadow::ShadowValue;
 use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::ground::{ENGINE, Ground};
 use stepwell_store::suite::{Fresh, ask, make, script};
-use stepwell_store::{Beat, Direction, Store, Sweep, SweepWhat};
+use stepwell_store::{Beat, Direction, HandleQuery, RecordQuery, Store, Sweep, SweepWhat};
 use tokio_postgres::NoTls;
 
 use crate::memory_store;
@@ -45,9 +46,34 @@ async fn rest(store: &dyn Store) {
     let delete = |from, to| make.link([make::unlink(from, None, to)]);
     ask::apply(store, delete(Some("a/1"), None)).await;
     ask::apply(store, delete(None, Some("b/1"))).await;
-    for what in [SweepWhat::Cells, old, SweepWhat::Keys, runs, SweepWhat::Seal, history] {
+    handled(store, &make).await;
+    let handles = SweepWhat::Handles { expired_by: make::at(9) };
+    for what in [SweepWhat::Cells, old, SweepWhat::Keys, handles, runs, SweepWhat::Seal, history] {
         store.sweep(make::ME, Sweep { now: make::at(9), limit: 10, what }).await.unwrap();
     }
+}
+
+/// Handles, in every way they are written and looked for.
+async fn handled(store: &dyn Store, make: &make::Make) {
+    for write in [make::rest(make::flow(1)), make::own(1, 1, make::process(1)), make::deliver(1, 2, 0)] {
+        let commit = make.handle([write]);
+        ask::apply(store, commit.clone()).await;
+        store.outcome(make::ME, commit.reference()).await.unwrap();
+    }
+    let all = HandleQuery { limit: 10, ..HandleQuery::default() };
+    let of_run = HandleQuery { run: Some(make::run(1)), ..all.clone() };
+    let of_workflow = HandleQuery { workflow: Some("orders".into()), ..all.clone() };
+    let held = [ShadowValue::from("ann"), 1.into(), true.into()];
+    let by = held.map(|value| HandleQuery { shadows: vec![("email".into(), value)], ..of_workflow.clone() });
+    for query in [all, of_run, of_workflow].into_iter().chain(by) {
+        ask::all_handles(store, make::ME, query).await;
+    }
+    let (now, process) = (make::at(0), make::process(1));
+    let due = RecordQuery::Undelivered { now, limit: 10 };
+    for query in [RecordQuery::Handle(make::hash(1)), due, RecordQuery::Living { process, now }] {
+        store.records(make::ME, query).await.unwrap();
+    }
+    ask::apply(store, make.handle([make::use_up(1, 3)])).await;
 }
 
 /// Everything that was asked as the engine's role, without comments.
@@ -80,6 +106,7 @@ fn is_nobodys(query: &str) -> bool {
         "inbox",
         "waits",
         "shadows",
+        "handles",
         "cells",
         "links",
         "idempotency",

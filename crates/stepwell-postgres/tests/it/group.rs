@@ -6,7 +6,10 @@ use futures_util::future::join_all;
 use stepwell_postgres::ground::Ground;
 use stepwell_postgres::{Options, PostgresStore};
 use stepwell_store::suite::{ask, make};
-use stepwell_store::{Commit, CommitError, Committed, Head, HistoryQuery, Refused, Store, StoreError};
+use stepwell_store::{
+    Commit, CommitError, Committed, HandleRow, HandleWrite, Head, HistoryQuery, Record, RecordQuery, Refused,
+    ShadowWrite, Store, StoreError,
+};
 
 use crate::raw::{client, soon};
 
@@ -106,6 +109,51 @@ async fn a_row_that_cannot_be_read_is_the_affair_of_its_own_commit_only() {
             Ok(committed) => assert_eq!(committed.head.unwrap().version, 1, "{number}"),
             Err(error) => assert_eq!(number, 3, "{error}"),
         }
+    }
+}
+
+/// A new handle, with shadow columns of its flow.
+fn rest(row: HandleRow, shadows: Vec<ShadowWrite>) -> HandleWrite {
+    HandleWrite { expected: None, ..make::rest_on(0, row, shadows) }
+}
+
+/// Each commit of a batch is decided on what those before it leave of a handle, and of its flow's columns the last word
+/// counts.
+#[tokio::test]
+async fn handles_written_in_one_batch_are_what_the_last_commit_leaves() {
+    let (_ground, store) = store().await;
+    let make = make::Make::new();
+    let moved = HandleRow { handle: make::hash(2), ..make::flow(1) };
+    let commits = vec![
+        make.handle([rest(make::flow(1), vec![make::shade("email", "ann"), make::shade("paid", true)])]),
+        make.handle([rest(make::flow(1), Vec::new())]),
+        make.handle([make::own(1, 1, make::process(1))]),
+        make.handle([make::use_up(1, 2), rest(moved.clone(), vec![make::shade("total", 1)])]),
+        make.handle([make::rest_on(1, moved, vec![make::unshade("email")])]),
+        make.handle([rest(make::flow(3), vec![make::shade("email", "eve")])]),
+        make.handle([make::use_up(3, 1)]),
+        make.handle([rest(make::flow(3), vec![make::shade("total", 3)])]),
+    ];
+    let results = together(&store, commits.clone()).await;
+    let taken = Refused::Handle { handle: make::hash(1), expected: None, actual: Some(1) };
+    for (number, result) in results.into_iter().enumerate() {
+        match number {
+            1 => assert_eq!(result.unwrap_err(), CommitError::Refused(taken.clone())),
+            _ => assert!(result.is_ok(), "{number}: {result:?}"),
+        }
+    }
+    assert_eq!(ask::handle(&store, 1).await, None);
+    let second = ask::handle(&store, 2).await.unwrap();
+    assert_eq!((second.fence, second.commit, second.run), (2, commits[4].id, make::run(1)));
+    let third = ask::handle(&store, 3).await.unwrap();
+    assert_eq!((third.fence, third.commit), (1, commits[7].id));
+    for (run, names) in [(1, vec!["paid", "total"]), (3, vec!["total"])] {
+        let found = store.records(make::ME, RecordQuery::Shadows(make::run(run))).await.unwrap().items;
+        let name = |record: &Record| match record {
+            Record::Shadow(row) => row.name.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(found.iter().map(name).collect::<Vec<_>>(), names, "run {run}");
     }
 }
 

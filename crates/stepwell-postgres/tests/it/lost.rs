@@ -11,8 +11,9 @@ use stepwell_postgres::tokio_postgres::Client;
 use stepwell_postgres::{Options, PostgresStore};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{
-    Beat, Beaten, Claim, Commit, CommitError, CommitId, Head, Hint, Hints, HistoryQuery, NewRun, ProcessId,
-    Refill, Refilled, Refused, RunQuery, Step, Store, StoreError, Sweep, SweepWhat,
+    Beat, Beaten, Claim, Commit, CommitError, CommitId, HandleQuery, HandleRow, HandleWrite, Head, Hint,
+    Hints, HistoryQuery, NewRun, ProcessId, Record, RecordQuery, Refill, Refilled, Refused, RunQuery, Step,
+    Store, StoreError, Sweep, SweepWhat,
 };
 use uuid::Uuid;
 
@@ -257,6 +258,14 @@ async fn heard(hints: &mut Hints, within: Duration, wanted: impl Fn(&Hint) -> bo
     tokio::time::timeout(within, hears).await.ok()
 }
 
+/// Whether a process lives, as a store has it.
+async fn lives(store: &PostgresStore, process: ProcessId, seconds: i64) -> bool {
+    let query = RecordQuery::Living { process, now: make::at(seconds) };
+    let found = soon(store.records(make::ME, query)).await.unwrap().items;
+    assert!(found.iter().all(|found| *found == Record::Living(process)), "{found:?}");
+    !found.is_empty()
+}
+
 /// Two stores on one schema, and a process at each.
 struct Two {
     ground: Ground,
@@ -298,11 +307,13 @@ async fn a_process_whose_session_ends_is_known_to_be_dead_long_before_its_lease_
     assert_eq!(early, None, "both live");
     let before = beaten(&b, at_b, 1).await;
     assert_eq!((before.living, before.dead), (2, Vec::new()));
+    assert!(lives(&b, at_a, 1).await && lives(&a, at_b, 1).await && !lives(&b, process(), 1).await);
     drop(a);
     let noticed = heard(&mut hints, Duration::from_secs(5), |hint| *hint == Hint::Processes).await;
     assert_eq!(noticed, Some(Hint::Processes));
     let after = beaten(&b, at_b, 2).await;
     assert_eq!((after.living, after.dead), (1, vec![at_a]));
+    assert!(!lives(&b, at_a, 2).await && lives(&b, at_b, 2).await);
     let claim = Claim { dead: vec![at_a], ..ask::claim(at_b, 2) };
     assert_eq!(ask::taken(&b, claim).await, [make::run(1)]);
     assert_eq!(beaten(&b, at_b, 3).await.dead, Vec::new());
@@ -319,7 +330,9 @@ async fn without_sessions_the_lease_decides_alone() {
     assert_eq!(noticed, None);
     let before = beaten(&b, at_b, 3_000).await;
     assert_eq!((before.living, before.dead), (2, Vec::new()));
+    assert!(lives(&b, at_a, 3_000).await);
     let after = beaten(&b, at_b, 3_601).await;
+    assert!(!lives(&b, at_a, 3_601).await && lives(&b, at_b, 3_601).await);
     assert_eq!((after.living, after.dead), (1, vec![at_a]));
 }
 
@@ -416,10 +429,48 @@ async fn multiply(raw: &Client, many: i64) {
         );
         assert_eq!(raw.execute(&copy, &[]).await.unwrap(), many as u64);
     }
+    let copy = format!(
+        "insert into handles
+         select (json_populate_record(h, json_build_object(
+                     'run', n.run, 'handle', '\\x' || encode(sha256(n.run::text::bytea), 'hex')))).*
+           from handles h, (select gen_random_uuid() as run from generate_series(1, {many})) n
+          where h.ctid = (select min(ctid) from handles)"
+    );
+    assert_eq!(raw.execute(&copy, &[]).await.unwrap(), many as u64);
 }
 
-/// Runs are looked for by what their columns hold, and columns are refilled.
-async fn found(store: &PostgresStore) {
+/// A handle that waits and expires much later.
+fn resting() -> HandleRow {
+    let later = Some(make::at(9_000));
+    HandleRow { expires_at: later, deliver_at: later, delivery: Some(make::bytes("sealed")), ..make::flow(1) }
+}
+
+/// A flow rests behind a handle, then behind another one, and is over.
+async fn rested(store: &PostgresStore, make: &make::Make, number: u8) {
+    let flow = HandleRow { run: make::run(1_000 + u128::from(number)), ..make::flow(number) };
+    let put = make.handle([make::rest(flow.clone())]);
+    ask::apply(store, put.clone()).await;
+    assert!(store.outcome(make::ME, put.reference()).await.unwrap().is_some());
+    ask::apply(store, make.handle([make::own(number, 1, make::process(1))])).await;
+    ask::apply(store, make.handle([make::deliver(number, 2, 0)])).await;
+    let due = RecordQuery::Undelivered { now: make::at(1), limit: 10 };
+    assert_eq!(store.records(make::ME, due).await.unwrap().items.len(), 1);
+    let over = HandleRow { handle: make::hash(number + 1), expires_at: Some(make::at(0)), ..flow.clone() };
+    ask::apply(store, make.handle([make::use_up(number, 3), make::rest(over)])).await;
+    let all = HandleQuery { limit: 10, ..HandleQuery::default() };
+    let of_workflow = HandleQuery { workflow: Some("orders".into()), ..all.clone() };
+    let of_run = HandleQuery { run: Some(flow.run), ..of_workflow.clone() };
+    for (query, least) in [(all, 1), (of_workflow, 1), (of_run, 1)] {
+        let found = store.records(make::ME, RecordQuery::Handles(query)).await.unwrap().items;
+        assert!(found.len() >= least, "{found:?}");
+    }
+    assert!(ask::handle(store, number + 1).await.is_some());
+    let what = SweepWhat::Handles { expired_by: make::at(1) };
+    assert_eq!(store.sweep(make::ME, Sweep { now: make::at(1), limit: 10, what }).await.unwrap().count, 1);
+}
+
+/// Runs and flows are looked for by what their columns hold, and columns are refilled.
+async fn found(store: &PostgresStore, make: &make::Make) {
     let of = |value: ShadowValue| RunQuery {
         workflow: Some("orders".into()),
         shadows: vec![("email".into(), value), ("paid".into(), true.into())],
@@ -433,6 +484,15 @@ async fn found(store: &PostgresStore) {
     assert_eq!(store.sweep(make::ME, Sweep { now: make::at(1), limit: 1, what }).await.unwrap().count, 2);
     for (value, many) in [(ShadowValue::from("eve"), 1), (1.into(), 0), (true.into(), 0)] {
         assert_eq!(store.runs(make::ME, of(value)).await.unwrap().items.len(), many);
+    }
+    let shadows = vec![make::shade("email", "zoe"), make::shade("paid", true)];
+    let flow = make::rest_on(0, HandleRow { run: make::run(1_999), ..make::flow(99) }, shadows);
+    ask::apply(store, make.handle([HandleWrite { expected: None, ..flow }])).await;
+    for (value, many) in [(ShadowValue::from("zoe"), 1), (1.into(), 0), ("ann".into(), 0)] {
+        let RunQuery { workflow, shadows, limit, .. } = of(value);
+        let query = HandleQuery { workflow, shadows, limit, ..HandleQuery::default() };
+        let found = store.records(make::ME, RecordQuery::Handles(query)).await.unwrap().items;
+        assert_eq!(found.len(), many, "{found:?}");
     }
 }
 
@@ -458,6 +518,7 @@ async fn work(store: &PostgresStore, make: &make::Make, number: u128) {
     store.commit(make::ME, make.link([upsert])).await.unwrap();
     store.commit(make::ME, make.link([make::unlink(Some(&from), None, None)])).await.unwrap();
     assert!(ask::taken(store, ask::claim(make::process(1), 0)).await.contains(&other));
+    rested(store, make, number as u8).await;
     ask::load(store, run).await;
     let history = HistoryQuery { run, from: 0, with_state: true, limit: 10 };
     assert_eq!(ask::all_history(store, make::ME, history).await.len(), 3);
@@ -477,6 +538,7 @@ async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
     let shadows = vec![make::shade("email", "ann")];
     let shaded = NewRun { shadows, ..make::new_run(make::run(1)) };
     ask::started(&store, make.create(shaded)).await;
+    ask::apply(&store, make.handle([make::rest(resting())])).await;
     let linked = make.link([make::upsert(1, make::edge("a/1", "r", "b/1"))]);
     store.commit(make::ME, linked).await.unwrap();
     drop(store);
@@ -490,7 +552,7 @@ async fn no_statement_walks_a_table_whose_rows_nobody_has_counted() {
 
     let store = PostgresStore::open_with(&named(ground.engine()), ground.options()).await.unwrap();
     work(&store, &make, 40).await;
-    found(&store).await;
+    found(&store, &make).await;
     let seal = Sweep { now: make::at(1), limit: 10, what: SweepWhat::Seal };
     assert!(store.sweep(make::ME, seal).await.unwrap().more, "there are many");
     drop(store);
@@ -521,6 +583,7 @@ async fn plans_made_for_empty_tables_do_not_walk_full_ones() {
     let admin = client(&ground, ground.admin()).await;
     let linked = make.link([make::upsert(1, make::edge("a/1", "r", "b/1"))]);
     store.commit(make::ME, linked).await.unwrap();
+    ask::apply(&store, make.handle([make::rest(resting())])).await;
     multiply(&admin, RUNS).await;
     let read = "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
                   from pg_stat_user_tables where schemaname = current_schema()";
@@ -543,4 +606,17 @@ async fn no_index_of_cells_or_runs_holds_what_changes_at_every_write() {
                       and (tablename = 'cells' and indexdef ~ '\\m(value|revision|updated_at)\\M'
                            or tablename = 'runs' and indexdef ~ '\\m(revision|version|places|attempt|updated_at)\\M')";
     assert_eq!(texts(&admin, holding).await, Vec::<String>::new());
+}
+
+/// A handle is reserved by whoever opens it, before anything else is written.
+#[tokio::test]
+async fn no_index_of_handles_holds_what_changes_when_one_is_reserved() {
+    let ground = crate::ground().await;
+    let _store = ground.open().await.unwrap();
+    let admin = client(&ground, ground.admin()).await;
+    let of_handles = "select indexname::text from pg_indexes where schemaname = current_schema() and tablename = 'handles'";
+    assert_eq!(texts(&admin, of_handles).await.len(), 5);
+    let holding =
+        format!("{of_handles} and indexdef ~ '\\m(state|owner|fence|updated_at|updated_by|commit_id)\\M'");
+    assert_eq!(texts(&admin, &holding).await, Vec::<String>::new());
 }

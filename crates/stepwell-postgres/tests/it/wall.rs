@@ -11,12 +11,13 @@ use stepwell_store::{Commit, NewRun, Store, Sweep, SweepWhat};
 use crate::raw::{client, forbidden, number, soon, texts};
 
 /// Every table that begins with the tenant.
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 15] = [
     "audit",
     "cells",
     "checkpoints",
     "definitions",
     "documents",
+    "handles",
     "idempotency",
     "inbox",
     "links",
@@ -41,6 +42,7 @@ async fn filled() -> (Ground, PostgresStore) {
             definitions: vec![make::stored("orders")],
             audit: vec![make::audit("orders")],
             keys: vec![make::key("once", 1)],
+            handles: vec![make::rest(make::leading(1, new.run))],
             cells: vec![make::set("stock", 7)],
             links: vec![make::upsert(1, make::edge("order/1", "of", "person/1"))],
             send: vec![make::to(new.run, "PAID")],

@@ -1,6 +1,8 @@
--- The next tenant that has runs, cells, links, keys or an audit trail. Spans tenants, and shows only the tenant.
+-- The next tenant that has runs, handles, cells, links, keys or an audit trail. Spans tenants, and shows only the tenant.
 select min(tenant)
   from (select min(tenant) as tenant from runs where tenant > ?1
+        union all
+        select min(tenant) from handles where tenant > ?1
         union all
         select min(tenant) from cells where tenant > ?1
         union all

@@ -2,10 +2,11 @@
 
 use stepwell_core::{Name, RunId, Timestamp};
 
-use super::make::{ME, NAMESPACE, OPERATION, at, cell, thing};
+use super::make::{ME, NAMESPACE, OPERATION, at, cell, hash, thing};
 use crate::cell::{Cell, OpResult, Space};
 use crate::commit::{Commit, CommitError, CommitId, Committed, Refused};
 use crate::document::{Document, DocumentQuery};
+use crate::handle::{HandleQuery, HandleRow};
 use crate::link::{Direction, Link, LinkFilter, LinkQuery};
 use crate::run::{Head, Loaded, ProcessId, RunSummary};
 use crate::scope::TenantScope;
@@ -169,6 +170,54 @@ pub async fn shadows_of(store: &dyn Store, scope: TenantScope, run: RunId) -> Ve
         other => panic!("shadow columns were asked for, not {other:?}"),
     });
     rows.collect()
+}
+
+fn a_handle(record: Record) -> HandleRow {
+    match record {
+        Record::Handle(row) => *row,
+        other => panic!("a handle was asked for, not {other:?}"),
+    }
+}
+
+/// The handle of this number.
+pub async fn handle(store: &dyn Store, number: u8) -> Option<HandleRow> {
+    let query = RecordQuery::Handle(hash(number));
+    let mut page = store.records(ME, query).await.expect("a handle can be read");
+    assert!(page.items.len() <= 1 && page.next.is_none(), "a hash names one handle: {page:?}");
+    page.items.pop().map(a_handle)
+}
+
+/// The fence of the handle of this number, if it is there.
+pub async fn fence(store: &dyn Store, number: u8) -> Option<u64> {
+    handle(store, number).await.map(|row| row.fence)
+}
+
+/// Every page of handles.
+pub async fn all_handles(store: &dyn Store, scope: TenantScope, query: HandleQuery) -> Vec<HandleRow> {
+    let query = |cursor| RecordQuery::Handles(HandleQuery { cursor, ..query.clone() });
+    let page = async |cursor| store.records(scope, query(cursor)).await;
+    every_page(page).await.into_iter().map(a_handle).collect()
+}
+
+/// Handles whose delivery is due.
+pub async fn undelivered(
+    store: &dyn Store,
+    scope: TenantScope,
+    now: Timestamp,
+    limit: u32,
+) -> Vec<HandleRow> {
+    let page = store.records(scope, RecordQuery::Undelivered { now, limit }).await;
+    let page = page.expect("what is to be sent out can be read");
+    assert_eq!(page.next, None, "what is sent out is no longer listed, so the next page is the first again");
+    page.items.into_iter().map(a_handle).collect()
+}
+
+/// Whether a process lives at this second.
+pub async fn lives(store: &dyn Store, process: ProcessId, seconds: i64) -> bool {
+    let query = RecordQuery::Living { process, now: at(seconds) };
+    let page = store.records(ME, query).await.expect("who lives can be read");
+    assert!(page.items.is_empty() || page.items == [Record::Living(process)], "{page:?}");
+    !page.items.is_empty()
 }
 
 /// Everything a run shows now.

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use stepwell_core::{DefinitionHash, RunId, Timestamp};
 
 use super::ask::{
-    all_audit, all_cells, all_definitions, all_documents, all_history, all_links, all_runs, all_seals,
-    all_unsealed, all_waits, documents, links, links_of, shadows_of, tallied,
+    all_audit, all_cells, all_definitions, all_documents, all_handles, all_history, all_links, all_runs,
+    all_seals, all_unsealed, all_waits, documents, links, links_of, shadows_of, tallied, undelivered,
 };
 use super::make::{self, NAMESPACE, OPERATION};
 use crate::cell::{Cell, Space};
 use crate::commit::CommitId;
 use crate::document::{Document, DocumentQuery};
+use crate::handle::{HandleKind, HandleQuery, HandleRow};
 use crate::link::{Direction, Link, LinkQuery};
 use crate::run::{Loaded, RunSummary};
 use crate::scope::TenantScope;
@@ -25,6 +26,8 @@ use crate::store::{
 /// Names under which a dump looks for what no listing shows.
 #[derive(Debug, Clone)]
 pub struct Names {
+    /// Runs and flows that may have left shadow columns behind.
+    pub runs: Vec<RunId>,
     /// Owners of cells.
     pub owners: Vec<(Space, String)>,
     /// Operations and keys.
@@ -44,6 +47,7 @@ impl Default for Names {
         let owners = runs.chain([(Space::Kv, NAMESPACE.to_owned()), (Space::Workflow, "orders".to_owned())]);
         let keys = ["a", "b", "c"].map(|key| (OPERATION.to_owned(), key.to_owned()));
         Names {
+            runs: (1..=4).map(make::run).collect(),
             owners: owners.collect(),
             keys: keys.to_vec(),
             definitions: ["orders", "other"].map(make::definition).to_vec(),
@@ -66,8 +70,12 @@ pub struct Dump {
     pub documents: Vec<(RunId, Vec<Shown>)>,
     /// Its open waits.
     pub waits: Vec<WaitRow>,
-    /// Its runs' shadow columns.
+    /// The shadow columns of its runs and flows.
     pub shadows: Vec<ShadowRow>,
+    /// Its handles, in the order of run and handle.
+    pub handles: Vec<HandleRow>,
+    /// Those of them whose delivery is due.
+    pub undelivered: Vec<HandleRow>,
     /// Its cells, the dead too.
     pub cells: Vec<Cell>,
     /// Its keys.
@@ -95,8 +103,8 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// What is wrong with it in itself: a history with gaps, a state that is not its newest, rows of no run,
-    /// links that are found but not listed, rows of the audit trail that are neither sealed nor waiting for it.
+    /// What is wrong with it in itself: a history with gaps, a state that is not its newest, rows of no run or flow,
+    /// handles or links that are found but not listed, rows of the audit trail that are neither sealed nor waiting for it.
     pub fn faults(&self) -> Vec<String> {
         let runs = self.runs.iter().zip(&self.loaded).zip(&self.history);
         let mut faults: Vec<String> =
@@ -112,8 +120,32 @@ impl Dump {
                 faults.push(format!("run {run}: its newest version does not show the documents of now"));
             }
         }
-        faults.extend(self.misplaced().chain(self.unsound()));
+        faults.extend(self.misplaced().chain(self.unsound()).chain(self.adrift()));
         faults
+    }
+
+    /// Handles that are in no order or were never written, and shadow columns of nothing.
+    fn adrift(&self) -> impl Iterator<Item = String> {
+        let mut faults = Vec::new();
+        if !self.handles.is_sorted_by(|a, b| (a.run, a.handle) < (b.run, b.handle)) {
+            faults.push("the handles are not in order".to_owned());
+        }
+        let unwritten = self.handles.iter().filter(|row| row.fence == 0);
+        faults.extend(unwritten.map(|row| format!("handle {} was put without a fence", row.handle)));
+        let stray = self.undelivered.iter().filter(|row| !self.handles.contains(row));
+        faults.extend(stray.map(|row| format!("handle {} is due and not listed", row.handle)));
+        if !self.undelivered.is_sorted_by_key(|row| (row.deliver_at, row.handle)) {
+            faults.push("what is to be sent out is not in order".to_owned());
+        }
+        let known = |run| {
+            let rests = |row: &HandleRow| row.kind == HandleKind::Flow && row.run == run;
+            self.runs.iter().any(|row| row.run == run) || self.handles.iter().any(rests)
+        };
+        let strays = self.shadows.iter().filter(|row| !known(row.run));
+        faults.extend(
+            strays.map(|row| format!("a shadow column of {}, which is neither run nor flow", row.run)),
+        );
+        faults.into_iter()
     }
 
     /// Links that are in no order, or that are found from an end and are not there.
@@ -209,7 +241,6 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
     let mut loaded = Vec::new();
     let mut history = Vec::new();
     let mut shown = Vec::new();
-    let mut shadows = Vec::new();
     for run in runs.iter().map(|row| row.run) {
         loaded
             .push(store.load(scope, run).await.expect("a run can be loaded").expect("a listed run is there"));
@@ -221,7 +252,6 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
             versions.push(Shown { at, documents: all_documents(store, scope, query).await });
         }
         shown.push((run, versions));
-        shadows.extend(shadows_of(store, scope, run).await);
         history.push((run, rows));
     }
     let mut cells = Vec::new();
@@ -229,6 +259,12 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
         let filter = CellFilter::Prefix(String::new());
         let query = CellQuery { space, owner, filter, now, with_dead: true, limit, cursor: None };
         cells.extend(all_cells(store, scope, query).await);
+    }
+    let handles = all_handles(store, scope, HandleQuery { limit, ..HandleQuery::default() }).await;
+    let undelivered = undelivered(store, scope, now, u32::MAX).await;
+    let mut shadows = Vec::new();
+    for run in shaded(&runs, &handles, names) {
+        shadows.extend(shadows_of(store, scope, run).await);
     }
     let (keys, definitions) = small(store, scope, names, now).await.expect("records can be read");
     let waits = all_waits(store, scope, WaitQuery { limit, ..WaitQuery::default() }).await;
@@ -246,6 +282,8 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
         documents: shown,
         waits,
         shadows,
+        handles,
+        undelivered,
         cells,
         keys,
         definitions,
@@ -259,6 +297,12 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
         scope,
         due,
     }
+}
+
+/// What may have shadow columns: runs, flows, and whatever has left some.
+fn shaded(runs: &[RunSummary], handles: &[HandleRow], names: &Names) -> BTreeSet<RunId> {
+    let of_rows = runs.iter().map(|row| row.run).chain(handles.iter().map(|row| row.run));
+    of_rows.chain(names.runs.iter().copied()).collect()
 }
 
 /// All links, and those of each thing either way.

@@ -14,6 +14,7 @@ use crate::commit::{
     Step, StoredDefinition,
 };
 use crate::document::{DocumentOp, DocumentWrite};
+use crate::handle::{HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite};
 use crate::link::{Edge, Ends, Entity, LinkWrite};
 use crate::run::{Head, OpenWait, ProcessId, Status};
 use crate::scope::{TenantId, TenantScope};
@@ -60,6 +61,11 @@ impl Make {
     /// A commit that only writes links.
     pub fn link(&self, links: impl IntoIterator<Item = LinkWrite>) -> Commit {
         Commit { links: links.into_iter().collect(), ..self.commit() }
+    }
+
+    /// A commit that only writes handles.
+    pub fn handle(&self, handles: impl IntoIterator<Item = HandleWrite>) -> Commit {
+        Commit { handles: handles.into_iter().collect(), ..self.commit() }
     }
 
     /// A commit that only sends messages.
@@ -205,6 +211,65 @@ pub fn shade(name: &str, value: impl Into<ShadowValue>) -> ShadowWrite {
 /// A shadow column of a run of `orders` that holds nothing any more.
 pub fn unshade(name: &str) -> ShadowWrite {
     ShadowWrite { workflow: "orders".into(), name: name.into(), value: None }
+}
+
+/// What a handle is found by; a higher number comes later in the order.
+pub const fn hash(number: u8) -> HandleHash {
+    HandleHash([number; 32])
+}
+
+/// The flow of this number, one of `orders`, that rests behind the handle of the same number.
+pub fn flow(number: u8) -> HandleRow {
+    HandleRow {
+        handle: hash(number),
+        kind: HandleKind::Flow,
+        run: run(number.into()),
+        workflow: "orders".into(),
+        definition: definition("orders"),
+        state: bytes(&format!("{{\"flow\":{number}}}")),
+        expires_at: None,
+        owner: None,
+        fence: 0,
+        deliver_at: None,
+        delivery: None,
+        created_at: at(0),
+        created_by: None,
+        updated_at: at(0),
+        updated_by: None,
+        commit: CommitId(Uuid::nil()),
+    }
+}
+
+/// The handle of this number, that leads to a run of `orders`.
+pub fn leading(number: u8, run: RunId) -> HandleRow {
+    HandleRow { kind: HandleKind::Link, run, ..flow(number) }
+}
+
+/// Puts a handle that is not there.
+pub fn rest(row: HandleRow) -> HandleWrite {
+    HandleWrite { expected: None, ..rest_on(0, row, Vec::new()) }
+}
+
+/// Puts a handle that is there under this fence, with shadow columns of its flow.
+pub fn rest_on(fence: u64, row: HandleRow, shadows: Vec<ShadowWrite>) -> HandleWrite {
+    let handle = row.handle;
+    HandleWrite { handle, expected: Some(fence), then: HandleChange::Put(Box::new(row), shadows) }
+}
+
+/// Gives the handle of this number to a process.
+pub fn own(number: u8, fence: u64, process: ProcessId) -> HandleWrite {
+    HandleWrite { handle: hash(number), expected: Some(fence), then: HandleChange::Own(Some(process)) }
+}
+
+/// What is behind the handle of this number is to be sent out at this second.
+pub fn deliver(number: u8, fence: u64, seconds: i64) -> HandleWrite {
+    let then = HandleChange::Deliver(Some((at(seconds), bytes("sealed"))));
+    HandleWrite { handle: hash(number), expected: Some(fence), then }
+}
+
+/// Uses the handle of this number up.
+pub fn use_up(number: u8, fence: u64) -> HandleWrite {
+    HandleWrite { handle: hash(number), expected: Some(fence), then: HandleChange::Take }
 }
 
 /// The namespace of most cells.

@@ -61,6 +61,7 @@ pub mod cells;
 pub mod claims;
 pub mod documents;
 pub mod dump;
+pub mod handles;
 pub mod hinted;
 pub mod history;
 pub mod inbox;
@@ -92,6 +93,7 @@ macro_rules! conformance {
                 cells __suite_cells;
                 claims __suite_claims;
                 documents __suite_documents;
+                handles __suite_handles;
                 hinted __suite_hinted;
                 history __suite_history;
                 inbox __suite_inbox;

@@ -11,16 +11,17 @@ use stepwell_core::{RunId, Timestamp};
 use uuid::Uuid;
 
 use super::make::{
-    NAMESPACE, at, audit, bytes, definition, key, link_id, message, new_run, process, remove, run, stored,
-    tagged, thing, wait,
+    NAMESPACE, at, audit, bytes, definition, flow, key, link_id, message, new_run, process, remove, run,
+    stored, tagged, thing, wait,
 };
-use super::script::{Ask, Call, Line, Move, OWN, Script};
+use super::script::{AS_READ, Ask, Call, HANDLES, Line, Move, OWN, Script};
 use crate::cell::{CellKey, CellOp, CellWrite, Expect, Initial, Space, Ttl, ValueType};
 use crate::commit::{
     Commit, CommitId, Fill, FillPart, KeyWrite, Lives, Missing, NewMessage, NewRun, NextState, Ownership,
     Send,
 };
 use crate::document::{DocumentQuery, DocumentWrite};
+use crate::handle::{HandleChange, HandleHash, HandleKind, HandleQuery, HandleRow, HandleWrite};
 use crate::link::{Direction, Edge, Ends, Entity, LinkFilter, LinkQuery, LinkWrite};
 use crate::run::{Parent, ProcessId, Status};
 use crate::shadow::{Refill, Refilled, ShadowWrite};
@@ -47,6 +48,7 @@ fn line() -> impl Strategy<Value = Line> {
         12 => commit(),
         4 => show(),
         6 => data(),
+        5 => rest(),
         1 => (0_usize..4).prop_map(Call::Again),
         1 => (0_usize..4).prop_map(Call::Outcome),
         8 => ask().prop_map(Call::Ask),
@@ -65,11 +67,12 @@ fn commit() -> BoxedStrategy<Call> {
     let create = prop_oneof![8 => vec(begin(), 0..1), 2 => vec(begin(), 1..2), 1 => vec(begin(), 2..4)];
     let documents = prop_oneof![vec(document(), 0..1), vec(document(), 1..5)];
     let links = prop_oneof![3 => vec(link_write(), 0..1), 2 => vec(link_write(), 1..4)];
-    let data = (cells, links, fills, documents, actor());
+    let handles = prop_oneof![6 => vec(handle_write(), 0..1), 1 => vec(handle_write(), 1..3)];
+    let data = (cells, links, fills, documents, actor(), handles);
     let parts = (weighted(0.6, step()), create, vec(send(), 0..3), data, keys, definitions, audits);
     parts
         .prop_map(|(step, create, send, data, keys, definitions, audit)| {
-            let (cells, links, mut fills, mut documents, actor) = data;
+            let (cells, links, mut fills, mut documents, actor, handles) = data;
             if step.as_ref().is_none_or(|step| step.next.is_empty()) && create.is_empty() {
                 // Without a version documents are only ever refused; a few are left to be.
                 documents.truncate(keys.len());
@@ -85,6 +88,7 @@ fn commit() -> BoxedStrategy<Call> {
                 Commit {
                     create,
                     send,
+                    handles,
                     cells,
                     links,
                     actor,
@@ -126,6 +130,86 @@ fn data() -> BoxedStrategy<Call> {
         .prop_map(|(cells, links, actor, audit)| {
             let empty = Commit::new(CommitId(Uuid::nil()), at(0));
             Call::Commit(Box::new((None, Commit { cells, links, actor, audit, ..empty })))
+        })
+        .boxed()
+}
+
+/// A commit of little else than handles, with what a flow does besides: it moves, ends, or goes on as a run.
+fn rest() -> BoxedStrategy<Call> {
+    let audits = vec(select(vec!["one", "two"]).prop_map(audit), 0..2);
+    let create = prop_oneof![6 => vec(begin(), 0..1), 1 => vec(begin(), 1..2)];
+    let keys = prop_oneof![8 => vec(a_key(), 0..1), 1 => vec(a_key(), 1..2)];
+    let cells = prop_oneof![6 => vec(cell_write(), 0..1), 1 => vec(cell_write(), 1..2)];
+    let handles = prop_oneof![
+        3 => vec(handle_write(), 1..2),
+        2 => vec(handle_write(), 2..5),
+        2 => (a_handle(), handle_put()).prop_map(|(handle, put)| {
+            vec![HandleWrite { handle, expected: AS_READ, then: HandleChange::Take }, put]
+        }),
+    ];
+    (handles, create, keys, cells, audits)
+        .prop_map(|(handles, create, keys, cells, audit)| {
+            let empty = Commit::new(CommitId(Uuid::nil()), at(0));
+            Call::Commit(Box::new((None, Commit { handles, create, keys, cells, audit, ..empty })))
+        })
+        .boxed()
+}
+
+fn a_handle() -> impl Strategy<Value = HandleHash> + Clone {
+    select(HANDLES.to_vec())
+}
+
+fn expected() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![12 => Just(AS_READ), 1 => Just(None), 1 => (0_u64..4).prop_map(Some)]
+}
+
+fn handle_write() -> BoxedStrategy<HandleWrite> {
+    let body = || vec(any::<u8>(), 0..5).prop_map(Bytes::from);
+    let then = prop_oneof![
+        of(a_process()).prop_map(HandleChange::Own),
+        of((second(), body())).prop_map(HandleChange::Deliver),
+        Just(HandleChange::Take),
+    ];
+    let other = (a_handle(), expected(), then);
+    let other = other.prop_map(|(handle, expected, then)| HandleWrite { handle, expected, then });
+    prop_oneof![1 => handle_put(), 1 => other].boxed()
+}
+
+fn handle_put() -> BoxedStrategy<HandleWrite> {
+    let body = || vec(any::<u8>(), 0..5).prop_map(Bytes::from);
+    let kind = prop_oneof![3 => Just(HandleKind::Flow), 1 => Just(HandleKind::Link)];
+    let workflow = prop_oneof![4 => Just("orders"), 1 => Just("other")];
+    let place = (a_handle(), expected(), a_run(), kind, workflow);
+    let row = (body(), of(second()), of(a_process()), of((second(), body())));
+    let written = (second(), actor(), second(), actor());
+    (place, row, written, vec(shadow(), 0..3))
+        .prop_map(|(place, row, written, mut shadows)| {
+            let (handle, expected, run, kind, workflow) = place;
+            let (state, expires_at, owner, delivery) = row;
+            let (created_at, created_by, updated_at, updated_by) = written;
+            let (deliver_at, delivery) = delivery.unzip();
+            if kind == HandleKind::Link {
+                // No flow rests there, so there are no columns of one.
+                shadows.clear();
+            }
+            let (workflow, definition) = (workflow.into(), definition(workflow));
+            let row = HandleRow {
+                kind,
+                run,
+                workflow,
+                definition,
+                state,
+                expires_at,
+                owner,
+                deliver_at,
+                delivery,
+                created_at,
+                created_by,
+                updated_at,
+                updated_by,
+                ..flow(0)
+            };
+            HandleWrite { handle, expected, then: HandleChange::Put(Box::new(row), shadows) }
         })
         .boxed()
 }
@@ -425,7 +509,8 @@ fn ask() -> impl Strategy<Value = Ask> {
             Ask::Beat(Beat { process, now: at(0), lease_ms: seconds * 1_000 })
         }),
         3 => listing(),
-        1 => record(),
+        1 => handles().prop_map(Ask::Handles),
+        2 => record(),
         2 => sweep().prop_map(Ask::Sweep),
     ]
 }
@@ -488,6 +573,22 @@ fn listing() -> BoxedStrategy<Ask> {
     .boxed()
 }
 
+fn handles() -> BoxedStrategy<HandleQuery> {
+    let workflow = of(select(vec!["orders", "other", "none"]).prop_map(Into::into));
+    let shadows = prop_oneof![
+        1 => Just(vec![]),
+        1 => vec((select(vec!["a", "b"]).prop_map(Into::into), shadow_value()), 1..3),
+    ];
+    (workflow, of(a_run()), actor(), shadows, 0_u32..3)
+        .prop_map(|(workflow, run, created_by, shadows, limit)| {
+            // A column belongs to a workflow.
+            let named = (!shadows.is_empty()).then(|| "orders".into());
+            let workflow = workflow.or(named);
+            HandleQuery { workflow, run, created_by, shadows, limit, cursor: None }
+        })
+        .boxed()
+}
+
 fn links() -> BoxedStrategy<Ask> {
     let kind = || of(select(vec!["a", "b"]).prop_map(str::to_owned));
     let direction = select(vec![Direction::Forward, Direction::Reverse, Direction::Either]);
@@ -522,21 +623,25 @@ fn record() -> impl Strategy<Value = Ask> {
     let definition =
         select(vec!["orders", "other"]).prop_map(|text| RecordQuery::Definition(definition(text)));
     let shadows = a_run().prop_map(RecordQuery::Shadows);
-    prop_oneof![key, definition, shadows].prop_map(Ask::Record)
+    let handle = a_handle().prop_map(RecordQuery::Handle);
+    let undelivered = (0_u32..3).prop_map(|limit| RecordQuery::Undelivered { now: at(0), limit });
+    let living = a_process().prop_map(|process| RecordQuery::Living { process, now: at(0) });
+    prop_oneof![key, definition, shadows, handle, undelivered, living].prop_map(Ask::Record)
 }
 
 fn sweep() -> BoxedStrategy<Sweep> {
     let some = select(vec![1_u32, 2, 100]);
-    let horizon = prop_oneof![second(), Just(at(500))];
+    let horizon = || prop_oneof![second(), Just(at(500))];
     let what = prop_oneof![
         // Which of two cells goes first that expired at the same instant is left to the store.
         2 => Just((100, SweepWhat::Cells)),
         2 => some.clone().prop_map(|limit| (limit, SweepWhat::Keys)),
         1 => (some.clone(), second()).prop_map(|(limit, ended_before)| (limit, SweepWhat::Runs { ended_before })),
-        3 => (some.clone(), namespace(), horizon).prop_map(|(limit, namespace, before)| {
+        4 => (some.clone(), namespace(), horizon()).prop_map(|(limit, namespace, before)| {
             (limit, SweepWhat::Tombstones { namespace, before })
         }),
         3 => some.clone().prop_map(|limit| (limit, SweepWhat::Seal)),
+        3 => (some.clone(), horizon()).prop_map(|(limit, expired_by)| (limit, SweepWhat::Handles { expired_by })),
         3 => refills().prop_map(|what| (1, what)),
         3 => (some, a_run(), 0_u64..4).prop_map(|(limit, run, keep)| (limit, SweepWhat::History { run, keep })),
     ];

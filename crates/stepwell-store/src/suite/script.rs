@@ -1,7 +1,7 @@
 //! Random scripts, run on several stores at once: the same questions must get the same answers.
 //!
 //! The alphabets are small, so that calls meet: two tenants with the same ids, three runs, three cells, two keys,
-//! four things to link, two processes, a clock that moves on. A decision may be made on a head that is no longer
+//! three handles, four things to link, two processes, a clock that moves on. A decision may be made on a head that is no longer
 //! current.
 
 use std::collections::BTreeMap;
@@ -12,26 +12,33 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 
 use super::ask::{
-    all_audit, all_cells, all_definitions, all_documents, all_history, all_links, all_runs, all_seals,
-    all_unsealed, all_waits, tallied,
+    all_audit, all_cells, all_definitions, all_documents, all_handles, all_history, all_links, all_runs,
+    all_seals, all_unsealed, all_waits, tallied,
 };
 use super::dump::{Dump, Names, dump};
-use super::make::{at, run, tenant};
+use super::make::{at, hash, run, tenant};
 pub use super::random::scripts;
 use super::{Fresh, Shared};
 use crate::commit::{Commit, CommitError, CommitId, CommitRef, NextState, Ownership, Step};
 use crate::document::DocumentQuery;
+use crate::handle::{HandleChange, HandleHash, HandleQuery, HandleWrite};
 use crate::link::LinkQuery;
 use crate::run::{Chain, Head, OpenWait, ProcessId, Status};
 use crate::scope::TenantScope;
 use crate::shadow::ShadowWrite;
 use crate::store::{
-    self, Beat, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Store, StoreError, Sweep, SweepWhat,
-    Swept, WaitQuery,
+    self, Beat, CellQuery, Claim, HistoryQuery, Page, Record, RecordQuery, RunQuery, Store, StoreError,
+    Sweep, SweepWhat, Swept, WaitQuery,
 };
 
 /// In a script's documents: the run that the commit moves, or else the first that it begins.
 pub const OWN: RunId = run(0);
+
+/// In a script's handles: the fence that the handle is under by then, whatever that is.
+pub const AS_READ: Option<u64> = Some(u64::MAX);
+
+/// The handles of a script.
+pub const HANDLES: [HandleHash; 3] = [hash(1), hash(2), hash(3)];
 
 /// Calls to be made one after the other.
 #[derive(Debug, Clone)]
@@ -115,6 +122,7 @@ pub enum Ask {
     History(HistoryQuery),
     Documents(DocumentQuery),
     Definitions(Option<Name>, u32),
+    Handles(HandleQuery),
     Record(RecordQuery),
     Audit(u32),
     Unsealed(u32),
@@ -122,8 +130,8 @@ pub enum Ask {
     Sweep(Sweep),
 }
 
-/// How often a script's commits were applied, or refused for which reason; how often rows were sealed, or keys
-/// forgotten.
+/// How often a script's commits were applied, or refused for which reason; how often rows were sealed, keys
+/// forgotten, or handles over.
 pub type Tally = BTreeMap<String, usize>;
 
 /// Two stores that do not agree.
@@ -235,6 +243,7 @@ struct Answer {
     text: String,
     heads: Vec<Head>,
     inbox: Vec<u64>,
+    fence: Option<u64>,
     applied: Option<String>,
 }
 
@@ -298,6 +307,7 @@ impl<'a> Player<'a> {
                 let own = moved.or_else(|| commit.create.first().map(|new| new.run));
                 let named = commit.documents.iter_mut().filter(|write| write.run == OWN);
                 named.for_each(|write| write.run = own.unwrap_or(OWN));
+                commit.handles = self.name_fences(scope, commit.handles).await?;
                 self.commits.push((scope, commit.clone()));
                 Some(Ask::Commit(commit.into()))
             }
@@ -308,6 +318,39 @@ impl<'a> Player<'a> {
             Call::Outcome(back) => earlier(back).map(|commit| Ask::Outcome(commit.reference())),
             Call::Ask(ask) => Some(ask.clone().at(at(self.now))),
         })
+    }
+
+    /// Handles are read for the writes that are to name the right fence. Each counts on the ones before it; what is to
+    /// happen to a handle that is not there happens to one that is, or not at all.
+    async fn name_fences(
+        &mut self,
+        scope: TenantScope,
+        writes: Vec<HandleWrite>,
+    ) -> Result<Vec<HandleWrite>, Difference> {
+        let mut fences = BTreeMap::new();
+        for handle in HANDLES.into_iter().filter(|_| !writes.is_empty()) {
+            let read = self.ask(None, scope, &Ask::Record(RecordQuery::Handle(handle))).await?;
+            fences.insert(handle, read.fence);
+        }
+        let mut named = Vec::new();
+        for HandleWrite { mut handle, mut expected, then } in writes {
+            if expected == AS_READ {
+                if !matches!(then, HandleChange::Put(..)) && fences[&handle].is_none() {
+                    let there = fences.iter().find(|(_, fence)| fence.is_some());
+                    let Some((other, _)) = there else { continue };
+                    handle = *other;
+                }
+                expected = fences[&handle];
+            }
+            let after = match then {
+                HandleChange::Put(..) => Some(fences[&handle].unwrap_or(0) + 1),
+                HandleChange::Own(_) | HandleChange::Deliver(_) => fences[&handle].map(|fence| fence + 1),
+                HandleChange::Take => None,
+            };
+            fences.insert(handle, after);
+            named.push(HandleWrite { handle, expected, then });
+        }
+        Ok(named)
     }
 
     async fn step(&mut self, scope: TenantScope, planned: &Move) -> Result<Step, Difference> {
@@ -363,9 +406,11 @@ impl<'a> Player<'a> {
 }
 
 /// A commit that is sent again. If nothing but its keys is in the way of that, they may be over, and it is applied
-/// again; but the audit trail has its rows by its id, so then it must write none.
+/// again; but the audit trail has its rows by its id, so then it must write none. The same goes for one that left its
+/// trace in a handle, which may be as it was before.
 fn unless_over(commit: Commit) -> Commit {
-    if commit.keys.is_empty() || commit.step.is_some() || !commit.create.is_empty() {
+    let in_handle = !commit.handles.is_empty() && commit.record().is_none();
+    if (commit.keys.is_empty() && !in_handle) || commit.step.is_some() || !commit.create.is_empty() {
         return commit;
     }
     Commit { audit: Vec::new(), cells: Vec::new(), links: Vec::new(), fills: Vec::new(), ..commit }
@@ -393,7 +438,11 @@ impl Ask {
             Ask::Claim(Claim { now, .. })
             | Ask::Beat(Beat { now, .. })
             | Ask::Cells(CellQuery { now, .. })
-            | Ask::Record(RecordQuery::Key { now, .. })
+            | Ask::Record(
+                RecordQuery::Key { now, .. }
+                | RecordQuery::Living { now, .. }
+                | RecordQuery::Undelivered { now, .. },
+            )
             | Ask::Tally(store::Tally::Keys { now }, _)
             | Ask::Sweep(Sweep { now, .. }) => *now = time,
             Ask::Commit(commit) => commit.at = time,
@@ -409,6 +458,7 @@ impl Ask {
             | Ask::History(_)
             | Ask::Documents(_)
             | Ask::Definitions(..)
+            | Ask::Handles(_)
             | Ask::Record(_)
             | Ask::Audit(_) => {}
         }
@@ -426,7 +476,7 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
             let found = loaded.as_ref().ok().and_then(Option::as_ref);
             let heads = found.map(|loaded| loaded.head.clone()).into_iter().collect();
             let inbox = found.map(|loaded| loaded.inbox.iter().map(|message| message.seq).collect());
-            Answer { text: said(loaded), heads, inbox: inbox.unwrap_or_default(), applied: None }
+            Answer { text: said(loaded), heads, inbox: inbox.unwrap_or_default(), ..Answer::default() }
         }
         Ask::Claim(claim) => {
             let taken = store.claim(scope, claim).await;
@@ -450,7 +500,12 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
         Ask::Definitions(workflow, limit) => {
             only(format!("{:?}", all_definitions(store, scope, workflow, limit).await))
         }
-        Ask::Record(query) => only(said(store.records(scope, query).await)),
+        Ask::Handles(query) => only(format!("{:?}", all_handles(store, scope, query).await)),
+        Ask::Record(query) => {
+            let found = store.records(scope, query).await;
+            let fence = found.as_ref().ok().and_then(read_fence);
+            Answer { text: said(found), fence, ..Answer::default() }
+        }
         Ask::Audit(limit) => only(format!("{:?}", all_audit(store, scope, limit).await)),
         Ask::Unsealed(limit) => only(format!("{:?}", all_unsealed(store, scope, limit).await)),
         Ask::Seals(limit) => only(format!("{:?}", all_seals(store, scope, limit).await)),
@@ -458,6 +513,7 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
             let name = match sweep.what {
                 SweepWhat::Seal => Some("Sealed"),
                 SweepWhat::Tombstones { .. } => Some("Forgotten"),
+                SweepWhat::Handles { .. } => Some("Over"),
                 _ => None,
             };
             let swept = store.sweep(scope, sweep).await;
@@ -482,6 +538,14 @@ async fn committed(store: &dyn Store, scope: TenantScope, commit: Commit) -> Ans
         Err(CommitError::Store(error)) => Answer { text: said::<()>(Err(error)), ..Answer::default() },
         Err(CommitError::Unknown { .. }) => Answer { text: "unknown".to_owned(), ..Answer::default() },
     }
+}
+
+/// The fence of the handle that was read, if that was one.
+fn read_fence(page: &Page<Record>) -> Option<u64> {
+    page.items.iter().find_map(|record| match record {
+        Record::Handle(row) => Some(row.fence),
+        _ => None,
+    })
 }
 
 fn sorted<T: Ord>(result: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {

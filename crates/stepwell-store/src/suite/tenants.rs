@@ -8,11 +8,13 @@ use super::Shared;
 use super::ask::{self, apply, claim, load, refuse_as, taken};
 use super::dump::{Dump, Names, dump};
 use super::make::{
-    Make, NAMESPACE, at, audit, due_run, edge, end, increment, key, link_id, process, put, run, set,
-    set_until, shade, step, stored, tenant, to, unlike, unlink, upsert, wait,
+    Make, NAMESPACE, at, audit, due_run, edge, end, flow, increment, key, leading, link_id, process, put,
+    rest, rest_on, run, set, set_until, shade, step, stored, tenant, to, unlike, unlink, upsert, use_up,
+    wait,
 };
 use crate::cell::{CellWrite, Expect};
 use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused, Step};
+use crate::handle::HandleRow;
 use crate::run::Head;
 use crate::scope::TenantScope;
 use crate::store::{Claim, Sweep, SweepWhat};
@@ -34,6 +36,10 @@ fn everything(make: &Make, mark: u8) -> Commit {
             due_run(run(2), i64::from(mark)),
         ],
         send: vec![to(run(1), &format!("for {mark}"))],
+        handles: vec![
+            rest(leading(1, run(1))),
+            rest(HandleRow { created_by: Some(format!("of {mark}")), expires_at: Some(at(30)), ..flow(5) }),
+        ],
         cells: vec![set("k", mark), set_until("old", mark, 30)],
         links: vec![upsert(u32::from(mark), edge("a/1", "r", "b/1"))],
         actor: Some(format!("of {mark}")),
@@ -73,6 +79,8 @@ cases! { tenants as __suite_tenants;
         assert_eq!(second.waits[0].wait.activation, 2);
         assert_eq!(second.shadows.iter().map(|row| &row.value).collect::<Vec<_>>(), [&2.into()]);
         assert_eq!(second.documents[1].1[0].documents[0].body, r#"{"text":"of 2"}"#);
+        let begun: Vec<_> = second.handles.iter().filter_map(|row| row.created_by.as_deref()).collect();
+        assert_eq!((second.handles.len(), begun), (2, vec!["of 2"]));
         let other = ask::all_definitions(store, TWO, Some("for 1".into()), 9).await;
         assert_eq!((second.listed.len(), other.len()), (2, 0));
     }
@@ -98,7 +106,8 @@ cases! { tenants as __suite_tenants;
         let links = vec![upsert(9, edge("a/1", "r", "b/1")), unlink(None, None, Some("b/1"))];
         let documents = vec![put(run(1), "k", "changed"), put(run(1), "new", "")];
         let send = vec![to(run(2), "x")];
-        apply(store, Commit { cells, links, documents, send, ..make.step(change) }).await;
+        let handles = vec![use_up(1, 1), rest_on(1, flow(5), vec![shade("mark", 9)])];
+        apply(store, Commit { cells, links, documents, send, handles, ..make.step(change) }).await;
         assert_eq!(seen(store, TWO).await, before);
         assert_eq!(load(store, run(1)).await.head.version, 1);
         store.commit(TWO, make.step(step(&heads[&TWO], "mine"))).await.expect("its head has not moved");
@@ -153,7 +162,8 @@ cases! { tenants as __suite_tenants;
         let history = SweepWhat::History { run: run(1), keep: 1 };
         let runs = SweepWhat::Runs { ended_before: at(1) };
         let old = SweepWhat::Tombstones { namespace: NAMESPACE.to_owned(), before: at(1) };
-        let data = [(SweepWhat::Cells, 1), (old, 1), (SweepWhat::Seal, 4)];
+        let over = SweepWhat::Handles { expired_by: at(30) };
+        let data = [(SweepWhat::Cells, 1), (old, 1), (SweepWhat::Seal, 4), (over, 1)];
         for (what, count) in data.into_iter().chain([(SweepWhat::Keys, 1), (history, 2), (runs, 1)]) {
             let swept = store.sweep(ONE, Sweep { now: at(1_000), limit: 100, what: what.clone() }).await.unwrap();
             assert_eq!(swept.count, count, "{what:?}");

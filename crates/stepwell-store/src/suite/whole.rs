@@ -6,8 +6,9 @@ use super::Shared;
 use super::ask::{apply, load, outcome, refuse, started};
 use super::dump::{Dump, Names, Shown, dump};
 use super::make::{
-    ME, Make, at, attempt, audit, bytes, delete, due_run, edge, end, increment, key, message, new_run,
-    process, put, remove, run, set, shade, step, stored, to, unlink, unshade, upsert, wait, write,
+    ME, Make, at, attempt, audit, bytes, delete, deliver, due_run, edge, end, flow, increment, key, leading,
+    message, new_run, own, process, put, remove, rest, rest_on, run, set, shade, step, stored, to, unlink,
+    unshade, upsert, use_up, wait, write,
 };
 use crate::cell::{CellError, CellOp, CellWrite, Expect};
 use crate::commit::{Commit, Fill, FillPart, Missing, NewRun, Ownership, Refused, Send, Step};
@@ -31,6 +32,7 @@ async fn furnished(store: &Shared, make: &Make) -> Head {
         links: vec![upsert(1, edge("a/1", "r", "b/1")), upsert(2, edge("a/1", "s", "b/1"))],
         documents: vec![put(run(1), "kept", "a"), put(run(1), "replaced", "a"), put(run(1), "gone", "a")],
         send: vec![to(run(1), "hello")],
+        handles: vec![rest(leading(1, run(1))), rest(flow(7)), rest(flow(8)), own(8, 1, process(1))],
         keys: vec![key("a", 1)],
         definitions: vec![stored("orders")],
         audit: vec![audit("first")],
@@ -55,6 +57,12 @@ fn everything(make: &Make, head: &Head) -> Commit {
         }),
         create: vec![due_run(run(4), 0)],
         send: vec![to(run(2), "hello"), to(run(4), "welcome"), to(run(1), "note to self")],
+        handles: vec![
+            use_up(1, 1),
+            rest(leading(2, run(1))),
+            deliver(8, 2, 0),
+            rest_on(1, flow(7), vec![shade("total", 7)]),
+        ],
         cells: vec![set("new", 1), increment("number", 1), delete("text")],
         links: vec![upsert(3, edge("a/1", "r", "b/2")), unlink(Some("a/1"), Some("s"), None)],
         actor: Some("ann".to_owned()),
@@ -101,6 +109,13 @@ fn spoilt_run() -> Vec<Spoilt> {
 
 fn spoilt_data() -> Vec<Spoilt> {
     vec![
+        ("handle used up", |c| c.handles.push(use_up(1, 1)), |r| matches!(r, Refused::Handle { .. })),
+        ("handle there", |c| c.handles.push(rest(flow(2))), |r| matches!(r, Refused::Handle { .. })),
+        (
+            "handle reserved",
+            |c| c.handles.insert(0, own(8, 1, process(2))),
+            |r| matches!(r, Refused::Handle { .. }),
+        ),
         ("cell conflict", |c| c.cells.push(expect("number", Expect::Absent)), cell_conflict),
         ("stale after delete", |c| c.cells.push(expect("gone", Expect::Live(1))), cell_conflict),
         ("stale within the commit", |c| c.cells.push(expect("new", Expect::Live(2))), cell_conflict),
@@ -165,7 +180,11 @@ async fn leaves_no_trace(store: &Shared, spoils: Vec<Spoilt>) {
         "3 of its own, 7 cells, 4 links"
     );
     assert_eq!((after.links.len(), after.unsealed.len()), (2, 3));
-    assert_eq!(after.shadows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["total"]);
+    let shaded: Vec<_> = after.shadows.iter().map(|row| (row.run, row.name.as_str())).collect();
+    assert_eq!(shaded, [(run(1), "total"), (run(7), "total")]);
+    let fences: Vec<_> = after.handles.iter().map(|row| (row.handle.0[0], row.fence)).collect();
+    assert_eq!(fences, [(2, 1), (7, 2), (8, 3)]);
+    assert_eq!(after.undelivered, after.handles[2..]);
 }
 
 cases! { whole as __suite_whole;
@@ -174,7 +193,7 @@ cases! { whole as __suite_whole;
         leaves_no_trace(store, spoilt_run()).await;
     }
 
-    /// B2: refused by a cell, a fill, a document or a message, a commit leaves nothing behind.
+    /// B2: refused by a handle, a cell, a fill, a document or a message, a commit leaves nothing behind.
     async fn a_commit_refused_by_its_data_leaves_no_trace(store: &Shared) {
         leaves_no_trace(store, spoilt_data()).await;
     }
@@ -225,8 +244,8 @@ cases! { whole as __suite_whole;
         assert_eq!(outcome(store, &commit).await.unwrap().results, committed.results);
     }
 
-    /// The first thing that cannot be done is the answer: keys, the run, its inbox, new runs, cells, links,
-    /// fills, documents, messages.
+    /// The first thing that cannot be done is the answer: keys, the run, its inbox, new runs, handles, cells,
+    /// links, fills, documents, messages.
     async fn refusals_come_in_the_contract_s_order(store: &Shared) {
         let make = Make::new();
         let head = furnished(store, &make).await;
@@ -241,6 +260,8 @@ cases! { whole as __suite_whole;
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Link { operation: 5, .. }));
         commit.cells.push(append("number"));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Cell { .. }));
+        commit.handles.push(use_up(1, 1));
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::Handle { .. }));
         commit.create.push(new_run(run(2)));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::RunExists { .. }));
         step_of(&mut commit).take.push(9);

@@ -19,6 +19,7 @@ fn scripts_meet_every_kind_of_answer() {
         "Fenced",
         "Fill",
         "Forgotten",
+        "Handle",
         "KeyReused",
         "Link",
         "Moved",
@@ -26,6 +27,7 @@ fn scripts_meet_every_kind_of_answer() {
         "NoMessage",
         "NoRun",
         "NoTarget",
+        "Over",
         "RunExists",
         "Sealed",
     ];

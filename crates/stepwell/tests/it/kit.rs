@@ -142,6 +142,7 @@ pub(crate) struct Watched {
     inner: Arc<dyn Store>,
     rule: Mutex<Option<Rule>>,
     first: Mutex<Option<BoxFuture<()>>>,
+    after_key: Mutex<Option<BoxFuture<()>>>,
     commits: Mutex<Vec<Commit>>,
     sweeps: Mutex<Vec<(Sweep, Swept)>>,
     unswept: Mutex<Option<TenantId>>,
@@ -154,6 +155,7 @@ impl Watched {
             inner,
             rule: Mutex::default(),
             first: Mutex::default(),
+            after_key: Mutex::default(),
             commits: Mutex::default(),
             sweeps: Mutex::default(),
             unswept: Mutex::default(),
@@ -169,6 +171,11 @@ impl Watched {
     /// Before the next commit arrives, this happens.
     pub(crate) fn first(&self, first: impl Future<Output = ()> + Send + 'static) {
         *self.first.lock().unwrap() = Some(Box::pin(first));
+    }
+
+    /// After the next look for the record of a key, and before whoever looks is told, this happens.
+    pub(crate) fn after_key(&self, then: impl Future<Output = ()> + Send + 'static) {
+        *self.after_key.lock().unwrap() = Some(Box::pin(then));
     }
 
     /// The commits that were asked for since this was last called.
@@ -279,6 +286,26 @@ impl Store for Watched {
         })
     }
 
+    fn records<'a, 'b>(
+        &'a self,
+        scope: TenantScope,
+        query: RecordQuery,
+    ) -> Answer<'b, Result<Page<Record>, StoreError>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let is_key = matches!(query, RecordQuery::Key { .. });
+        let then = if is_key { self.after_key.lock().unwrap().take() } else { None };
+        Box::pin(async move {
+            let found = self.inner.records(scope, query).await;
+            if let Some(then) = then {
+                then.await;
+            }
+            found
+        })
+    }
+
     fn hints(&self) -> Hints {
         self.inner.hints()
     }
@@ -293,7 +320,6 @@ impl Store for Watched {
         waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
         history(scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
         documents(scope: TenantScope, query: DocumentQuery) -> Result<Page<Document>, StoreError>;
-        records(scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
         tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
         migrate() -> Result<SchemaVersion, StoreError>;
     }

@@ -9,6 +9,7 @@ mod crowd;
 mod data;
 mod documents;
 mod failures;
+mod flows;
 mod kit;
 mod migrating;
 mod operators;

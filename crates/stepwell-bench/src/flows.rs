@@ -1,0 +1,67 @@
+//! What the workloads about flows share: a workflow that pauses again and again, and contexts of a size.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepwell::core::spec::{LoopStep, Transition};
+use stepwell::core::{Definition, Spec};
+use stepwell::engine::Builder;
+use stepwell::flow::{Flows, Handle, Key, KeyRing, Sealed};
+use stepwell::{Engine, Host};
+use stepwell_store::Store;
+
+use crate::script::Random;
+
+/// The workflow of these workloads: it waits for `GO`, and then again; `STOP` ends it.
+pub(crate) const WORKFLOW: &str = "pauses";
+
+pub(crate) fn definition() -> Result<Definition, String> {
+    let again = Transition::new("again", "waiting", "waiting").on_signal("GO").loop_step(LoopStep::Next);
+    let spec = Spec::new(WORKFLOW).initial("begun").step("begun").step("waiting").end("done");
+    let spec = spec.signal("GO").signal("STOP");
+    let enter = Transition::new("enter", "begun", "waiting").loop_step(LoopStep::Enter);
+    let stop = Transition::new("stop", "waiting", "done").on_signal("STOP").loop_step(LoopStep::Leave);
+    let spec = spec.transition(enter).transition(again).transition(stop);
+    spec.build().map_err(|problems| problems.to_string())
+}
+
+/// A context of about so many bytes as JSON: what forms gather, names, addresses and numbers.
+pub(crate) fn context(bytes: usize, seed: u64) -> Value {
+    let mut random = Random::new(seed + 1);
+    let mut people = Vec::new();
+    while json!({"people": people}).to_string().len() + 90 <= bytes.max(100) {
+        let (id, age) = (random.next() % 1_000_000, random.next() % 90);
+        people.push(json!({"name": format!("person {id}"), "mail": format!("p{id}@example.com"), "age": age, "active": age % 2 == 0}));
+    }
+    let so_far = json!({"people": people, "note": ""}).to_string().len();
+    let note: String =
+        (0..bytes.saturating_sub(so_far)).map(|_| char::from(b'a' + (random.next() % 26) as u8)).collect();
+    json!({"people": people, "note": note})
+}
+
+/// An engine that has this workflow, on a store.
+pub(crate) async fn engine(
+    store: Arc<dyn Store>,
+    host: Host,
+    build: impl FnOnce(Builder) -> Builder,
+) -> Result<Engine, String> {
+    let builder = build(Engine::builder(store).host(host).workflow(definition()?));
+    builder.start().await.map_err(|error| error.to_string())
+}
+
+pub(crate) fn ring() -> Result<KeyRing, String> {
+    Key::generate("bench").map(KeyRing::new).map_err(|error| error.to_string())
+}
+
+/// Flows on an engine that begin with a strategy: sealed with or without compression, or behind a handle.
+pub(crate) fn flows(engine: &Engine, begin: &str) -> Result<Flows, String> {
+    let hour = Duration::from_secs(3_600);
+    Flows::builder(engine, ring()?)
+        .strategy("plain", Sealed::new().compressed(false).ttl(hour))
+        .strategy("packed", Sealed::new().ttl(hour))
+        .strategy("handle", Handle::new().ttl(hour))
+        .begin_with(begin)
+        .build()
+        .map_err(|error| error.to_string())
+}

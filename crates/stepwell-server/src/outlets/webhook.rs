@@ -1,0 +1,324 @@
+//! Webhooks: the message as JSON, signed, to an address of the web.
+
+use std::collections::BTreeSet;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::header::{CONTENT_TYPE, USER_AGENT};
+use axum::http::{Request, StatusCode, Uri};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac};
+use http_body_util::Full;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+use sha2::Sha256;
+use stepwell::flow::{Message, Outlet, OutletError};
+use stepwell::host::BoxFuture;
+use stepwell::{Clock, SystemClock};
+
+use super::target::{Allowed, Forbidden, Resolver, plain_host};
+use super::{Links, SetupError, USUAL, checked};
+
+/// What a secret is written with in front.
+const SECRET: &str = "whsec_";
+/// Bytes a secret has, at least and at most.
+const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+
+/// Puts a webhook outlet together.
+#[derive(Clone)]
+pub struct WebhookBuilder {
+    secrets: Vec<String>,
+    url: Option<String>,
+    links: Option<String>,
+    timeout: Duration,
+    allowed: Allowed,
+    tls: Option<ClientConfig>,
+    clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for WebhookBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookBuilder").field("allowed", &self.allowed).finish_non_exhaustive()
+    }
+}
+
+impl WebhookBuilder {
+    /// A further secret: messages are signed under each, so that receivers can change from one to the next.
+    #[must_use]
+    pub fn secret(mut self, secret: impl Into<String>) -> Self {
+        self.secrets.push(secret.into());
+        self
+    }
+
+    /// All messages go to this address; without this, each to the one it names.
+    #[must_use]
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.url = Some(url.into());
+        self
+    }
+
+    /// Messages also have a link in them, to a page under this address.
+    #[must_use]
+    pub fn links(mut self, links: impl Into<String>) -> Self {
+        self.links = Some(links.into());
+        self
+    }
+
+    /// How long sending one message may take, at most 50 seconds; without this, 20.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Messages go to this host, and to no other that is not named so.
+    #[must_use]
+    pub fn allow_host(mut self, host: &str) -> Self {
+        self.allowed.hosts.insert(plain_host(host));
+        self
+    }
+
+    /// Messages may go to this host also if it is in a private network or on this computer.
+    #[must_use]
+    pub fn allow_private_host(mut self, host: &str) -> Self {
+        self.allowed.private.insert(plain_host(host));
+        self
+    }
+
+    /// Messages may go over the network in the clear, for everybody on the way to read and use.
+    #[must_use]
+    pub fn allow_plain_http(mut self) -> Self {
+        self.allowed.plain = true;
+        self
+    }
+
+    /// How servers are checked; without this, by the certificate authorities of the system.
+    #[must_use]
+    pub fn tls(mut self, config: ClientConfig) -> Self {
+        self.tls = Some(config);
+        self
+    }
+
+    /// The clock whose time is signed.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Checks everything. Nobody is asked yet.
+    pub fn build(self) -> Result<Webhook, SetupError> {
+        let WebhookBuilder { secrets, url, links, timeout, allowed, tls, clock } = self;
+        let secrets = secrets.iter().map(|secret| read(secret)).collect::<Result<BTreeSet<_>, _>>()?;
+        let wrong = |error: Forbidden| SetupError(format!("messages cannot go to the address: {error}"));
+        let url = url.map(|url| allowed.target(&url).map_err(wrong)).transpose()?;
+        let links = links.map(|links| Links::new(&links)).transpose()?;
+        let timeout = checked(timeout)?;
+        let mut tls = tls.map_or_else(system_tls, Ok)?;
+        tls.alpn_protocols.clear();
+        let allowed = Arc::new(allowed);
+        let mut http = HttpConnector::new_with_resolver(Resolver::new(allowed.clone()));
+        http.enforce_http(false);
+        http.set_connect_timeout(Some(timeout));
+        let https =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(https);
+        Ok(Webhook(Arc::new(Inner { client, secrets, url, links, timeout, allowed, clock })))
+    }
+}
+
+/// Webhooks after the Standard Webhooks scheme: each message is a `POST` of its JSON with the headers `webhook-id`,
+/// `webhook-timestamp` and `webhook-signature`. Redirects are not followed. Clones are the same outlet.
+#[derive(Clone)]
+pub struct Webhook(Arc<Inner>);
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Webhook").field("allowed", &self.0.allowed).finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
+    secrets: BTreeSet<Vec<u8>>,
+    url: Option<Uri>,
+    links: Option<Links>,
+    timeout: Duration,
+    allowed: Arc<Allowed>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Webhook {
+    /// Webhooks that are signed under this secret: `whsec_` and the base64 of 24 to 64 random bytes.
+    pub fn builder(secret: impl Into<String>) -> WebhookBuilder {
+        WebhookBuilder {
+            secrets: vec![secret.into()],
+            url: None,
+            links: None,
+            timeout: USUAL,
+            allowed: Allowed::default(),
+            tls: None,
+            clock: Arc::new(SystemClock::default()),
+        }
+    }
+}
+
+impl Outlet for Webhook {
+    fn send(&self, message: Message) -> BoxFuture<Result<(), OutletError>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let request = inner.request(&message)?;
+            let host = request.uri().host().unwrap_or_default().to_owned();
+            match tokio::time::timeout(inner.timeout, inner.client.request(request)).await {
+                Ok(Ok(response)) => judged(&host, response.status()),
+                Ok(Err(error)) => Err(not_sent(&host, &error)),
+                Err(_) => {
+                    let ms = inner.timeout.as_millis();
+                    Err(OutletError::new(format!("`{host}` did not answer within {ms} ms")))
+                }
+            }
+        })
+    }
+}
+
+impl Inner {
+    fn request(&self, message: &Message) -> Result<Request<Full<Bytes>>, OutletError> {
+        let wrong = |why: &dyn fmt::Display| {
+            OutletError::new(format!("the message cannot go to its address: {why}")).finally()
+        };
+        let url = match &self.url {
+            Some(url) => url.clone(),
+            None => self.allowed.target(&message.to).map_err(|error| wrong(&error))?,
+        };
+        let body = self.body(message).map_err(|error| wrong(&error))?;
+        let at = self.clock.now().micros().div_euclid(1_000_000);
+        let request = Request::post(url)
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, concat!("stepwell/", env!("CARGO_PKG_VERSION")))
+            .header("webhook-id", &message.id)
+            .header("webhook-timestamp", at.to_string())
+            .header("webhook-signature", self.signature(&message.id, at, &body));
+        request.body(Full::new(body.into())).map_err(|error| wrong(&error))
+    }
+
+    fn body(&self, message: &Message) -> Result<Vec<u8>, serde_json::Error> {
+        let mut body = serde_json::to_value(message)?;
+        if let (Some(links), Value::Object(fields)) = (&self.links, &mut body) {
+            fields.insert("link".to_owned(), links.to(&message.token).into());
+        }
+        serde_json::to_vec(&body)
+    }
+
+    /// A signature under each secret, for the receiver to find the one it knows.
+    fn signature(&self, id: &str, at: i64, body: &[u8]) -> String {
+        let signed = self.secrets.iter().map(|secret| {
+            let mut mac =
+                Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes a secret of any number of bytes");
+            mac.update(format!("{id}.{at}.").as_bytes());
+            mac.update(body);
+            format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+        });
+        signed.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// What it means that somebody answered so.
+fn judged(host: &str, status: StatusCode) -> Result<(), OutletError> {
+    if status.is_success() {
+        return Ok(());
+    }
+    let failed = OutletError::new(format!("`{host}` answered with status {}", status.as_u16()));
+    let again = matches!(
+        status,
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS
+    );
+    Err(if again || status.is_server_error() { failed } else { failed.finally() })
+}
+
+/// Why nobody answered. An address that is not allowed stays so; the rest may be tried again.
+fn not_sent(host: &str, error: &(dyn StdError + 'static)) -> OutletError {
+    let (mut why, mut cause) = (Vec::new(), Some(error));
+    while let Some(error) = cause {
+        if let Some(forbidden) = error.downcast_ref::<Forbidden>() {
+            return OutletError::new(forbidden.to_string()).finally();
+        }
+        why.push(error.to_string());
+        cause = error.source();
+    }
+    OutletError::new(format!("`{host}` could not be reached: {}", why.join(": ")))
+}
+
+/// The bytes of a secret.
+fn read(secret: &str) -> Result<Vec<u8>, SetupError> {
+    let bytes = secret.strip_prefix(SECRET).and_then(|text| STANDARD.decode(text).ok());
+    bytes.filter(|bytes| SECRET_BYTES.contains(&bytes.len())).ok_or_else(|| {
+        SetupError::new(format!(
+            "the secret of a webhook is `{SECRET}` and the base64 of {} to {} random bytes",
+            SECRET_BYTES.start(),
+            SECRET_BYTES.end()
+        ))
+    })
+}
+
+/// Checks servers by the certificate authorities of the system.
+fn system_tls() -> Result<ClientConfig, SetupError> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        tracing::warn!("the system has no certificate authorities: no server can be reached by https");
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let versions = versions.map_err(|error| SetupError(error.to_string()))?;
+    Ok(versions.with_root_certificates(roots).with_no_client_auth())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{StatusCode, Webhook, judged, read};
+
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+    /// The example of the Standard Webhooks specification.
+    #[test]
+    fn the_example_of_the_specification_holds() {
+        let webhook = Webhook::builder(SECRET).build().unwrap();
+        let signature =
+            webhook.0.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
+        assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        let two = Webhook::builder(SECRET).secret("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA").build().unwrap();
+        let signatures = two.0.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
+        assert_eq!(signatures.split(' ').count(), 2);
+        assert!(signatures.contains(&signature));
+    }
+
+    #[test]
+    fn secrets_are_long_enough_and_not_shown() {
+        for wrong in ["", "whsec_", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_AAAA", "whsec_!"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        assert!(!format!("{:?}", Webhook::builder(SECRET)).contains("MfKQ"));
+        assert!(!format!("{:?}", Webhook::builder(SECRET).build().unwrap()).contains("MfKQ"));
+    }
+
+    #[test]
+    fn an_answer_is_success_or_to_be_tried_again_or_final() {
+        let judge = |status: u16| judged("example.com", StatusCode::from_u16(status).unwrap());
+        assert!([200, 201, 204].into_iter().all(|status| judge(status).is_ok()));
+        for status in [408, 425, 429, 500, 502, 503, 504] {
+            assert!(!judge(status).unwrap_err().is_final(), "{status}");
+        }
+        for status in [301, 302, 307, 400, 401, 403, 404, 410, 422] {
+            assert!(judge(status).unwrap_err().is_final(), "{status}");
+        }
+    }
+}

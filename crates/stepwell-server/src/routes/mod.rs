@@ -1,0 +1,12 @@
+//! Routes that a program mounts in its own `axum` router.
+
+mod body;
+pub mod flows;
+mod form;
+mod link;
+mod page;
+mod problem;
+mod reply;
+mod token;
+
+pub use flows::{FlowRoutes, flow_routes};

@@ -1,0 +1,55 @@
+//! Answers over HTTP: JSON, problems and pages.
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use serde_json::Value;
+use stepwell::flow::Answer;
+
+use super::page;
+use super::problem::{Problem, for_all};
+
+/// A body of this kind. Nobody keeps it: there may be a token in it.
+pub(crate) fn reply(status: StatusCode, kind: &'static str, body: String) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+pub(crate) fn json(status: StatusCode, value: &Value) -> Response {
+    reply(status, "application/json", value.to_string())
+}
+
+pub(crate) fn html(status: StatusCode, page: String) -> Response {
+    reply(status, "text/html; charset=utf-8", page)
+}
+
+/// A problem as JSON.
+pub(crate) fn problem(problem: &Problem) -> Response {
+    let response = reply(problem.status, "application/problem+json", problem.to_json().to_string());
+    with_pause(response, problem)
+}
+
+/// A problem as a page.
+pub(crate) fn problem_page(problem: &Problem) -> Response {
+    with_pause(html(problem.status, page::problem(problem)), problem)
+}
+
+fn with_pause(mut response: Response, problem: &Problem) -> Response {
+    if let Some(seconds) = problem.retry_after_s {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// An answer as whoever asked may see it. That it is a replay is said in a header: the body is that of the first time.
+pub(crate) fn shown(mut answer: Answer) -> Result<Value, Problem> {
+    answer.is_replayed = false;
+    answer.error = answer.error.map(for_all);
+    serde_json::to_value(&answer).map_err(|error| Problem::internal(&error))
+}

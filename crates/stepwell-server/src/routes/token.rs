@@ -1,0 +1,93 @@
+//! Where a token comes from and where it goes: body, query, header or cookie.
+
+use axum::http::HeaderMap;
+use axum::http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
+use stepwell::core::Timestamp;
+
+use super::flows::Options;
+use super::problem::Problem;
+
+/// The header that brings a token.
+const TOKEN: HeaderName = HeaderName::from_static("x-flow-token");
+
+/// The token of a request: from the body, the query, `X-Flow-Token`, `Authorization: Bearer` or the cookie, the first that
+/// brings one. Several that differ are refused.
+pub(crate) fn token(
+    options: &Options,
+    body: Option<String>,
+    query: Vec<(String, String)>,
+    headers: &HeaderMap,
+) -> Result<String, Problem> {
+    let query = query.into_iter().filter(|(name, _)| name == "token").map(|(_, token)| token);
+    let header = headers.get_all(TOKEN).iter().map(text);
+    let bearer = headers.get_all(AUTHORIZATION).iter().filter(|_| options.reads_bearer).map(text).filter_map(bearer);
+    let cookies = headers.get_all(COOKIE).iter().map(text);
+    let cookies = cookies.filter_map(|cookies| {
+        let name = &options.cookie.as_ref()?.name;
+        cookie(&cookies, name)
+    });
+    let mut found = body.into_iter().chain(query).chain(header).chain(bearer).chain(cookies);
+    let Some(first) = found.next() else {
+        let detail = "The request brings no token: in the body, the query, `X-Flow-Token`, `Authorization` or a cookie.";
+        return Err(Problem::bad("tokenMissing", detail));
+    };
+    if found.any(|other| other != first) {
+        let detail = "The request brings several tokens that differ. Send one.";
+        return Err(Problem::bad("tokensDiffer", detail));
+    }
+    Ok(first)
+}
+
+fn text(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).trim().to_owned()
+}
+
+fn bearer(authorization: String) -> Option<String> {
+    let (scheme, token) = authorization.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+}
+
+fn cookie(cookies: &str, name: &str) -> Option<String> {
+    let pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
+    let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value.trim_matches('"'));
+    values.next().filter(|value| !value.is_empty()).map(str::to_owned)
+}
+
+/// The cookie that tokens are written to.
+#[derive(Debug, Clone)]
+pub(crate) struct Cookie {
+    pub(crate) name: String,
+    pub(crate) path: String,
+    pub(crate) is_secure: bool,
+}
+
+impl Cookie {
+    /// Sets it to a token, until that expires.
+    pub(crate) fn set(&self, token: &str, expires_at: Option<Timestamp>, now: Timestamp) -> Option<HeaderValue> {
+        let age = expires_at.map(|at| format!("; Max-Age={}", at.ms_since(now) / 1_000)).unwrap_or_default();
+        self.written(token, &age)
+    }
+
+    /// Takes it away.
+    pub(crate) fn clear(&self) -> Option<HeaderValue> {
+        self.written("", "; Max-Age=0")
+    }
+
+    fn written(&self, value: &str, age: &str) -> Option<HeaderValue> {
+        let Cookie { name, path, is_secure } = self;
+        let secure = if *is_secure { "; Secure" } else { "" };
+        let cookie = format!("{name}={value}; HttpOnly; SameSite=Strict; Path={path}{age}{secure}");
+        HeaderValue::from_str(&cookie).ok()
+    }
+}
+
+/// The text can be a cookie's name.
+pub(crate) fn is_cookie_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    !name.is_empty() && name.chars().all(fits)
+}
+
+/// The text can be a cookie's path.
+pub(crate) fn is_cookie_path(path: &str) -> bool {
+    path.starts_with('/') && path.chars().all(|c| c.is_ascii_graphic() && c != ';')
+}

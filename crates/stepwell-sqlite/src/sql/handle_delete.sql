@@ -1,0 +1,2 @@
+-- A handle is used up, or over.
+delete from handles where tenant = ?1 and handle = ?2

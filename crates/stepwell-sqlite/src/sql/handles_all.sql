@@ -1,0 +1,7 @@
+-- A tenant's handles in the order of run and handle, from after a place on; who began them is a filter on the way.
+select handle, kind, run, workflow, definition, state, expires_at, owner, fence, deliver_at, delivery, created_at, created_by,
+       updated_at, updated_by, commit_id
+  from handles
+ where tenant = ?1 and (run, handle) > (?2, ?3) and (?4 is null or created_by = ?4)
+ order by run, handle
+ limit ?5

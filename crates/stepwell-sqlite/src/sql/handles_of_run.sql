@@ -1,0 +1,8 @@
+-- The handles of a flow, or that lead to a run, in their order, from after one on; who began them and the workflow are filters
+-- on the way.
+select handle, kind, run, workflow, definition, state, expires_at, owner, fence, deliver_at, delivery, created_at, created_by,
+       updated_at, updated_by, commit_id
+  from handles
+ where tenant = ?1 and run = ?2 and handle > ?3 and (?4 is null or created_by = ?4) and (?6 is null or workflow = ?6)
+ order by handle
+ limit ?5

@@ -1,0 +1,260 @@
+//! Strategies by name, which workflows may be here, and looking without touching.
+
+use std::time::Duration;
+
+use serde_json::json;
+use stepwell::core::Name;
+use stepwell::engine::Builder;
+use stepwell::flow::{Durable, FlowError, Flows, FlowsBuilder, Handle, Outgoing, Resume, Sealed};
+use stepwell::store::Status;
+use stepwell::testing::TestEngine;
+use stepwell::{Cx, Start};
+
+use super::{begin, begun, flows, go, handles, login, next, nothing, ring, three, walk};
+use crate::kit::{self, Watched, ground, soon};
+
+fn office(builder: Builder) -> Builder {
+    let builder =
+        builder.action("nothing", nothing).workflow(walk("quiet", &["nothing"; 2]).build().unwrap());
+    builder.workflow(walk("other", &["nothing"; 2]).build().unwrap())
+}
+
+fn bare(engine: &TestEngine) -> FlowsBuilder {
+    Flows::builder(engine, ring())
+}
+
+/// E3: a single strategy is called `default`, whichever it is.
+#[tokio::test]
+async fn a_single_strategy_is_called_default() {
+    for which in 0..3 {
+        let engine = kit::start(office).await.unwrap();
+        let flows = match which {
+            0 => bare(&engine).only(Sealed::new()),
+            1 => bare(&engine).only(Handle::new()),
+            _ => bare(&engine).only(Durable::new()),
+        };
+        let flows = flows.build().unwrap();
+        let answer = begin(&flows, "quiet").await;
+        assert_eq!(answer.rests.as_deref(), Some("default"));
+        let token = answer.token.unwrap();
+        assert!(token.starts_with("default."), "{token}");
+        assert_eq!(go(&flows, &next(&flows, &token).await).await.unwrap().status, Status::Completed);
+    }
+}
+
+/// E3: flows begin by a name, or by what a function says of their workflow; resume picks by the token alone.
+#[tokio::test]
+async fn flows_begin_where_a_name_or_a_function_says() {
+    let engine = kit::start(office).await.unwrap();
+    let pick = |workflow: &Name| if workflow == "quiet" { "sealed" } else { "handle" };
+    let flows = three(&engine).begin_by(pick).build().unwrap();
+    for (workflow, strategy) in [("quiet", "sealed"), ("other", "handle")] {
+        let token = begun(&flows, workflow).await;
+        assert!(token.starts_with(&format!("{strategy}.")), "{token}");
+        let token = next(&flows, &token).await;
+        assert!(token.starts_with(&format!("{strategy}.")), "{token}");
+    }
+    let other = kit::start(office).await.unwrap();
+    let flows = three(&other).begin_with("durable").build().unwrap();
+    assert!(begun(&flows, "quiet").await.starts_with("durable."));
+}
+
+/// E3: what cannot be meant is refused when flows are built, by its name.
+#[tokio::test]
+async fn names_and_times_that_cannot_be_meant_are_refused() {
+    let engine = kit::start(office).await.unwrap();
+    let long = "x".repeat(65);
+    for name in ["", "a.b", "a b", "ä", "a/b", "watch", long.as_str()] {
+        let error = bare(&engine).strategy(name, Sealed::new()).build().unwrap_err().to_string();
+        assert!(error.contains(&format!("`{name}`")), "{error}");
+    }
+    let zero = Duration::ZERO;
+    let none: [FlowsBuilder; 4] = [
+        bare(&engine).only(Sealed::new().ttl(zero)),
+        bare(&engine).only(Handle::new().ttl(zero)),
+        bare(&engine).only(Durable::new().ttl(zero)),
+        bare(&engine).only(Sealed::new().ttl(Duration::from_micros(999))),
+    ];
+    for builder in none {
+        let error = builder.build().unwrap_err().to_string();
+        assert!(error.contains("TTL") && error.contains("`default`"), "{error}");
+    }
+    let error = bare(&engine).build().unwrap_err().to_string();
+    assert!(error.contains("strateg"), "{error}");
+    let error = three(&engine).build().unwrap_err().to_string();
+    assert!(error.contains("begin_with"), "{error}");
+    let error = three(&engine).begin_with("nowhere").build().unwrap_err().to_string();
+    assert!(error.contains("`nowhere`") && error.contains("`sealed`"), "{error}");
+    let send = |_| async { Ok(()) };
+    let error = three(&engine).begin_with("sealed").outlet("a b", send).build().unwrap_err().to_string();
+    assert!(error.contains("`a b`"), "{error}");
+    // None of these was the engine's one set of flows.
+    flows(&engine, "sealed");
+    assert!(three(&engine).begin_with("sealed").build().is_err(), "an engine has one");
+}
+
+/// E3, E8: a token of a strategy that is not there is gone, like anything that is no token.
+#[tokio::test]
+async fn a_token_of_an_unknown_strategy_is_gone() {
+    let engine = kit::start(office).await.unwrap();
+    let flows = flows(&engine, "handle");
+    let token = begun(&flows, "quiet").await;
+    let raw = token.split_once('.').unwrap().1;
+    for wrong in [
+        format!("nowhere.{raw}"),
+        raw.to_owned(),
+        String::new(),
+        ".".to_owned(),
+        "handle.".to_owned(),
+        "watch.x".to_owned(),
+        "sealed.v4.local.AAAA".to_owned(),
+        "\u{0}.\u{0}".to_owned(),
+        "handle.ä".to_owned(),
+    ] {
+        assert_eq!(go(&flows, &wrong).await, Err(FlowError::Gone), "{wrong}");
+        assert_eq!(flows.show(&wrong).await, Err(FlowError::Gone), "{wrong}");
+    }
+}
+
+/// E8: looking changes nothing, however often; the handle's row is the same afterwards, and nothing is committed.
+#[tokio::test]
+async fn looking_changes_nothing() {
+    for strategy in ["sealed", "handle", "durable"] {
+        let (store, clock) = ground().await;
+        let watched = Watched::new(store);
+        let build = |builder: Builder| {
+            office(builder).workflow(login()).action("check", nothing).action("verify", nothing)
+        };
+        let engine = TestEngine::start_on(watched.clone(), clock, build).await.unwrap();
+        let flows = flows(&engine, strategy);
+        let begun = begin(&flows, "login").await;
+        let token = begun.token.clone().unwrap();
+        let before = handles(&flows).await;
+        watched.commits();
+        for _ in 0..3 {
+            let shown = flows.show(&token).await.unwrap();
+            assert_eq!(shown.waits, begun.waits);
+            assert_eq!((shown.token.as_ref(), shown.expires_at), (Some(&token), begun.expires_at));
+            assert_eq!(
+                (shown.flow, shown.rests, shown.status),
+                (begun.flow, begun.rests.clone(), Status::Waiting)
+            );
+            assert_eq!(shown.waits[0].form.as_ref().unwrap()["required"], json!(["user", "password"]));
+        }
+        engine.settle().await;
+        assert_eq!((watched.commits(), handles(&flows).await), (vec![], before));
+    }
+}
+
+/// E8: what was used, what is over and what never was look the same, when it is resumed and when it is shown.
+#[tokio::test]
+async fn used_expired_and_unknown_are_the_same_answer() {
+    for strategy in ["handle", "durable"] {
+        let engine = kit::start(office).await.unwrap();
+        let flows = bare(&engine)
+            .strategy("handle", Handle::new().ttl(Duration::from_secs(60)))
+            .strategy("durable", Durable::new().ttl(Duration::from_secs(60)))
+            .begin_with(strategy);
+        let flows = flows.build().unwrap();
+        let used = begun(&flows, "quiet").await;
+        next(&flows, &used).await;
+        let over = begun(&flows, "quiet").await;
+        let unknown = format!("{strategy}.{}", "A".repeat(64));
+        engine.clock().set(engine.now().plus_ms(60_000));
+        let mut said = Vec::new();
+        for token in [&used, &over, &unknown] {
+            said.push(go(&flows, token).await.unwrap_err().to_string());
+            said.push(flows.show(token).await.unwrap_err().to_string());
+        }
+        said.dedup();
+        assert_eq!(said, ["the link or token is no longer valid"]);
+    }
+}
+
+/// E8: a token of a flow that has ended is gone too.
+#[tokio::test]
+async fn the_last_token_of_a_flow_that_has_ended_is_gone() {
+    for strategy in ["handle", "durable"] {
+        let engine = kit::start(office).await.unwrap();
+        let flows = flows(&engine, strategy);
+        let last = next(&flows, &begun(&flows, "quiet").await).await;
+        assert_eq!(go(&flows, &last).await.unwrap().status, Status::Completed);
+        assert_eq!(go(&flows, &last).await, Err(FlowError::Gone));
+        assert_eq!(flows.show(&last).await, Err(FlowError::Gone));
+        assert_eq!(handles(&flows).await, []);
+    }
+}
+
+/// E10: workflows that are not on the list, or on the other one, are neither started nor resumed nor shown.
+#[tokio::test]
+async fn only_workflows_that_are_allowed_are_started_resumed_and_shown() {
+    for strategy in ["sealed", "handle", "durable"] {
+        for allows in [true, false] {
+            let (store, clock) = ground().await;
+            let free = TestEngine::start_on(store.clone(), clock.clone(), office).await.unwrap();
+            let strict = TestEngine::start_on(store, clock, office).await.unwrap();
+            let open = flows(&free, strategy);
+            let listed = Flows::builder(&strict, open.keys().clone())
+                .strategy("sealed", Sealed::new())
+                .strategy("handle", Handle::new())
+                .strategy("durable", Durable::new())
+                .begin_with(strategy);
+            let listed = if allows { listed.allow(["other"]) } else { listed.block(["quiet"]) };
+            let listed = listed.build().unwrap();
+            let refused = soon(listed.start(Start::new("quiet"))).await;
+            assert_eq!(refused, Err(FlowError::NotAllowed("quiet".into())));
+            let token = begun(&open, "quiet").await;
+            assert_eq!(listed.show(&token).await, Err(FlowError::Gone));
+            assert_eq!(go(&listed, &token).await, Err(FlowError::Gone));
+            next(&open, &token).await;
+            let token = begun(&listed, "other").await;
+            listed.show(&token).await.unwrap();
+            next(&listed, &token).await;
+        }
+    }
+}
+
+/// E10: what only shows that a flow waits follows the lists too.
+#[tokio::test]
+async fn what_only_shows_that_a_flow_waits_follows_the_lists() {
+    let (store, clock) = ground().await;
+    let send = |cx: Cx| async move { cx.send_out(Outgoing::new("mail", "ann")) };
+    let build = |builder: Builder| {
+        office(builder).workflow(walk("sent", &["send", "nothing"]).build().unwrap()).action("send", send)
+    };
+    let free = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
+    let strict = TestEngine::start_on(store, clock, build).await.unwrap();
+    let outlet = |_| async { Ok(()) };
+    let open = three(&free).begin_with("handle").outlet("mail", outlet).build().unwrap();
+    let listed =
+        Flows::builder(&strict, open.keys().clone()).only(Handle::new()).block(["sent"]).build().unwrap();
+    let token = begun(&open, "sent").await;
+    let watching = next(&open, &token).await;
+    assert_eq!(open.show(&watching).await.unwrap().status, Status::Waiting);
+    assert_eq!(listed.show(&watching).await, Err(FlowError::Gone));
+    assert_eq!(go(&listed, &watching).await, Err(FlowError::Gone));
+}
+
+/// E3: a workflow that nobody knows is an error of its own, whatever the lists say.
+#[tokio::test]
+async fn an_unknown_workflow_is_named() {
+    let engine = kit::start(office).await.unwrap();
+    let flows = flows(&engine, "sealed");
+    let error = soon(flows.start(Start::new("quite"))).await.unwrap_err().to_string();
+    assert!(error.contains("`quite`"), "{error}");
+}
+
+/// E3: input that cannot be taken is refused at the start, and an outcome that is not taken names those that are.
+#[tokio::test]
+async fn an_outcome_that_is_not_taken_names_those_that_are() {
+    for strategy in ["sealed", "handle", "durable"] {
+        let engine = kit::start(office).await.unwrap();
+        let flows = flows(&engine, strategy);
+        let token = begun(&flows, "quiet").await;
+        let stop = soon(flows.resume(Resume::new(&token).outcome("STOP"))).await;
+        let expected = FlowError::Outcome { given: Some("STOP".to_owned()), outcomes: vec!["GO".into()] };
+        assert_eq!(stop, Err(expected));
+        let went = soon(flows.resume(Resume::new(&token).outcome("GO"))).await.unwrap();
+        assert_eq!(went.waits[0].place, "p1");
+    }
+}
