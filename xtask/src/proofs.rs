@@ -140,6 +140,11 @@ const PROOFS: &[Proof] = &[
         run: flows::tamper,
     },
     Proof {
+        name: "scanner",
+        about: "a mail scanner that follows every link by GET and HEAD changes nothing",
+        run: flows::scanner,
+    },
+    Proof {
         name: "seal",
         about: "sealing a state and opening it again is at least half as fast as the token library alone",
         run: flows::seal,

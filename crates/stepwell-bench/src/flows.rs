@@ -29,15 +29,20 @@ pub(crate) fn definition() -> Result<Definition, String> {
 /// A context of about so many bytes as JSON: what forms gather, names, addresses and numbers.
 pub(crate) fn context(bytes: usize, seed: u64) -> Value {
     let mut random = Random::new(seed + 1);
-    let mut people = Vec::new();
-    while json!({"people": people}).to_string().len() + 90 <= bytes.max(100) {
+    let (mut people, mut so_far) = (Vec::new(), r#"{"note":"","people":[]}"#.len());
+    loop {
         let (id, age) = (random.next() % 1_000_000, random.next() % 90);
-        people.push(json!({"name": format!("person {id}"), "mail": format!("p{id}@example.com"), "age": age, "active": age % 2 == 0}));
+        let person =
+            json!({"name": format!("person {id}"), "mail": format!("p{id}@example.com"), "age": age});
+        let more = person.to_string().len() + 1;
+        if so_far + more > bytes {
+            break;
+        }
+        so_far += more;
+        people.push(person);
     }
-    let so_far = json!({"people": people, "note": ""}).to_string().len();
-    let note: String =
-        (0..bytes.saturating_sub(so_far)).map(|_| char::from(b'a' + (random.next() % 26) as u8)).collect();
-    json!({"people": people, "note": note})
+    let letters = (0..bytes.saturating_sub(so_far)).map(|_| char::from(b'a' + (random.next() % 26) as u8));
+    json!({"people": people, "note": letters.collect::<String>()})
 }
 
 /// An engine that has this workflow, on a store.

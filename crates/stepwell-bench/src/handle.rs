@@ -80,11 +80,10 @@ fn ours(
         let flows = flows.clone();
         async move {
             let mut times = Vec::new();
-            let mut seed = (number as u64) << 40 | (worker as u64) << 20;
+            let input = context(bytes, (number as u64) << 20 | worker as u64);
             let begin = Instant::now();
             while begin.elapsed() < length {
-                seed += 1;
-                let start = Start::new(WORKFLOW).input(&context(bytes, seed));
+                let start = Start::new(WORKFLOW).input(&input);
                 let begun = flows.start(start).await.map_err(|error| error.to_string())?;
                 let mut token = begun.token.ok_or("a flow that waits has no token")?;
                 for _ in 0..RESUMES {

@@ -21,6 +21,7 @@ mod one_winner;
 mod pages;
 mod recover;
 mod sample;
+mod scanner;
 mod script;
 mod seal;
 mod signal;
@@ -92,6 +93,8 @@ enum Command {
     OneWinnerPart(one_winner::Part),
     /// Tokens with a bit changed, expired, or somebody else's, and how long their refusals take.
     Tamper(tamper::Options),
+    /// A mail scanner follows every link again and again, and changes nothing.
+    Scanner(scanner::Options),
     /// One tenant has very many runs due; how soon another one's only run is begun.
     Fair(fair::Options),
     /// Three processes share a server, and are killed, cut off and left without it again and again.
@@ -154,6 +157,7 @@ fn main() -> ExitCode {
         Command::OneWinner(options) => one_winner::run(&options),
         Command::OneWinnerPart(part) => one_winner::part(&part),
         Command::Tamper(options) => tamper::run(&options),
+        Command::Scanner(options) => scanner::run(&options),
         Command::Fair(options) => fair::run(&options),
         Command::ThreeProcesses(options) => three::run(&options),
         Command::Simulate(options) => simulate::run(&options),

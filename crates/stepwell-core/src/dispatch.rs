@@ -34,6 +34,15 @@ pub enum Event {
         /// What it brought.
         payload: Value,
     },
+    /// A signal comes for one activation and no other.
+    Answered {
+        /// The activation.
+        activation: ActivationId,
+        /// The signal's name.
+        signal: Name,
+        /// What it brought.
+        payload: Value,
+    },
     /// The run may go on by itself.
     Advanced {
         /// Only this activation; without it, the first that can.
@@ -119,7 +128,9 @@ impl Event {
     /// What the event brings along.
     pub fn payload(&self) -> &Value {
         match self {
-            Event::Signalled { payload, .. } | Event::WaitResolved { payload, .. } => payload,
+            Event::Signalled { payload, .. }
+            | Event::Answered { payload, .. }
+            | Event::WaitResolved { payload, .. } => payload,
             Event::ActionDone { call, .. } | Event::ActionFailed { call, .. } => &call.payload,
             Event::Retried { retrial, .. } => &retrial.payload,
             Event::Advanced { .. }
@@ -304,7 +315,10 @@ pub fn dispatch(
     }
     let decider = Decider { compiled: definition.compiled(), snapshot, answers, now };
     match event {
-        Event::Signalled { signal, payload } => decider.signalled(event, signal, payload),
+        Event::Signalled { signal, payload } => decider.signalled(event, signal, payload, None),
+        Event::Answered { activation, signal, payload } => {
+            decider.signalled(event, signal, payload, Some(*activation))
+        }
         Event::Advanced { .. } => decider.advanced(event),
         Event::TimerFired { activation } => decider.timer_fired(event, *activation),
         Event::WaitResolved { activation, payload } => decider.wait_resolved(*activation, payload),
@@ -386,9 +400,16 @@ struct Decider<'a> {
 }
 
 impl<'a> Decider<'a> {
-    fn signalled(&self, event: &Event, signal: &Name, payload: &Value) -> Result<Decision, Rejected> {
+    fn signalled(
+        &self,
+        event: &Event,
+        signal: &Name,
+        payload: &Value,
+        only: Option<ActivationId>,
+    ) -> Result<Decision, Rejected> {
         self.check_payload(signal, payload)?;
-        let waits: Vec<_> = self.waits_for(signal).collect();
+        let is_meant = |activation: &&Activation| only.is_none_or(|only| only == activation.id);
+        let waits: Vec<_> = self.waits_for(signal).filter(is_meant).collect();
         let candidates = Candidates::of(self.compiled, self.snapshot, event);
         if waits.is_empty() && candidates.is_empty() {
             return Err(self.no_source(signal).into());

@@ -62,6 +62,9 @@ fn takes(transition: &TransitionNode, activation: &Activation, event: &Event) ->
     let active = activation.status == ActivationStatus::Active;
     match (&transition.on, event) {
         (TriggerNode::Signal(name), Event::Signalled { signal, .. }) => active && name == signal,
+        (TriggerNode::Signal(name), Event::Answered { activation: only, signal, .. }) => {
+            active && name == signal && *only == activation.id
+        }
         (TriggerNode::Auto, Event::Advanced { activation: only }) => {
             active && only.is_none_or(|only| only == activation.id)
         }

@@ -1,7 +1,7 @@
 //! Handles: rows that are found by the hash of a secret. In one rests the state of a flow, or it leads to a wait of a run.
 //!
-//! A handle is written by compare-and-set on its fence, which every write raises: whoever reserves it, sends it out or uses
-//! it up names the fence it was read under. What is used up is gone.
+//! A handle is written by compare-and-set on its fence, which every write of its row raises: whoever reserves it, sends it out
+//! or uses it up names the fence it was read under. What is used up is gone.
 
 use std::fmt;
 
@@ -131,6 +131,8 @@ pub enum HandleChange {
     Own(Option<ProcessId>),
     /// What is to be sent out has been sent, or is to be sent then.
     Deliver(Option<(Timestamp, Bytes)>),
+    /// These shadow columns of its flow change, and nothing else: its fence stays.
+    Shade(Vec<ShadowWrite>),
     /// It is used up. The flow's shadow columns go with it, unless the same commit puts the flow elsewhere.
     Take,
 }
@@ -148,6 +150,7 @@ impl HandleWrite {
                 (1 + shadows.len(), row.state.len() + row.delivery.as_ref().map_or(0, Bytes::len))
             }
             HandleChange::Own(_) | HandleChange::Take => (1, 0),
+            HandleChange::Shade(shadows) => (shadows.len(), 0),
             HandleChange::Deliver(delivery) => (1, delivery.as_ref().map_or(0, |(_, body)| body.len())),
         }
     }
@@ -155,7 +158,7 @@ impl HandleWrite {
     /// The shadow columns it writes.
     pub(crate) fn shadows(&self) -> &[ShadowWrite] {
         match &self.then {
-            HandleChange::Put(_, shadows) => shadows,
+            HandleChange::Put(_, shadows) | HandleChange::Shade(shadows) => shadows,
             HandleChange::Own(_) | HandleChange::Deliver(_) | HandleChange::Take => &[],
         }
     }

@@ -499,6 +499,12 @@ impl<'a, R: Rows> Planner<'a, R> {
                     let (deliver_at, delivery) = delivery.unzip();
                     Some(HandleRow { deliver_at, delivery, fence, ..row })
                 }
+                (HandleChange::Shade(shadows), Some(row)) => {
+                    // No flow rests behind a link, so there are no columns of one.
+                    let shadows = shadows.into_iter().filter(|_| is_flow(&row));
+                    plan.shadows.extend(shadows.map(|shadow| (row.run, shadow)));
+                    Some(row)
+                }
                 (HandleChange::Take, Some(_)) => None,
             };
             self.handles.insert(handle, after);

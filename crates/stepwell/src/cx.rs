@@ -62,8 +62,16 @@ pub(crate) enum Rests {
     Durable,
     /// Nowhere: nothing is written down.
     Nowhere,
-    /// In a token or behind a handle. Steps before this one have staged these writes, which are committed with its own.
-    Flow(Arc<Vec<CellWrite>>),
+    /// In a token or behind a handle. Steps before this one have staged this, which is committed with its own.
+    Flow(Arc<Before>),
+}
+
+/// What steps before an action have staged that are committed together with it.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    pub(crate) cells: Vec<CellWrite>,
+    /// Keys of what happens once.
+    pub(crate) keys: Vec<KeyWrite>,
 }
 
 /// What an action has staged.
@@ -101,7 +109,8 @@ pub enum Op {
 /// What became of changes that happen only once.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Once {
-    /// They are staged, and known by these numbers; by none if this action had staged them before.
+    /// They are staged, and known by these numbers; by none if they had been staged before, by this action or by a step of
+    /// the same flow that is committed with it.
     Staged(Vec<Op>),
     /// They have been made before, with these results.
     Before(Vec<OpResult>),
@@ -340,7 +349,7 @@ impl Cx {
             .lock()
             .as_ref()
             .and_then(|staged| staged.keys.iter().map(|(key, _)| key).find(is_it).cloned());
-        if let Some(other) = staged {
+        if let Some(other) = staged.or_else(|| self.staged_before(&key.operation, &key.key).cloned()) {
             return if other.request == key.request { Ok(Once::Staged(Vec::new())) } else { Err(reused()) };
         }
         let query = RecordQuery::Key { operation: WRITE.to_owned(), key: key.key.clone(), now: self.now() };
@@ -378,7 +387,7 @@ impl Cx {
         let now = self.now();
         let mut cell = self.0.store.cells(self.0.scope, one(key.clone(), now, true)).await?.items.pop();
         if let Rests::Flow(before) = &self.0.rests {
-            cell = overlaid(cell, before, key, now, self.limits());
+            cell = overlaid(cell, &before.cells, key, now, self.limits());
         }
         let staged: Vec<CellWrite> = {
             let staged = self.lock();
@@ -480,6 +489,10 @@ impl Cx {
             let same = other.key_for(known).map(|key| key.request) == asked;
             return if same { Ok(known) } else { Err(reused()) };
         }
+        if let Some(other) = self.staged_before(START, &key) {
+            let same = Some(other.request) == asked;
+            return if same { Ok(run_of(Some(&other.answer))?) } else { Err(reused()) };
+        }
         let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.now() };
         let known = self.0.store.records(self.0.scope, query).await?.items.into_iter().next();
         if let Some(Record::Key(record)) = known {
@@ -487,6 +500,12 @@ impl Cx {
         }
         self.stage(|staged| staged.starts.push((run, start)))?;
         Ok(run)
+    }
+
+    /// The key of something that a step before this action has staged, which is committed together with it.
+    fn staged_before(&self, operation: &str, key: &str) -> Option<&KeyWrite> {
+        let Rests::Flow(before) = &self.0.rests else { return None };
+        before.keys.iter().find(|other| other.operation == operation && other.key == key)
     }
 
     /// A pass that writes nothing down reaches nobody.

@@ -153,7 +153,7 @@ impl Landing<'_> {
             context,
             whole: staged.context.clone().filter(|_| !has_moved),
             session,
-            locals: locals(staged),
+            locals: staged.locals.clone(),
             output: output.clone(),
             children: staged.children.len() as u32,
             duration_us: landed.duration_us,
@@ -168,6 +168,7 @@ impl Landing<'_> {
             }
             foreseen = Some(cells);
         }
+        self.mark_sent(&mut event, staged);
         let change = match self.decide(&event) {
             Ok(Decision::Change(change)) => change,
             Ok(_) | Err(Rejected::Refused(_)) => return Ok(None),
@@ -185,6 +186,19 @@ impl Landing<'_> {
         next.ledger.stopped = self.stands(stopped, None);
         next.along = along;
         Ok(Some(next))
+    }
+
+    /// The activation to which a link is sent out is told so.
+    fn mark_sent(&self, event: &mut Event, staged: &Staged) {
+        if staged.outgoing.is_none() || self.before.is_some() {
+            return;
+        }
+        let Ok(Decision::Change(change)) = self.decide(event) else { return };
+        if let (Some((key, mark)), Event::ActionDone { outcome, .. }) =
+            (sent_mark(self.standing, &change.snapshot), event)
+        {
+            outcome.locals.insert(key.to_owned(), mark);
+        }
     }
 
     /// What a failed try comes to.
@@ -282,16 +296,6 @@ impl Landing<'_> {
         }
         Ok(along)
     }
-}
-
-/// What only the next activation sees; that somebody was sent a link to it is part of that.
-fn locals(staged: &Staged) -> serde_json::Map<String, serde_json::Value> {
-    let mut locals = staged.locals.clone();
-    if staged.outgoing.is_some() {
-        let (key, mark) = sent_mark();
-        locals.insert(key.to_owned(), mark);
-    }
-    locals
 }
 
 /// The record of a key says which of the commit's results are those of its changes.

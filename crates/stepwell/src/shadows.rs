@@ -4,6 +4,7 @@
 //! says it, unless their own is higher. A step writes what differs between the context before and after it; a column that
 //! was declared after a run began, or whose path has changed, is filled by [`Engine::heal`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,17 +13,21 @@ use serde_json::Value;
 use stepwell_core::shadow::{Column, Seen, ShadowType, ShadowValue};
 use stepwell_core::{Name, RunId, Snapshot};
 use stepwell_store::{
-    Loaded, Page, Refill, Refilled, RunQuery, RunSummary, ShadowWrite, Sweep, SweepWhat, Swept, TenantScope,
+    HandleChange, HandleKind, HandleQuery, HandleRow, HandleWrite, Loaded, Page, Record, RecordQuery, Refill,
+    Refilled, Refused, RunQuery, RunSummary, ShadowWrite, Sweep, SweepWhat, Swept, TenantScope,
 };
 
 use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::registry::Workflow;
-use crate::turn::MAX_TRIES;
+use crate::standing::Along;
+use crate::turn::{MAX_TRIES, Turnless};
 
 /// Rows of a listing that does not say how many.
 const PAGE: u32 = 50;
+/// What places among flows begin with.
+const FLOWS: &str = "flows:";
 /// Runs that are read at a time while columns are healed.
 const READ_AT_ONCE: usize = 8;
 
@@ -120,6 +125,76 @@ impl Inner {
         Ok(!more)
     }
 
+    /// Makes the columns of these flows what they should be; of those that were not as they were read, each by itself.
+    async fn refill_flows(
+        &self,
+        scope: TenantScope,
+        rows: Vec<HandleRow>,
+        done: &mut Refilling,
+    ) -> Result<(), EngineError> {
+        if self.refill_rows(scope, &rows, done).await? {
+            return Ok(());
+        }
+        for row in rows {
+            let mut attempt = 0;
+            loop {
+                // It may have been used up, or have gone on: then it has its columns.
+                let read = self.store.records(scope, RecordQuery::Handle(row.handle)).await?.items.pop();
+                let Some(Record::Handle(row)) = read else { break };
+                if self.refill_rows(scope, &[*row], done).await? {
+                    break;
+                }
+                attempt += 1;
+                if attempt == MAX_TRIES {
+                    done.missed += 1;
+                    break;
+                }
+                self.pause_after(attempt).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says whether all of the flows were as they were read.
+    async fn refill_rows(
+        &self,
+        scope: TenantScope,
+        rows: &[HandleRow],
+        done: &mut Refilling,
+    ) -> Result<bool, EngineError> {
+        let (mut handles, mut changed) = (Vec::new(), 0);
+        for row in rows {
+            let own = self.registry.by_hash(row.definition);
+            let declared = own.map(|own| self.registry.declaring(&own));
+            let Some(declared) = declared.or_else(|| self.registry.by_name(&row.workflow)) else { continue };
+            let held = self.store.records(scope, RecordQuery::Shadows(row.run)).await?.items;
+            match declared.differing(row, &held) {
+                Ok(shadows) if shadows.is_empty() => {}
+                Ok(shadows) => {
+                    changed += shadows.len() as u64;
+                    let then = HandleChange::Shade(shadows);
+                    handles.push(HandleWrite { handle: row.handle, expected: Some(row.fence), then });
+                }
+                Err(error) => {
+                    done.unreadable += 1;
+                    tracing::warn!(flow = %row.run, %error, "a flow cannot be read; its columns stay");
+                }
+            }
+        }
+        if handles.is_empty() {
+            return Ok(true);
+        }
+        let along = Along { handles, ..Along::default() };
+        match self.apply(scope, self.commit_of(scope, along, self.host.now())).await {
+            Ok(_) => {
+                done.changed += changed;
+                Ok(true)
+            }
+            Err(Turnless::Moved | Turnless::Refused(Refused::Handle { .. })) => Ok(false),
+            Err(turnless) => Err(turnless.into()),
+        }
+    }
+
     /// Whether runs of a workflow have shadow columns.
     pub(crate) fn has_shadows(&self, workflow: &Arc<Workflow>) -> bool {
         self.registry.shading(workflow).is_some()
@@ -158,23 +233,49 @@ impl Workflow {
 
     /// What a run's columns should be.
     fn refill(&self, loaded: &Loaded) -> Result<Refill, serde_json::Error> {
-        let snapshot: Snapshot = serde_json::from_slice(&loaded.head.state)?;
+        Ok(Refill {
+            run: loaded.head.run,
+            version: loaded.head.version,
+            workflow: loaded.workflow.clone(),
+            columns: self.columns(&loaded.head.state)?,
+        })
+    }
+
+    /// What columns should hold by a state.
+    fn columns(&self, state: &[u8]) -> Result<Vec<(Name, Refilled)>, serde_json::Error> {
+        let snapshot: Snapshot = serde_json::from_slice(state)?;
         let columns = self.definition.shadows().iter().enumerate();
         let columns = columns.filter_map(|(index, column)| {
             let seen = self.shadow(index, column, snapshot.context()).map(Refilled::Is);
             let refilled = seen.or_else(|| column.default().cloned().map(Refilled::Begins))?;
             Some((column.name().clone(), refilled))
         });
-        Ok(Refill {
-            run: loaded.head.run,
-            version: loaded.head.version,
-            workflow: loaded.workflow.clone(),
-            columns: columns.collect(),
-        })
+        Ok(columns.collect())
+    }
+
+    /// What of a flow's columns is not what it should be.
+    fn differing(&self, row: &HandleRow, held: &[Record]) -> Result<Vec<ShadowWrite>, serde_json::Error> {
+        let held = held.iter().filter_map(|record| match record {
+            Record::Shadow(row) => Some((&row.name, &row.value)),
+            _ => None,
+        });
+        let held: BTreeMap<&Name, &ShadowValue> = held.collect();
+        let wanted = self.columns(&row.state)?;
+        let gone = held.keys().filter(|name| !wanted.iter().any(|(wanted, _)| wanted == **name));
+        let gone = gone.map(|name| ((*name).clone(), None));
+        let other = wanted.iter().filter_map(|(name, refilled)| match (refilled, held.get(name)) {
+            (Refilled::Is(value), Some(held)) if **held == *value => None,
+            (Refilled::Begins(value), Some(held)) if held.kind() == value.kind() => None,
+            (Refilled::Is(value) | Refilled::Begins(value), _) => Some((name.clone(), Some(value.clone()))),
+        });
+        let workflow = &row.workflow;
+        let write = |(name, value)| ShadowWrite { workflow: workflow.clone(), name, value };
+        Ok(gone.chain(other).map(write).collect())
     }
 }
 
-/// Shadow columns of a workflow's runs are made what they should be, batch by batch.
+/// Shadow columns of a workflow's runs, and then of its flows that rest behind handles, are made what they should be, batch by
+/// batch.
 ///
 /// [`Engine::heal`] does one batch, and this says how far it has come. It may be begun again where it was, also by
 /// another process; a run that is up to date costs a read and no write.
@@ -190,12 +291,12 @@ pub struct Heal {
 }
 
 impl Heal {
-    /// All runs of a workflow, the newest first.
+    /// All runs of a workflow, the newest first, and then all of its flows that rest behind handles.
     pub fn of(workflow: impl Into<Name>) -> Self {
         Heal::those(RunQuery { workflow: Some(workflow.into()), ..RunQuery::default() })
     }
 
-    /// The runs that a query finds.
+    /// The runs that a query finds. If it asks for nothing that only runs have, flows that rest behind handles too.
     pub fn those(filter: RunQuery) -> Self {
         let place = filter.cursor.clone();
         Heal { filter, batch: 100, place, runs: 0, done: Refilling::default(), is_over: false }
@@ -220,7 +321,7 @@ impl Heal {
         self.place.as_deref()
     }
 
-    /// Runs that were looked at.
+    /// Runs and flows that were looked at.
     pub fn runs(&self) -> u64 {
         self.runs
     }
@@ -274,20 +375,60 @@ impl Engine {
         if heal.is_over {
             return Ok(false);
         }
-        let query = RunQuery { limit: heal.batch, cursor: heal.place.clone(), ..heal.filter.clone() };
-        let page = self.store().runs(self.scope(), query).await?;
-        let runs: Vec<RunId> = page.items.iter().map(|row| row.run).collect();
         let mut done = Refilling::default();
-        let refilled = self.inner.refill(self.scope(), &runs, &mut done).await;
+        let healed = match heal.place.as_deref().and_then(|place| place.strip_prefix(FLOWS)) {
+            None => self.heal_runs(heal, &mut done).await,
+            Some(cursor) => self.heal_flows(heal, cursor, &mut done).await,
+        };
         // What was written is written, also when the rest was not.
         heal.done.changed += done.changed;
-        refilled?;
-        heal.runs += runs.len() as u64;
+        let (count, place) = healed?;
+        heal.runs += count;
         heal.done.unreadable += done.unreadable;
         heal.done.missed += done.missed;
-        heal.is_over = page.next.is_none();
-        heal.place = page.next;
+        heal.is_over = place.is_none();
+        heal.place = place;
         Ok(!heal.is_over)
+    }
+
+    /// One batch of runs: how many, and where it goes on.
+    async fn heal_runs(
+        &self,
+        heal: &Heal,
+        done: &mut Refilling,
+    ) -> Result<(u64, Option<String>), EngineError> {
+        let query = RunQuery { limit: heal.batch, cursor: heal.place.clone(), ..heal.filter.clone() };
+        let has_flows = query.status.is_none() && query.parent.is_none();
+        let page = self.store().runs(self.scope(), query).await?;
+        let runs: Vec<RunId> = page.items.iter().map(|row| row.run).collect();
+        self.inner.refill(self.scope(), &runs, done).await?;
+        let count = runs.len() as u64;
+        if page.next.is_some() || !has_flows {
+            return Ok((count, page.next));
+        }
+        let (flows, place) = self.heal_flows(heal, "", done).await?;
+        Ok((count + flows, place))
+    }
+
+    /// One batch of flows that rest behind handles.
+    async fn heal_flows(
+        &self,
+        heal: &Heal,
+        cursor: &str,
+        done: &mut Refilling,
+    ) -> Result<(u64, Option<String>), EngineError> {
+        let RunQuery { workflow, shadows, .. } = heal.filter.clone();
+        let cursor = (!cursor.is_empty()).then(|| cursor.to_owned());
+        let query = HandleQuery { workflow, shadows, limit: heal.batch, cursor, ..HandleQuery::default() };
+        let page = self.store().records(self.scope(), RecordQuery::Handles(query)).await?;
+        let rows = page.items.into_iter().filter_map(|record| match record {
+            Record::Handle(row) if row.kind == HandleKind::Flow => Some(*row),
+            _ => None,
+        });
+        let rows: Vec<HandleRow> = rows.collect();
+        let count = rows.len() as u64;
+        self.inner.refill_flows(self.scope(), rows, done).await?;
+        Ok((count, page.next.map(|next| format!("{FLOWS}{next}"))))
     }
 }
 

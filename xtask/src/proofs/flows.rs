@@ -76,6 +76,32 @@ fn judge_tampering(line: &Value, size: Size) -> Result<(), String> {
     verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))
 }
 
+/// Whoever only looks changes nothing.
+pub(super) fn scanner(size: Size) -> Result<(), String> {
+    for store in STORES {
+        judge_scanner(one(&bench(&["scanner", "--store", store], size)?)?, size)?;
+    }
+    let mut planted = Command::new(super::bench()?);
+    planted.args(["scanner", "--plant", "--short", "--json"]);
+    let (status, line) = answered(&mut planted, "", size)?;
+    if judged(!status.success() && line["planted"] == true, "a scanner that sends forms: found") {
+        return Ok(());
+    }
+    Err(format!("a scanner that sends forms was not found: {line}"))
+}
+
+fn judge_scanner(line: &Value, size: Size) -> Result<(), String> {
+    measured(line, &["requests"])?;
+    let links = if size == Size::Full { 600 } else { 12 };
+    let mut all_met = exactly(line, "links", links)?;
+    for field in ["changed", "odd_answers"] {
+        all_met &= exactly(line, field, 0)?;
+    }
+    all_met &= exactly(line, "answered", links)?;
+    all_met &= exactly(line, "gone_afterwards", links * 2 / 3)?;
+    verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))
+}
+
 /// Sealing and opening costs little more than the token library by itself.
 pub(super) fn seal(size: Size) -> Result<(), String> {
     judge_sealing(&bench(&["seal"], size)?, size)

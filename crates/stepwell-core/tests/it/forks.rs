@@ -4,7 +4,10 @@ use serde_json::{Value, json};
 use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::{ActivationStatus, Finished};
 use stepwell_core::spec::{Completion, Firing, Join, LoopStep, Place, Quorum, Transition, Trigger};
-use stepwell_core::{Event, Outcome, PlaceStatus, ProblemCode, Refusal, RunId, Spec, start};
+use stepwell_core::{
+    Answers, Decision, Event, Outcome, PlaceStatus, ProblemCode, Refusal, Rejected, RunId, Spec, dispatch,
+    start,
+};
 
 use crate::driver::{Driver, at, build, texts};
 
@@ -596,4 +599,40 @@ fn a_joins_timers_begin_when_it_fires_and_not_with_the_first_branch() {
     run.done(&call, Outcome { context: Patch::set("deadline", json!(at(500))), ..Outcome::default() });
     let timers: Vec<_> = run.snapshot.activations()[0].timers.iter().map(|timer| timer.at).collect();
     assert_eq!(timers, [at(110), at(500)]);
+}
+
+/// A signal for one activation moves that one, whichever of several that take it comes first.
+#[test]
+fn an_answer_moves_the_activation_it_is_for_and_no_other() {
+    let definition = Spec::new("two")
+        .fork("ask", ["left", "right"])
+        .wait("left", "OK")
+        .step("right")
+        .join("asked", Quorum::All, ["left", "right"])
+        .end("done")
+        .signal_with("OK", json!({"type": "object"}))
+        .auto("l", "left", "asked")
+        .on_signal("r", "right", "OK", "asked")
+        .auto("end", "asked", "done")
+        .build()
+        .unwrap();
+    let now = at(0);
+    let run = RunId::new(uuid::Uuid::from_u128(1));
+    let begun = start(&definition, run, json!({}), now).unwrap().snapshot;
+    let of = |place: &str| begun.activations().iter().find(|one| one.place == place).unwrap().id;
+    let answer = |activation, payload| Event::Answered { activation, signal: "OK".into(), payload };
+    let decide = |event: &Event| dispatch(&definition, &begun, event, &Answers::none(), now);
+    for (place, other) in [("left", "right"), ("right", "left")] {
+        let Ok(Decision::Change(change)) = decide(&answer(of(place), json!({}))) else { panic!("{place}") };
+        assert_eq!(
+            change.snapshot.activation(of(other)),
+            begun.activation(of(other)),
+            "{other} has not moved"
+        );
+        assert_ne!(change.snapshot.activation(of(place)), begun.activation(of(place)));
+    }
+    let unfit = decide(&answer(of("left"), json!(1)));
+    assert!(matches!(unfit, Err(Rejected::Refused(Refusal::PayloadUnfit { .. }))));
+    let nobody = decide(&answer(99, json!({})));
+    assert!(matches!(nobody, Err(Rejected::Refused(Refusal::NoActiveSource { .. }))));
 }

@@ -60,7 +60,10 @@ pub struct EmailBuilder {
 
 impl fmt::Debug for EmailBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmailBuilder").field("host", &self.host).field("from", &self.from).finish_non_exhaustive()
+        f.debug_struct("EmailBuilder")
+            .field("host", &self.host)
+            .field("from", &self.from)
+            .finish_non_exhaustive()
     }
 }
 
@@ -131,7 +134,8 @@ impl EmailBuilder {
         }
         let from = mailbox(&self.from)
             .map_err(|why| SetupError(format!("mail cannot come from `{}`: {why}", self.from)))?;
-        let templates = self.templates.iter().map(|(name, template)| Ok((name.clone(), template.read(name)?)));
+        let templates =
+            self.templates.iter().map(|(name, template)| Ok((name.clone(), template.read(name)?)));
         let templates = templates.collect::<Result<BTreeMap<_, _>, SetupError>>()?;
         let (links, timeout) = (Links::new(&self.links)?, checked(self.timeout)?);
         let transport = self.transport(&from)?;
@@ -191,7 +195,11 @@ struct Inner {
 impl Email {
     /// Mail through this server, from this address, with links to this one: `https://flows.example.com/l` for a page at
     /// `https://flows.example.com/l/{token}`.
-    pub fn builder(host: impl Into<String>, from: impl Into<String>, links: impl Into<String>) -> EmailBuilder {
+    pub fn builder(
+        host: impl Into<String>,
+        from: impl Into<String>,
+        links: impl Into<String>,
+    ) -> EmailBuilder {
         EmailBuilder {
             host: host.into(),
             port: None,
@@ -228,8 +236,9 @@ impl Outlet for Email {
 impl Inner {
     /// The message as a mail.
     fn mail(&self, message: &Message) -> Result<lettre::Message, OutletError> {
-        let to = mailbox(&message.to)
-            .map_err(|why| OutletError::new(format!("no mail can be sent to this address: {why}")).finally())?;
+        let to = mailbox(&message.to).map_err(|why| {
+            OutletError::new(format!("no mail can be sent to this address: {why}")).finally()
+        })?;
         let Written { subject, text, html } = self.words(message)?;
         let at = u64::try_from(self.clock.now().micros()).unwrap_or_default();
         let mail = lettre::Message::builder()
@@ -242,7 +251,9 @@ impl Inner {
             Some(html) => mail.multipart(MultiPart::alternative_plain_html(text, html)),
             None => mail.singlepart(SinglePart::plain(text)),
         };
-        mail.map_err(|error| OutletError::new(format!("no mail can be made of the message: {error}")).finally())
+        mail.map_err(|error| {
+            OutletError::new(format!("no mail can be made of the message: {error}")).finally()
+        })
     }
 
     fn words(&self, message: &Message) -> Result<Written, OutletError> {

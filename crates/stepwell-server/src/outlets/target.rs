@@ -58,7 +58,9 @@ impl Allowed {
         if is_public(ip) || self.private.contains(host) {
             return Ok(());
         }
-        Err(Forbidden(format!("`{host}` is in a private network, where messages do not go unless that is allowed")))
+        Err(Forbidden(format!(
+            "`{host}` is in a private network, where messages do not go unless that is allowed"
+        )))
     }
 }
 
@@ -158,15 +160,45 @@ mod tests {
 
     #[test]
     fn addresses_of_nobody_but_their_own_network_are_told() {
-        for ip in ["93.184.215.14", "8.8.8.8", "172.32.0.1", "192.169.0.1", "100.128.0.1", "2606:4700::1111"] {
+        for ip in ["93.184.215.14", "8.8.8.8", "172.32.0.1", "192.169.0.1", "100.128.0.1", "2606:4700::1111"]
+        {
             assert!(is_public(ip.parse().unwrap()), "{ip}");
         }
         for ip in [
-            "0.0.0.0", "0.1.2.3", "10.1.2.3", "100.64.0.1", "127.0.0.1", "127.9.9.9", "169.254.169.254", "172.16.0.1",
-            "172.31.255.255", "192.0.0.1", "192.0.2.1", "192.168.1.1", "198.18.0.1", "198.51.100.1", "203.0.113.9",
-            "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-            "::127.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::1", "100::1", "2001::1", "2001:db8::1", "2002:7f00:1::",
-            "fc00::1", "fd12::1", "fe80::1", "fec0::1", "ff02::1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.1.2.3",
+            "100.64.0.1",
+            "127.0.0.1",
+            "127.9.9.9",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.1",
+            "192.0.2.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.51.100.1",
+            "203.0.113.9",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::a00:1",
+            "64:ff9b:1::1",
+            "100::1",
+            "2001::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "fc00::1",
+            "fd12::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
         ] {
             assert!(!is_public(ip.parse().unwrap()), "{ip}");
         }
@@ -177,9 +209,19 @@ mod tests {
         let any = Allowed::default();
         assert!(any.target("https://hooks.example.com/a?b=c").is_ok());
         for url in [
-            "", "/hook", "hooks.example.com", "ftp://example.com", "http://hooks.example.com/", "https:///a",
-            "https://user:pass@example.com/", "http://127.0.0.1/", "http://localhost@example.com/",
-            "https://10.0.0.1/", "https://[::1]/", "https://[::ffff:192.168.0.1]/", "https://169.254.169.254/",
+            "",
+            "/hook",
+            "hooks.example.com",
+            "ftp://example.com",
+            "http://hooks.example.com/",
+            "https:///a",
+            "https://user:pass@example.com/",
+            "http://127.0.0.1/",
+            "http://localhost@example.com/",
+            "https://10.0.0.1/",
+            "https://[::1]/",
+            "https://[::ffff:192.168.0.1]/",
+            "https://169.254.169.254/",
         ] {
             assert!(any.target(url).is_err(), "{url}");
         }
@@ -188,7 +230,9 @@ mod tests {
         for url in ["https://hooks.example.com/", "https://HOOKS.example.com./", "http://127.0.0.1:8080/"] {
             assert!(some.target(url).is_ok(), "{url}");
         }
-        for url in ["https://example.com/", "https://hooks.example.com.evil.example/", "http://hooks.example.com/"] {
+        for url in
+            ["https://example.com/", "https://hooks.example.com.evil.example/", "http://hooks.example.com/"]
+        {
             assert!(some.target(url).is_err(), "{url}");
         }
     }

@@ -128,8 +128,11 @@ impl WebhookBuilder {
         let mut http = HttpConnector::new_with_resolver(Resolver::new(allowed.clone()));
         http.enforce_http(false);
         http.set_connect_timeout(Some(timeout));
-        let https =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
+        let https = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(http);
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(https);
         Ok(Webhook(Arc::new(Inner { client, secrets, url, links, timeout, allowed, clock })))
     }
@@ -236,10 +239,8 @@ fn judged(host: &str, status: StatusCode) -> Result<(), OutletError> {
         return Ok(());
     }
     let failed = OutletError::new(format!("`{host}` answered with status {}", status.as_u16()));
-    let again = matches!(
-        status,
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS
-    );
+    let again =
+        matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS);
     Err(if again || status.is_server_error() { failed } else { failed.finally() })
 }
 
@@ -296,7 +297,8 @@ mod tests {
             webhook.0.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
         assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
         let two = Webhook::builder(SECRET).secret("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA").build().unwrap();
-        let signatures = two.0.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
+        let signatures =
+            two.0.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
         assert_eq!(signatures.split(' ').count(), 2);
         assert!(signatures.contains(&signature));
     }

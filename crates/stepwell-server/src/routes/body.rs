@@ -44,7 +44,7 @@ pub(crate) fn wrong_kind(kinds: &str) -> Problem {
 pub(crate) async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
     to_bytes(body, limit).await.map_err(|error| {
         let cause = std::error::Error::source(&error);
-        if cause.is_some_and(|cause| cause.is::<LengthLimitError>()) {
+        if cause.and_then(|cause| cause.downcast_ref::<LengthLimitError>()).is_some() {
             let detail = format!("The body has more than the {limit} bytes that are allowed.");
             return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "bodyTooLarge", detail).param("max", limit);
         }
@@ -53,7 +53,11 @@ pub(crate) async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
 }
 
 /// The fields of a JSON object, all of which are known. No body at all is an empty object.
-pub(crate) fn fields(headers: &HeaderMap, body: &[u8], known: &[&str]) -> Result<Map<String, Value>, Problem> {
+pub(crate) fn fields(
+    headers: &HeaderMap,
+    body: &[u8],
+    known: &[&str],
+) -> Result<Map<String, Value>, Problem> {
     match Kind::of(headers) {
         Kind::Unsaid if body.is_empty() => return Ok(Map::new()),
         Kind::Json => {}

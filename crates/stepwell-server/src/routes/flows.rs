@@ -58,7 +58,9 @@ impl FlowRoutes {
         if !is_cookie_name(&name) {
             return Err(SetupError::new(format!("`{name}` cannot be the name of a cookie")));
         }
-        let cookie = Cookie { name, path: "/v1/flows".to_owned(), is_secure: true };
+        // Browsers take a cookie with this prefix only for the whole site.
+        let path = if name.starts_with("__Host-") { "/" } else { "/v1/flows" };
+        let cookie = Cookie { name, path: path.to_owned(), is_secure: true };
         self.0.cookie = Some(cookie);
         Ok(self)
     }
@@ -196,7 +198,7 @@ async fn start(
             start = start.key(key);
         }
         let flows = head.extensions.get::<Flows>().unwrap_or(&api.flows);
-        let answer = flows.start(start).await?;
+        let answer = flows.start(start).await.map_err(Problem::at_start)?;
         let status = if answer.rests.is_some() { StatusCode::CREATED } else { StatusCode::OK };
         api.answered(answer, status, true)
     })

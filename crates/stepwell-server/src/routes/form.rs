@@ -111,7 +111,9 @@ impl Form {
         let required: Vec<&str> = schema
             .get("required")
             .and_then(Value::as_array)
-            .map(|names| names.iter().filter_map(Value::as_str).filter(|name| properties.contains_key(*name)).collect())
+            .map(|names| {
+                names.iter().filter_map(Value::as_str).filter(|name| properties.contains_key(*name)).collect()
+            })
             .unwrap_or_default();
         // Properties have no order of their own; what is required is listed in one.
         let rest = properties.keys().map(String::as_str).filter(|name| !required.contains(name));
@@ -249,7 +251,12 @@ impl Kind {
             Some("date") => "date",
             _ => "text",
         };
-        Kind::Text { input, has_lines: input == "text" && most.is_some_and(|most| most > LINE_CHARS), least, most }
+        Kind::Text {
+            input,
+            has_lines: input == "text" && most.is_some_and(|most| most > LINE_CHARS),
+            least,
+            most,
+        }
     }
 }
 
@@ -310,14 +317,17 @@ pub(crate) fn plain(value: &Value) -> String {
 pub(crate) fn in_words(name: &str) -> String {
     let mut words = String::with_capacity(name.len() + 4);
     let (mut was_small, is_loud) = (false, !name.chars().any(char::is_lowercase));
-    for c in name.chars() {
-        if matches!(c, '_' | '-' | '.' | ' ') {
-            words.push(' ');
-        } else {
-            if c.is_uppercase() && was_small {
-                words.push(' ');
-            }
-            if c.is_uppercase() && (is_loud || was_small) { words.extend(c.to_lowercase()) } else { words.push(c) }
+    let mut chars = name.chars().peekable();
+    while let Some(c) = chars.next() {
+        let begins = c.is_uppercase() && was_small;
+        let is_alone = !chars.peek().is_some_and(|next| next.is_uppercase());
+        match c {
+            '_' | '-' | '.' => words.push(' '),
+            c if is_loud => words.extend(c.to_lowercase()),
+            // What stays in capitals is an abbreviation.
+            c if begins && is_alone => words.extend([' '].into_iter().chain(c.to_lowercase())),
+            c if begins => words.extend([' ', c]),
+            c => words.push(c),
         }
         was_small = c.is_lowercase() || c.is_numeric();
     }
@@ -362,7 +372,10 @@ mod tests {
         assert_eq!(names, ["name", "age", "color", "agreed", "note", "outcome", "tags", "weight"]);
         assert_eq!(form.title.as_deref(), Some("About you"));
         let color = &form.fields[2];
-        assert_eq!((color.label.as_str(), color.about.as_deref()), ("Favourite colour", Some("Any will do.")));
+        assert_eq!(
+            (color.label.as_str(), color.about.as_deref()),
+            ("Favourite colour", Some("Any will do."))
+        );
         assert!(matches!(&color.kind, Kind::Choice(values) if values.len() == 3));
         assert!(matches!(form.fields[4].kind, Kind::Text { has_lines: true, .. }));
         assert_eq!(form.fields[5].control, "input.outcome");
@@ -414,7 +427,7 @@ mod tests {
             ("first_name", "First name"),
             ("FIRST_NAME", "First name"),
             ("APPROVE", "Approve"),
-            ("userID", "User iD"),
+            ("userID", "User ID"),
             ("a", "A"),
             ("", ""),
         ] {

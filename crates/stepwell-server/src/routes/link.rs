@@ -21,8 +21,7 @@ use super::{body, reply};
 
 const ROBOTS: HeaderName = HeaderName::from_static("x-robots-tag");
 /// Nothing is loaded, nothing is run, forms go nowhere else, and nobody shows the page inside theirs.
-const POLICY: &str =
-    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 pub(crate) fn routes() -> Router<Api> {
     Router::new()
@@ -50,7 +49,8 @@ enum Asks {
 
 impl Asks {
     fn of(headers: &HeaderMap) -> Self {
-        let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+        let accept: Vec<&str> =
+            headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         let accept = accept.join(",").to_ascii_lowercase();
         let kinds = || accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
         let takes_json = kinds().any(|kind| kind == "application/json" || kind.ends_with("+json"));
@@ -177,7 +177,8 @@ impl Said {
 /// Which of the pauses that can be answered takes the outcome.
 fn pause_of(answer: &Answer, outcome: Option<&str>) -> usize {
     let mut pauses = answer.waits.iter().filter(|pause| !pause.outcomes.is_empty());
-    let taken = |outcome: &str| pauses.position(|pause| pause.outcomes.iter().any(|name| name.as_str() == outcome));
+    let taken =
+        |outcome: &str| pauses.position(|pause| pause.outcomes.iter().any(|name| name.as_str() == outcome));
     outcome.and_then(taken).unwrap_or_default()
 }
 

@@ -51,7 +51,8 @@ pub(crate) fn ask(answer: &Answer, again: Option<&Again<'_>>) -> String {
     }
     if let Some(at) = answer.expires_at {
         let (exact, people) = (html(&at.to_string()), html(&for_people(at)));
-        let _ = writeln!(body, "<p>This can be answered until <time datetime=\"{exact}\">{people}</time>.</p>");
+        let _ =
+            writeln!(body, "<p>This can be answered until <time datetime=\"{exact}\">{people}</time>.</p>");
     }
     let is_wrong = if again.is_some() { "Error: " } else { "" };
     page(&format!("{is_wrong}{title} – {}", in_words(&answer.workflow)), &body)
@@ -88,7 +89,7 @@ fn form(body: &mut String, at: usize, pause: &Pause, token: &str, again: Option<
         several => {
             for outcome in several {
                 let (value, label) = (html(outcome), html(&in_words(outcome)));
-                let _ = write!(body, "<button name=\"outcome\" value=\"{value}\">{label}</button>\n");
+                let _ = writeln!(body, "<button name=\"outcome\" value=\"{value}\">{label}</button>");
             }
         }
     }
@@ -137,7 +138,9 @@ fn value_of(field: &Field, typed: Option<&Typed>) -> String {
             (_, given) => given.unwrap_or_default().to_owned(),
         },
         None => match (&field.kind, field.initial.as_ref()) {
-            (Kind::Check, initial) => if initial == Some(&Value::Bool(true)) { "true" } else { "" }.to_owned(),
+            (Kind::Check, initial) => {
+                if initial == Some(&Value::Bool(true)) { "true" } else { "" }.to_owned()
+            }
             (_, initial) => initial.map(plain).unwrap_or_default(),
         },
     }
@@ -153,7 +156,8 @@ fn input(body: &mut String, id: &str, field: &Field, value: &str, errors: &[&str
         let _ = writeln!(notes, "<p class=\"about\" id=\"{id}-about\">{}</p>", html(about));
     }
     if !errors.is_empty() {
-        let _ = writeln!(notes, "<p class=\"error\" id=\"{id}-error\">Error: {}</p>", html(&errors.join("; ")));
+        let _ =
+            writeln!(notes, "<p class=\"error\" id=\"{id}-error\">Error: {}</p>", html(&errors.join("; ")));
     }
     let mut attributes = format!("id=\"{id}\" name=\"{control}\"");
     let described: Vec<String> = [(field.about.is_some(), "about"), (!errors.is_empty(), "error")]
@@ -226,7 +230,9 @@ pub(crate) fn standing(answer: &Answer, is_answered: bool) -> String {
         Status::Waiting | Status::Suspended => {
             ("Waiting", "It waits for somebody else. There is nothing more to do here.")
         }
-        Status::Pending | Status::Running => ("In progress", "It is being worked on. There is nothing to do here."),
+        Status::Pending | Status::Running => {
+            ("In progress", "It is being worked on. There is nothing to do here.")
+        }
     };
     let thanks = if is_answered { "<p>Your answer was received.</p>\n" } else { "" };
     let name = in_words(&answer.workflow);

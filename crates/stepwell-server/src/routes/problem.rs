@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 use stepwell::EngineError;
 use stepwell::core::schema::Misfit;
-use stepwell::core::{Failure, Refusal};
+use stepwell::core::{DecideError, Failure, Refusal};
 use stepwell::flow::FlowError;
 use stepwell::store::StoreError;
 
@@ -14,10 +14,31 @@ const LATER_S: u64 = 5;
 const UNFIT: &str = "unfit";
 /// Codes that the engine gives, and errors that nobody gave a code: their texts are for those who run the server.
 const INNER: [&str; 25] = [
-    "cannotSend", "cannotStart", "childrenFailed", "crashed", "denied", "error", "invalid", "invalidDocument",
-    "invalidInput", "invalidOutgoing", "invalidOutput", "invalidResult", "invalidStart", "invalidState",
-    "joinUnreached", "keyReused", "notDurable", "over", "panic", "refused", "stateless", "timeout", "undecidable",
-    "unknownAction", "unreadable",
+    "cannotSend",
+    "cannotStart",
+    "childrenFailed",
+    "crashed",
+    "denied",
+    "error",
+    "invalid",
+    "invalidDocument",
+    "invalidInput",
+    "invalidOutgoing",
+    "invalidOutput",
+    "invalidResult",
+    "invalidStart",
+    "invalidState",
+    "joinUnreached",
+    "keyReused",
+    "notDurable",
+    "over",
+    "panic",
+    "refused",
+    "stateless",
+    "timeout",
+    "undecidable",
+    "unknownAction",
+    "unreadable",
 ];
 
 /// A problem after RFC 9457.
@@ -53,10 +74,20 @@ impl Problem {
         Problem::new(StatusCode::GONE, "gone", "The link or token is no longer valid.")
     }
 
-    /// The input is wrong, and the token is still good.
+    /// The input is wrong; what it was for is as it was.
     pub(crate) fn unfit(errors: Vec<Misfit>) -> Self {
-        let detail = "The input does not fit. The token is still good: correct the input and send it again.";
+        let detail = "The input does not fit. Nothing has changed: correct it and send it again.";
         Problem { errors, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, UNFIT, detail) }
+    }
+
+    /// Why a flow was not started: an input that cannot be a flow's data is the caller's to mend.
+    pub(crate) fn at_start(error: FlowError) -> Self {
+        match error {
+            FlowError::Engine(EngineError::Undecidable(DecideError::ContextUnfit(errors))) => {
+                Problem::unfit(errors)
+            }
+            error => error.into(),
+        }
     }
 
     /// Something that only those can mend who run the server; they find it in the log.
@@ -105,7 +136,8 @@ impl Problem {
 
 impl From<FlowError> for Problem {
     fn from(error: FlowError) -> Self {
-        let unprocessable = |code, detail: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
+        let unprocessable =
+            |code, detail: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
         match error {
             FlowError::Gone => Problem::gone(),
             FlowError::Busy { retry_after_ms } => busy(retry_after_ms.div_ceil(1_000)),
@@ -125,7 +157,8 @@ impl From<FlowError> for Problem {
             FlowError::NotSent { outlet, why } => {
                 tracing::warn!(%outlet, %why, "what resumes a flow was not sent");
                 let detail = "What resumes the flow could not be sent. The token is still good.";
-                let problem = Problem::new(StatusCode::BAD_GATEWAY, "notSent", detail).param("outlet", outlet);
+                let problem =
+                    Problem::new(StatusCode::BAD_GATEWAY, "notSent", detail).param("outlet", outlet);
                 Problem { is_retryable: true, ..problem }
             }
             FlowError::Key(error) => Problem::internal(&error),
@@ -198,8 +231,10 @@ fn engine(error: EngineError) -> Problem {
         }
         EngineError::Refused(refusal) => refused(refusal),
         EngineError::KeyReused { .. } => key_reused(),
-        EngineError::Contended { .. } | EngineError::VersionMoved { .. } | EngineError::NotNow { .. } => busy(1),
-        EngineError::Limit(limit) => {
+        EngineError::Contended { .. } | EngineError::VersionMoved { .. } | EngineError::NotNow { .. } => {
+            busy(1)
+        }
+        EngineError::Limit(limit) | EngineError::Undecidable(DecideError::Limit(limit)) => {
             let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "limit", format!("{limit}."));
             problem.param("limit", limit.limit).param("max", limit.max)
         }
@@ -209,7 +244,8 @@ fn engine(error: EngineError) -> Problem {
         }
         EngineError::Unknown { .. } => {
             let problem = unavailable(&error);
-            let detail = "It is not known whether this was done. Send it again with the same idempotency key.";
+            let detail =
+                "It is not known whether this was done. Send it again with the same idempotency key.";
             Problem { code: "unknown", detail: detail.to_owned(), ..problem }
         }
         EngineError::Store(StoreError::Unavailable(_) | StoreError::Full(_) | StoreError::Fatal(_))

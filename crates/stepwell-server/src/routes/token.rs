@@ -20,7 +20,12 @@ pub(crate) fn token(
 ) -> Result<String, Problem> {
     let query = query.into_iter().filter(|(name, _)| name == "token").map(|(_, token)| token);
     let header = headers.get_all(TOKEN).iter().map(text);
-    let bearer = headers.get_all(AUTHORIZATION).iter().filter(|_| options.reads_bearer).map(text).filter_map(bearer);
+    let bearer = headers
+        .get_all(AUTHORIZATION)
+        .iter()
+        .filter(|_| options.reads_bearer)
+        .map(text)
+        .filter_map(|value| bearer(&value));
     let cookies = headers.get_all(COOKIE).iter().map(text);
     let cookies = cookies.filter_map(|cookies| {
         let name = &options.cookie.as_ref()?.name;
@@ -42,7 +47,7 @@ fn text(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).trim().to_owned()
 }
 
-fn bearer(authorization: String) -> Option<String> {
+fn bearer(authorization: &str) -> Option<String> {
     let (scheme, token) = authorization.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
 }
@@ -63,7 +68,12 @@ pub(crate) struct Cookie {
 
 impl Cookie {
     /// Sets it to a token, until that expires.
-    pub(crate) fn set(&self, token: &str, expires_at: Option<Timestamp>, now: Timestamp) -> Option<HeaderValue> {
+    pub(crate) fn set(
+        &self,
+        token: &str,
+        expires_at: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<HeaderValue> {
         let age = expires_at.map(|at| format!("; Max-Age={}", at.ms_since(now) / 1_000)).unwrap_or_default();
         self.written(token, &age)
     }

@@ -1,5 +1,14 @@
-//! The binary, as a person uses it.
+//! The binary, as a person uses it; routes and outlets, as programs and people do.
 #![allow(clippy::unwrap_used)]
+
+mod api;
+mod email;
+mod flows;
+mod kit;
+mod link;
+mod smtp;
+mod transports;
+mod webhook;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

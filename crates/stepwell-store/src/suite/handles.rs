@@ -147,6 +147,27 @@ fn busy(make: &Make, head: &crate::run::Head, handles: Vec<HandleWrite>) -> Comm
 }
 
 cases! { handles as __suite_handles;
+    /// E12: columns of a flow that rests are made what they should be; whoever has it in hand does not notice.
+    async fn columns_of_a_resting_flow_are_refilled_and_its_fence_stays(store: &Shared) {
+        let make = Make::new();
+        apply(store, make.handle([write(1, None, HandleChange::Put(Box::new(full(1)), vec![shade("size", "small")]))])).await;
+        let (row, run) = (full(1), full(1).run);
+        let columns = vec![shade("size", "large"), shade("total", 3)];
+        let refilled = make.handle([write(1, Some(1), HandleChange::Shade(columns))]);
+        apply(store, refilled).await;
+        let held = shadows_of(&**store, ME, run).await;
+        let held: Vec<_> = held.into_iter().map(|row| (row.name.to_string(), row.value)).collect();
+        assert_eq!(held, [("size".to_owned(), "large".into()), ("total".to_owned(), 3.into())]);
+        let stays = handle(store, 1).await.unwrap();
+        assert_eq!((stays.fence, &stays.state, stays.owner), (1, &row.state, row.owner));
+        let stale = make.handle([write(1, Some(2), HandleChange::Shade(vec![unshade("size")]))]);
+        assert!(matches!(refuse(store, stale).await, Refused::Handle { actual: Some(1), .. }));
+        let absent = make.handle([write(2, None, HandleChange::Shade(vec![shade("size", "none")]))]);
+        assert!(matches!(refuse(store, absent).await, Refused::Handle { actual: None, .. }));
+        apply(store, make.handle([write(1, Some(1), HandleChange::Take)])).await;
+        assert_eq!(shadows_of(&**store, ME, run).await, []);
+    }
+
     /// What was put is read back, field by field; its hash, fence and commit are the store's to say.
     async fn every_field_reads_back(store: &Shared) {
         let make = Make::new();

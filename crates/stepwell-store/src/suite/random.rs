@@ -168,6 +168,7 @@ fn handle_write() -> BoxedStrategy<HandleWrite> {
     let then = prop_oneof![
         of(a_process()).prop_map(HandleChange::Own),
         of((second(), body())).prop_map(HandleChange::Deliver),
+        vec(shadow(), 0..3).prop_map(HandleChange::Shade),
         Just(HandleChange::Take),
     ];
     let other = (a_handle(), expected(), then);

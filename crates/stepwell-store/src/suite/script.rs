@@ -345,6 +345,7 @@ impl<'a> Player<'a> {
             let after = match then {
                 HandleChange::Put(..) => Some(fences[&handle].unwrap_or(0) + 1),
                 HandleChange::Own(_) | HandleChange::Deliver(_) => fences[&handle].map(|fence| fence + 1),
+                HandleChange::Shade(_) => fences[&handle],
                 HandleChange::Take => None,
             };
             fences.insert(handle, after);

@@ -10,7 +10,7 @@ use crate::{memory_store, traced_store};
 
 #[test]
 fn scripts_meet_every_kind_of_answer() {
-    let tally = script::differential(200, memory_store, traced_store);
+    let tally = script::differential(260, memory_store, traced_store);
     let kinds = [
         "Applied",
         "Cell",

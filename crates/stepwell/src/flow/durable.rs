@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{Failure, Name, Refusal, RunId, Snapshot, Timestamp};
-use stepwell_store::{HandleChange, HandleKind, HandleRow, HandleWrite, Refused, Status, TenantScope};
+use stepwell_store::{
+    HandleChange, HandleKind, HandleRow, HandleWrite, KeyWrite, Record, RecordQuery, Refused, Status,
+    TenantScope,
+};
 
 use super::answer::{Answer, FlowError, Pause, pauses};
 use super::flows::{Flows, Shared};
@@ -16,12 +19,13 @@ use super::resume::{Asked, Resume, check_form, chosen, event_of};
 use super::strategy::{Durable, Strategy, WATCH};
 use super::token::{self, Purpose, Secret};
 use crate::actor::Permission;
-use crate::engine::Inner;
 use crate::error::EngineError;
 use crate::standing::{Along, Standing};
 use crate::start::Start;
 use crate::turn::{MAX_TRIES, Turnless};
 
+/// The operation under which the answer of a run is kept that was promised a token.
+const SETTLED: &str = "flow.settled";
 /// How long is waited before a run is looked at again; it grows.
 const LOOK_MS: u64 = 1;
 const LOOK_MS_MOST: u64 = 50;
@@ -70,10 +74,36 @@ impl Flows {
         name: &str,
         durable: &Durable,
         start: Start,
+        asked: Option<&Asked>,
     ) -> Result<Answer, FlowError> {
-        let run = self.engine.start_once(start).await?.run.id();
+        let run = match self.engine.start_once(start).await {
+            Err(EngineError::KeyReused { key, .. }) => return Err(FlowError::KeyReused { key }),
+            started => started?.run.id(),
+        };
+        let next = Secret::new(self.engine.scope.tenant())?;
+        if let Some(asked) = asked
+            && let Some(answer) = self.promise(asked, run, next.token(name)).await?
+        {
+            return Ok(answer);
+        }
         let standing = self.settled(run, durable).await?;
-        self.answer_of(name, durable, &standing, None).await
+        self.answer_of(name, durable, &standing, next, asked.map(|asked| asked.key.as_str())).await
+    }
+
+    /// Keeps which token the answer to a request will have; gives the answer if somebody else has.
+    async fn promise(&self, asked: &Asked, run: RunId, token: String) -> Result<Option<Answer>, FlowError> {
+        let inner = &self.engine.inner;
+        let now = inner.host.now();
+        let kept = self.keep(asked, &Kept::Link { run, token }, now)?;
+        let along = Along { keys: vec![kept], ..Along::default() };
+        match inner.apply(self.engine.scope, inner.commit_of(self.engine.scope, along, now)).await {
+            Ok(_) => Ok(None),
+            Err(Turnless::Refused(Refused::Done { answer, .. })) => {
+                self.replayed(&asked.key, &answer).await.map(Some)
+            }
+            Err(Turnless::Refused(Refused::KeyReused { key, .. })) => Err(FlowError::KeyReused { key }),
+            Err(turnless) => Err(EngineError::from(turnless).into()),
+        }
     }
 
     /// Waits until a run has nothing more to do by itself, for so long at most.
@@ -94,13 +124,15 @@ impl Flows {
         }
     }
 
-    /// How a run stands, with a link to what it waits for: under this secret, or a new one.
+    /// How a run stands, with a link to what it waits for, under this secret. The answer to a request with a key is kept with
+    /// the link, which is put once: what was used does not come back.
     async fn answer_of(
         &self,
         name: &str,
         durable: &Durable,
         standing: &Standing,
-        secret: Option<Secret>,
+        secret: Secret,
+        key: Option<&str>,
     ) -> Result<Answer, FlowError> {
         let mut answer = answer_for(name, standing);
         let (inner, now) = (&self.engine.inner, self.engine.inner.host.now());
@@ -110,36 +142,38 @@ impl Flows {
         }
         let by = self.engine.actor().map(|actor| actor.id.clone());
         let expires_at = durable.ttl_ms.map(|ttl| now.plus_ms(ttl));
-        let resting = Resting { name, created_at: now, created_by: by, now, expires_at, outgoing: None };
+        let resting =
+            Resting { name, created_at: now, created_by: by, now, expires_at, latest: None, outgoing: None };
         answer.expires_at = expires_at;
-        let is_sent = self.shared.is_sent_out(&standing.snapshot, pause.activation);
+        let is_sent = is_sent_out(&standing.snapshot, pause.activation);
+        let mut along = Along::default();
         if is_sent || !pause.answerers.is_empty() {
             // Somebody else is to answer: whoever is here sees that it waits.
             answer.token = Some(self.watch(&resting, &answer, None, None)?);
+        } else {
+            let mut row = self.row(&resting, standing.run(), secret.hash(name), HandleKind::Link, standing);
+            row.state = LinkState { activation: pause.activation, outcomes: Vec::new() }.written();
+            along.handles.push(put_link(row));
+            answer.token = Some(secret.token(name));
+        }
+        if let Some(key) = key {
+            along.keys.push(self.keep_settled(key, &answer, now)?);
+        }
+        if along.handles.is_empty() && along.keys.is_empty() {
             return Ok(answer);
         }
-        let secret = match secret {
-            Some(secret) => secret,
-            None => Secret::new(self.engine.scope.tenant())?,
-        };
-        let mut row = self.row(&resting, standing.run(), secret.hash(name), HandleKind::Link, standing);
-        row.state = LinkState { activation: pause.activation, outcomes: Vec::new() }.written();
-        self.put_link(inner, row).await?;
-        answer.token = Some(secret.token(name));
-        Ok(answer)
-    }
-
-    /// Puts a link; one that is there stays as it is.
-    async fn put_link(&self, inner: &Arc<Inner>, row: HandleRow) -> Result<(), FlowError> {
         let scope = self.engine.scope;
-        let handle = row.handle;
-        let write =
-            HandleWrite { handle, expected: None, then: HandleChange::Put(Box::new(row), Vec::new()) };
-        let along = Along { handles: vec![write], ..Along::default() };
-        match inner.apply(scope, inner.commit_of(scope, along, inner.host.now())).await {
-            Ok(_) | Err(Turnless::Refused(Refused::Handle { .. })) => Ok(()),
+        match inner.apply(scope, inner.commit_of(scope, along, now)).await {
+            Ok(_) => Ok(answer),
+            Err(Turnless::Refused(Refused::Done { key, answer, .. })) => self.replayed(&key, &answer).await,
             Err(turnless) => Err(EngineError::from(turnless).into()),
         }
+    }
+
+    /// The record of an answer that was promised a token.
+    fn keep_settled(&self, key: &str, answer: &Answer, now: Timestamp) -> Result<KeyWrite, EngineError> {
+        let asked = Asked { key: key.to_owned(), request: [0; 32] };
+        Ok(KeyWrite { operation: SETTLED.to_owned(), ..self.kept(&asked, answer, now)? })
     }
 
     /// Makes a link to a wait of a durable run: a token that answers it, once.
@@ -172,11 +206,14 @@ impl Flows {
         let now = inner.host.now();
         let expires_at = to.ttl_ms.or(durable.ttl_ms).map(|ttl| now.plus_ms(ttl));
         let by = self.engine.actor().map(|actor| actor.id.clone());
-        let resting = Resting { name, created_at: now, created_by: by, now, expires_at, outgoing: None };
+        let resting =
+            Resting { name, created_at: now, created_by: by, now, expires_at, latest: None, outgoing: None };
         let secret = Secret::new(self.engine.scope.tenant())?;
         let mut row = self.row(&resting, to.run, secret.hash(name), HandleKind::Link, &standing);
         row.state = LinkState { activation: pause.activation, outcomes: to.outcomes }.written();
-        self.put_link(inner, row).await?;
+        let along = Along { handles: vec![put_link(row)], ..Along::default() };
+        let commit = inner.commit_of(self.engine.scope, along, now);
+        inner.apply(self.engine.scope, commit).await.map_err(EngineError::from)?;
         Ok(secret.token(name))
     }
 
@@ -195,7 +232,8 @@ impl Flows {
             match self.take_answer(&row, &standing, &link, resume, asked, (&next, name)).await {
                 Ok(()) => {
                     let standing = self.settled(row.run, durable).await?;
-                    return self.answer_of(name, durable, &standing, Some(next)).await;
+                    let key = asked.map(|asked| asked.key.as_str());
+                    return self.answer_of(name, durable, &standing, next, key).await;
                 }
                 Err(Restless::Unfit(errors)) => {
                     let mut answer = bound(answer_for(name, &standing), &link);
@@ -248,7 +286,7 @@ impl Flows {
         if !misfits.is_empty() {
             return Err(Restless::Unfit(misfits));
         }
-        let event = event_of(&waits, pause, outcome, input.clone());
+        let event = event_of(pause, outcome, input.clone());
         let mut moved = match inner.received(standing, &event, &input, true).await {
             Ok(Some(moved)) => moved,
             Ok(None) => return Err(Restless::Again),
@@ -279,15 +317,28 @@ impl Flows {
         }
     }
 
-    /// The answer to a request that a run had taken: as the run stands now, with the link that was promised.
-    pub(crate) async fn answered_by_run(&self, run: RunId, token: &str) -> Result<Answer, FlowError> {
+    /// The answer to a request that a run had taken: as it was given, or else as the run stands now, with the link that was
+    /// promised.
+    pub(crate) async fn answered_by_run(
+        &self,
+        key: &str,
+        run: RunId,
+        token: &str,
+    ) -> Result<Answer, FlowError> {
+        let inner = &self.engine.inner;
+        let query =
+            RecordQuery::Key { operation: SETTLED.to_owned(), key: key.to_owned(), now: inner.host.now() };
+        let settled = inner.store.records(self.engine.scope, query).await?.items.pop();
+        if let Some(Record::Key(record)) = settled {
+            return Box::pin(self.replayed(key, &record.answer.unwrap_or_default())).await;
+        }
         let (name, raw) = token::split(token).ok_or(FlowError::Gone)?;
         let secret = Secret::read(raw).ok_or(FlowError::Gone)?;
         let Some(Strategy::Durable(durable)) = self.shared.strategies.by_name.get(name) else {
             return Err(FlowError::Gone);
         };
         let standing = self.settled(run, durable).await?;
-        self.answer_of(name, durable, &standing, Some(secret)).await
+        Box::pin(self.answer_of(name, durable, &standing, secret, Some(key))).await
     }
 
     /// What a link leads to.
@@ -346,6 +397,11 @@ impl Flows {
     }
 }
 
+/// A link is put.
+fn put_link(row: HandleRow) -> HandleWrite {
+    HandleWrite { handle: row.handle, expected: None, then: HandleChange::Put(Box::new(row), Vec::new()) }
+}
+
 fn answer_for(name: &str, standing: &Standing) -> Answer {
     let mut answer = Answer::of(standing.definition(), &standing.snapshot, standing.head.status);
     answer.error = standing.ledger.stopped.clone().map(|stopped| stopped.error);
@@ -365,12 +421,19 @@ fn bound(mut answer: Answer, link: &LinkState) -> Answer {
 /// The local under which an activation is told that its link was sent out.
 const SENT: &str = "__sent";
 
-impl Shared {
-    /// What answers this activation was sent to somebody.
-    fn is_sent_out(&self, snapshot: &Snapshot, activation: ActivationId) -> bool {
-        snapshot.activation(activation).is_some_and(|activation| activation.locals.contains_key(SENT))
-    }
+/// What answers this activation was sent to somebody. Those that come after it inherit its locals.
+fn is_sent_out(snapshot: &Snapshot, id: ActivationId) -> bool {
+    let mark = snapshot.activation(id).and_then(|activation| activation.locals.get(SENT));
+    mark.and_then(serde_json::Value::as_u64) == Some(id)
+}
 
+/// Where somebody could answer after a change who could not before.
+fn newly_asked(before: &Standing, after: &Snapshot) -> Option<Pause> {
+    let is_new = |pause: &Pause| before.snapshot.activation(pause.activation).is_none();
+    pauses(before.definition(), after).into_iter().find(is_new)
+}
+
+impl Shared {
     /// What an action of a durable run sends out: a link to the wait that its transition leads to, kept until it is sent.
     pub(crate) fn sent_out(
         self: &Arc<Self>,
@@ -387,9 +450,7 @@ impl Shared {
                 "there is no durable strategy under whose name a link could be made".to_owned(),
             ));
         };
-        let is_new = |pause: &Pause| before.snapshot.activation(pause.activation).is_none();
-        let pause = pauses(before.definition(), after).into_iter().find(is_new);
-        let Some(pause) = pause else {
+        let Some(pause) = newly_asked(before, after) else {
             return Err(wrong("its transition leads to no place where somebody could answer".to_owned()));
         };
         if let Some(unknown) = outgoing.outcomes.iter().find(|outcome| !pause.outcomes.contains(outcome)) {
@@ -425,7 +486,7 @@ impl Shared {
     }
 }
 
-/// What an action that sends something out tells the next place: that it did.
-pub(crate) fn sent_mark() -> (&'static str, serde_json::Value) {
-    (SENT, serde_json::Value::Bool(true))
+/// What an action that sends something out tells the place that its transition leads to: that it did.
+pub(crate) fn sent_mark(before: &Standing, after: &Snapshot) -> Option<(&'static str, serde_json::Value)> {
+    newly_asked(before, after).map(|pause| (SENT, pause.activation.into()))
 }

@@ -162,6 +162,15 @@ impl Shared {
         })
     }
 
+    /// How long sealed tokens are good at most.
+    pub(crate) fn longest_sealed_ms(&self) -> Option<u64> {
+        let sealed = self.strategies.by_name.values().filter_map(|strategy| match strategy {
+            Strategy::Sealed(sealed) => Some(sealed.ttl_ms),
+            Strategy::Handle(_) | Strategy::Durable(_) => None,
+        });
+        sealed.max()
+    }
+
     /// The strategy by which runs hand out links.
     pub(crate) fn durable(&self) -> Option<(&str, &Durable)> {
         self.strategies.by_name.iter().find_map(|(name, strategy)| match strategy {
@@ -310,27 +319,28 @@ impl Flows {
             Revoke::Actor(actor) => query.created_by = Some(actor.clone()),
         }
         loop {
+            // From the beginning each time: a flow that has gone on meanwhile is behind another handle.
             let page = self.handles(query.clone()).await?;
+            if page.items.is_empty() {
+                return Ok(count);
+            }
             for row in &page.items {
                 count += u64::from(self.take_away(row, &which).await?);
-            }
-            query.cursor = page.next;
-            if query.cursor.is_none() {
-                return Ok(count);
             }
         }
     }
 
-    /// Sealed tokens that were made before now are revoked; kept for as long as any of them can be good.
+    /// Sealed flows that were begun before now are revoked; kept for as long as any of their tokens can be good. One may be
+    /// on its way to another token.
     async fn note_revoked(&self, which: &Revoke) -> Result<(), FlowError> {
-        let sealed = self.shared.strategies.by_name.values().filter_map(|strategy| match strategy {
-            Strategy::Sealed(sealed) if sealed.is_once => Some(sealed.ttl_ms),
-            _ => None,
-        });
-        let Some(longest) = sealed.max() else { return Ok(()) };
+        let is_once = |strategy: &Strategy| matches!(strategy, Strategy::Sealed(sealed) if sealed.is_once);
+        if !self.shared.strategies.by_name.values().any(is_once) {
+            return Ok(());
+        }
+        let longest = self.shared.longest_sealed_ms().unwrap_or(0);
         let inner = &self.engine.inner;
         let now = inner.host.now();
-        let (value, ttl) = (json!(now.micros()), Ttl::ForMs(longest));
+        let (value, ttl) = (json!(now.micros()), Ttl::ForMs(longest.saturating_mul(2)));
         let op = CellOp::Set { value, value_type: ValueType::Number, ttl };
         let write =
             CellWrite { key: revoked_key(which), op, expect: Expect::Anything, initial: None, by: None };

@@ -11,7 +11,7 @@ use stepwell_store::{CellError, Chain, Head, KeyWrite, Refused, Status, StoreErr
 
 use super::outlet::Outgoing;
 use crate::action::UNFIT;
-use crate::cx::{Op, Rests};
+use crate::cx::{Before, Op, Rests};
 use crate::data::changes::WRITE;
 use crate::engine::Inner;
 use crate::error::EngineError;
@@ -156,13 +156,18 @@ impl<'a> Pass<'a> {
 
     /// Runs an action and takes its result.
     pub(crate) async fn act(&mut self, call: ActionCall) -> Result<(), Passless> {
-        let before = Arc::new(self.along.cells.clone());
+        let keys = self.once.iter().map(|(key, _)| key).chain(&self.along.keys).cloned().collect();
+        let before = Arc::new(Before { cells: self.along.cells.clone(), keys });
         let is_first = !std::mem::replace(&mut self.has_acted, true);
         let rests = Rests::Flow(before.clone());
         let flight = fly(self.inner, self.scope, &self.standing, call, None, 1, rests);
         let landed = Box::pin(flight).await;
-        let landing =
-            Landing { inner: self.inner, scope: self.scope, standing: &self.standing, before: Some(&before) };
+        let landing = Landing {
+            inner: self.inner,
+            scope: self.scope,
+            standing: &self.standing,
+            before: Some(&before.cells),
+        };
         let failure = match &landed.result {
             Ok((_, staged)) => {
                 let (swap, outgoing) = (staged.swap.clone(), staged.outgoing.clone());

@@ -11,6 +11,7 @@ use stepwell_store::{
 
 use super::flows::{Shared, handle};
 use super::outlet::{MAX_SENDS, Posted, SEND_LEASE_MS, pause_ms};
+use super::resume::is_worked_on;
 use crate::engine::Inner;
 use crate::error::EngineError;
 use crate::standing::Along;
@@ -20,6 +21,8 @@ use crate::turn::Turnless;
 const SENT_AT_ONCE: u32 = 100;
 /// Tenants that are asked for in one go.
 const TENANTS_AT_ONCE: u32 = 100;
+/// How long a message that cannot be read here is left to others before it is looked at again.
+const UNREADABLE_MS: u64 = 300_000;
 /// How often is looked for messages that nobody has sent.
 const ROUND_MS: u64 = 5_000;
 
@@ -85,7 +88,10 @@ async fn round(inner: &Arc<Inner>) -> Result<(), EngineError> {
                 if inner.is_stopping() {
                     return Ok(());
                 }
-                retry(inner, scope, row).await;
+                // Whoever uses it has it; a write would void what they do.
+                if !is_worked_on(inner, scope, &row).await? {
+                    retry(inner, scope, row).await;
+                }
             }
         }
         after = Some(last);
@@ -125,9 +131,16 @@ async fn send(inner: &Arc<Inner>, scope: TenantScope, row: HandleRow) {
     let Some(shared) = inner.flows.get() else { return };
     let now = inner.host.now();
     let is_over = row.expires_at.is_some_and(|expires| expires <= now);
-    let Some(mut posted) = opened(shared, scope, &row).filter(|_| !is_over) else {
-        // Nobody can read it any more, or use it.
+    if is_over {
+        // Nobody can use it any more.
         write(inner, scope, &row, None, None).await;
+        return;
+    }
+    let Some(mut posted) = opened(shared, scope, &row) else {
+        // Another process may have the key.
+        tracing::warn!(flow = %row.run, "a message was sealed under a key that is not here; it is left to others");
+        let later = row.delivery.clone().map(|delivery| (now.plus_ms(UNREADABLE_MS), delivery));
+        write(inner, scope, &row, later, None).await;
         return;
     };
     let sent = match shared.outlet(&posted.outlet) {

@@ -37,7 +37,7 @@ pub(crate) enum Origin {
     /// A sealed token.
     Sealed { claims: Claims, flow: RunId, version: u64, is_once: bool },
     /// A handle.
-    Handle { row: HandleRow, before: Arc<Snapshot> },
+    Handle { row: Box<HandleRow>, before: Arc<Snapshot> },
 }
 
 impl Origin {
@@ -57,7 +57,7 @@ impl Origin {
                 Origin::Sealed { claims: claims.clone(), flow: *flow, version: *version, is_once: *is_once }
             }
             Origin::Handle { row, before } => Origin::Handle {
-                row: taking.map_or_else(|| row.clone(), |taking| taking.row.clone()),
+                row: taking.map_or_else(|| row.clone(), |taking| Box::new(taking.row.clone())),
                 before: before.clone(),
             },
         }
@@ -135,13 +135,15 @@ pub(crate) struct Resting<'p> {
     pub(crate) created_by: Option<String>,
     pub(crate) now: Timestamp,
     pub(crate) expires_at: Option<Timestamp>,
+    /// When every token is over that this pause may have.
+    pub(crate) latest: Option<Timestamp>,
     pub(crate) outgoing: Option<&'p Outgoing>,
 }
 
 impl Resting<'_> {
     /// The same for a token that only shows something.
     fn watch(&self) -> Resting<'_> {
-        Resting { outgoing: None, created_by: self.created_by.clone(), ..*self }
+        Resting { outgoing: None, latest: None, created_by: self.created_by.clone(), ..*self }
     }
 }
 
@@ -182,7 +184,7 @@ impl Flows {
         if let Origin::Sealed { claims, flow, version, is_once } = origin
             && (is_written || *is_once)
         {
-            along.keys.insert(0, consumed(*flow, *version, claims.expires_at));
+            along.keys.insert(0, consumed(*flow, *version, claims.all_over_at()));
             is_written = true;
         }
         if is_written {
@@ -219,7 +221,7 @@ impl Flows {
             return Err(error.into());
         }
         let by = self.engine.actor().map(|actor| actor.id.clone());
-        let (created_at, created_by) = origin.created().unwrap_or_else(|| (now, by));
+        let (created_at, created_by) = origin.created().unwrap_or((now, by));
         let outgoing = pass.outgoing.take();
         if let Some(outgoing) = &outgoing {
             self.outlet(&outgoing.outlet)?;
@@ -231,18 +233,57 @@ impl Flows {
         }
         let ttl_ms = outgoing.as_ref().and_then(|outgoing| outgoing.ttl_ms).or(strategy.ttl_ms());
         let expires_at = ttl_ms.map(|ttl| now.plus_ms(ttl));
-        let resting = Resting { name, created_at, created_by, now, expires_at, outgoing: outgoing.as_ref() };
+        let latest = match origin {
+            // It is not used up: as long as it is good, it makes another one of what is made here.
+            Origin::Sealed { claims, is_once: false, .. } if is_nothing(along) => {
+                ttl_ms.map(|ttl| claims.all_over_at().plus_ms(ttl))
+            }
+            Origin::Begun | Origin::Sealed { .. } | Origin::Handle { .. } => None,
+        };
+        let outgoing = outgoing.as_ref();
+        let resting = Resting { name, created_at, created_by, now, expires_at, latest, outgoing };
         answer.rests = Some(name.to_owned());
         answer.expires_at = expires_at;
         match strategy {
             Strategy::Sealed(sealed) => {
                 let state = self.state_of(&pass.standing.snapshot)?;
                 let token = self.token_of(&resting, answer, &state, Purpose::Resume, sealed.compresses)?;
-                self.hand_out(&resting, token, answer, None)
+                let is_once = matches!(origin, Origin::Sealed { is_once: true, .. });
+                if resting.outgoing.is_some() && (is_once || !is_nothing(along)) {
+                    return self.put_message(pass, &resting, token, along, answer);
+                }
+                return self.hand_out(&resting, token, answer, None);
             }
-            Strategy::Handle(_) => self.put_behind(pass, origin, &resting, along, answer),
-            Strategy::Durable(_) => self.put_durable(pass, origin, &resting, along, answer),
+            Strategy::Handle(_) | Strategy::Durable(_) => {}
         }
+        if let Origin::Sealed { claims, flow, .. } = origin {
+            let sealed_until = now.plus_ms(self.shared.longest_sealed_ms().unwrap_or(0).saturating_mul(2));
+            along.keys.push(left(*flow, claims.all_over_at().max(sealed_until)));
+        }
+        match strategy {
+            Strategy::Durable(_) => self.put_durable(pass, origin, &resting, along, answer),
+            _ => self.put_behind(pass, origin, &resting, along, answer),
+        }
+    }
+
+    /// In a token that is sent out: what is written uses up what the flow was resumed by, so that the message has to be kept
+    /// until it is sent, in a row that nothing else leads to.
+    fn put_message(
+        &self,
+        pass: &Pass<'_>,
+        resting: &Resting<'_>,
+        token: String,
+        along: &mut Along,
+        answer: &mut Answer,
+    ) -> Result<Put, Restless> {
+        let handle = Secret::new(self.engine.scope.tenant())?.hash(resting.name);
+        let mut row = self.row(resting, answer.flow, handle, HandleKind::Link, &pass.standing);
+        let activation = answer.waits.first().map_or(0, |pause| pause.activation);
+        row.state = LinkState { activation, outcomes: Vec::new() }.written();
+        let put = self.hand_out(resting, token, answer, Some(&mut row))?;
+        let then = HandleChange::Put(Box::new(row), Vec::new());
+        along.handles.push(HandleWrite { handle, expected: None, then });
+        Ok(put)
     }
 
     /// Behind a handle: a new secret for each pause.
@@ -389,6 +430,7 @@ impl Flows {
         let claims = Claims {
             issued_at: resting.now,
             expires_at: resting.expires_at.unwrap_or(Timestamp::MAX),
+            latest: resting.latest.map(Timestamp::micros),
             created_at: resting.created_at,
             created_by: resting.created_by.clone(),
             is_compressed: false,
@@ -414,6 +456,7 @@ impl Flows {
         let claims = Claims {
             issued_at: now,
             expires_at: now.plus_ms(sealed.ttl_ms),
+            latest: None,
             created_at: snapshot.created_at(),
             created_by: self.engine.actor().map(|actor| actor.id.clone()),
             is_compressed: false,
@@ -526,7 +569,7 @@ impl Flows {
         })?;
         let answer = match kept {
             Kept::Answer(answer) => *answer,
-            Kept::Link { run, token } => self.answered_by_run(run, &token).await?,
+            Kept::Link { run, token } => self.answered_by_run(key, run, &token).await?,
         };
         Ok(Answer { is_replayed: true, ..answer })
     }
@@ -615,19 +658,28 @@ fn is_nothing(along: &Along) -> bool {
 }
 
 /// The record that a sealed token was used. A pause of a flow is answered once, whichever of its tokens is used.
-fn consumed(flow: RunId, version: u64, expires_at: Timestamp) -> KeyWrite {
+fn consumed(flow: RunId, version: u64, until: Timestamp) -> KeyWrite {
+    KeyWrite { key: format!("{flow}:{version}"), ..left(flow, until) }
+}
+
+/// The record that a flow rests sealed no longer: it gets its row once.
+fn left(flow: RunId, until: Timestamp) -> KeyWrite {
     KeyWrite {
         operation: SEALED.to_owned(),
-        key: format!("{flow}:{version}"),
+        key: flow.to_string(),
         request: [0; 32],
         answer: Bytes::new(),
-        lives: Lives::Until(expires_at),
+        lives: Lives::Until(until),
     }
 }
 
-/// Asks for that record.
-pub(crate) fn consumed_query(flow: RunId, version: u64, now: Timestamp) -> RecordQuery {
-    RecordQuery::Key { operation: SEALED.to_owned(), key: format!("{flow}:{version}"), now }
+/// Asks for those records.
+pub(crate) fn consumed_queries(flow: RunId, version: u64, now: Timestamp) -> [RecordQuery; 2] {
+    [format!("{flow}:{version}"), flow.to_string()].map(|key| RecordQuery::Key {
+        operation: SEALED.to_owned(),
+        key,
+        now,
+    })
 }
 
 /// What is sent out for a flow that waits.

@@ -9,6 +9,7 @@ use stepwell_core::schema::{Misfit, Schema};
 use stepwell_core::{ActionCall, Event, Name, RunId, Snapshot, Timestamp, start};
 use stepwell_store::{
     HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite, Record, RecordQuery, Refused, Status,
+    StoreError, TenantScope,
 };
 
 use super::answer::{Answer, FlowError, Pause, pauses};
@@ -18,6 +19,7 @@ use super::rest::{Origin, Restless};
 use super::strategy::{Sealed, Strategy, WATCH};
 use super::token::{self, Purpose, Secret, Unsealed};
 use crate::actor::Permission;
+use crate::engine::Inner;
 use crate::error::EngineError;
 use crate::registry::Workflow;
 use crate::runner;
@@ -29,8 +31,8 @@ use crate::turn::Turnless;
 const MAX_PASSES: u32 = 16;
 /// After how long somebody who came while a flow is being resumed may try again.
 const RETRY_AFTER_MS: u64 = 1_000;
-/// Every refusal of a token takes a multiple of this, whatever the reason.
-const REFUSAL_MS: u64 = 2;
+/// Every refusal of a token takes a multiple of this, whatever the reason: longer than any look-up should.
+const REFUSAL_MS: u64 = 25;
 /// The operation under which answers are kept.
 pub(crate) const FLOW: &str = "flow";
 
@@ -125,18 +127,18 @@ impl Flows {
             return Err(FlowError::NotAllowed(start.workflow));
         }
         let (name, strategy) = self.shared.strategies.of(&workflow.definition)?;
-        if let Strategy::Durable(durable) = strategy {
-            return self.start_durable(&name, durable, start).await;
-        }
-        if start.is_timed() {
-            let why = "only a durable run begins later or has a deadline: let the workflow begin as one";
-            return Err(EngineError::Invalid(why.to_owned()).into());
-        }
         let asked =
             Asked::new(start.key.clone(), &json!(["start", start.workflow, start.input.as_ref().ok()]));
         let _answering = self.answering(asked.as_ref())?;
         if let Some(answer) = self.answered(asked.as_ref()).await? {
             return Ok(answer);
+        }
+        if let Strategy::Durable(durable) = strategy {
+            return self.start_durable(&name, durable, start, asked.as_ref()).await;
+        }
+        if start.is_timed() {
+            let why = "only a durable run begins later or has a deadline: let the workflow begin as one";
+            return Err(EngineError::Invalid(why.to_owned()).into());
         }
         let flow = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
         let input = start.input.clone().map_err(|why| {
@@ -247,21 +249,29 @@ impl Flows {
     }
 
     async fn resume_row(&self, resume: &Resume) -> Result<Answer, FlowError> {
-        let (name, raw) = token::split(&resume.token).ok_or(FlowError::Gone)?;
         let asked = self.asked(resume)?;
         let _answering = self.answering(asked.as_ref())?;
         if let Some(answer) = self.answered(asked.as_ref()).await? {
             return Ok(answer);
         }
+        match self.resume_found(resume, asked.as_ref()).await {
+            // Another process may have answered the same request since it was looked for.
+            Err(FlowError::Gone) => self.answered(asked.as_ref()).await?.ok_or(FlowError::Gone),
+            answer => answer,
+        }
+    }
+
+    async fn resume_found(&self, resume: &Resume, asked: Option<&Asked>) -> Result<Answer, FlowError> {
+        let (name, raw) = token::split(&resume.token).ok_or(FlowError::Gone)?;
         if let Some(Strategy::Durable(durable)) = self.shared.strategies.by_name.get(name) {
             let row = self.load_handle(name, raw, HandleKind::Link).await?;
-            return self.resume_link(name, durable, row, resume, asked.as_ref()).await;
+            return self.resume_link(name, durable, row, resume, asked).await;
         }
         for attempt in 0..MAX_PASSES {
             let row = self.load_handle(name, raw, HandleKind::Flow).await?;
             self.not_reserved(&row).await?;
             let opened = self.open_handle(row, name).await?;
-            match self.go_on(&opened, resume, asked.as_ref()).await {
+            match self.go_on(&opened, resume, asked).await {
                 Err(Restless::Again) => self.engine.inner.pause_after(attempt).await,
                 Err(Restless::Unfit(errors)) => return Ok(self.again(&opened, resume, errors)),
                 Err(Restless::Flow(error)) => return Err(error),
@@ -309,11 +319,11 @@ impl Flows {
         if !misfits.is_empty() {
             return Err(Restless::Unfit(misfits));
         }
-        let event = event_of(&waits, pause, outcome, input);
+        let event = event_of(pause, outcome, input);
         let standing = standing_of(opened.workflow.clone(), opened.snapshot.clone(), inner.host.now());
         let mut pass = Pass::new(inner, self.engine.scope, standing);
         let mut taking = match &opened.origin {
-            Origin::Handle { row, .. } => Some(Taking { row: row.clone(), is_reserved: false }),
+            Origin::Handle { row, .. } => Some(Taking { row: (**row).clone(), is_reserved: false }),
             Origin::Begun | Origin::Sealed { .. } => None,
         };
         let came = match pass.offer(&event).await {
@@ -383,22 +393,32 @@ impl Flows {
             return;
         }
         let mut row = taking.row.clone();
-        if let Err(passless) = self.own(&mut row, None).await {
-            tracing::debug!(handle = %row.handle, ?passless, "a handle was not given back: it is somebody else's");
+        for attempt in 0..MAX_PASSES {
+            match self.own(&mut row, None).await {
+                Ok(()) => return,
+                Err(Passless::Again) => {}
+                Err(passless) => {
+                    tracing::warn!(handle = %row.handle, ?passless, "a handle was not given back; it is tried again");
+                    self.engine.inner.pause_after(attempt).await;
+                }
+            }
+            // It may have been written meanwhile and still be ours: nobody else would ever give it back.
+            match self.handle_row(row.handle).await {
+                Ok(Some(now)) if now.owner == taking.row.owner => row = now,
+                Ok(_) => return,
+                Err(_) => {}
+            }
         }
+        // Under another name this process owns it no longer.
+        self.engine.inner.in_doubt();
     }
 
     /// Refuses a handle that somebody living works on.
     async fn not_reserved(&self, row: &HandleRow) -> Result<(), FlowError> {
-        let Some(owner) = row.owner else { return Ok(()) };
-        let inner = &self.engine.inner;
-        let busy = FlowError::Busy { retry_after_ms: RETRY_AFTER_MS };
-        if inner.goes_by(owner) {
-            return Err(busy);
+        match is_worked_on(&self.engine.inner, self.engine.scope, row).await? {
+            true => Err(FlowError::Busy { retry_after_ms: RETRY_AFTER_MS }),
+            false => Ok(()),
         }
-        let query = RecordQuery::Living { process: owner, now: inner.host.now() };
-        let living = inner.store.records(self.engine.scope, query).await?;
-        if living.items.is_empty() { Ok(()) } else { Err(busy) }
     }
 
     /// The row behind a handle's token.
@@ -429,7 +449,12 @@ impl Flows {
     pub(crate) async fn open_handle(&self, row: HandleRow, name: &str) -> Result<Opened, FlowError> {
         let (workflow, snapshot) = self.restore(&row.state).await?;
         let before = snapshot.clone();
-        Ok(Opened { workflow, snapshot, origin: Origin::Handle { row, before }, name: name.to_owned() })
+        Ok(Opened {
+            workflow,
+            snapshot,
+            origin: Origin::Handle { row: Box::new(row), before },
+            name: name.to_owned(),
+        })
     }
 
     async fn open_sealed(&self, token: &str, sealed: &Sealed) -> Result<Opened, FlowError> {
@@ -442,7 +467,8 @@ impl Flows {
             return Err(FlowError::Gone);
         }
         let (workflow, snapshot) = self.restore(&unsealed.state).await?;
-        if sealed.is_once && self.is_used_or_revoked(&unsealed, &snapshot).await? {
+        let is_used = self.is_used(&snapshot).await?;
+        if is_used || (sealed.is_once && self.is_revoked(&unsealed, &snapshot).await?) {
             return Err(FlowError::Gone);
         }
         let origin = Origin::Sealed {
@@ -454,17 +480,22 @@ impl Flows {
         Ok(Opened { workflow, snapshot, origin, name: name.to_owned() })
     }
 
-    /// Whether a token that can be used once was, or was revoked.
-    async fn is_used_or_revoked(&self, token: &Unsealed, snapshot: &Snapshot) -> Result<bool, FlowError> {
+    /// Whether a sealed token was used for something that was written, or its flow rests elsewhere since.
+    async fn is_used(&self, snapshot: &Snapshot) -> Result<bool, FlowError> {
         let (inner, scope) = (&self.engine.inner, self.engine.scope);
         let (flow, version) = (snapshot.instance_id(), snapshot.version());
-        let query = super::rest::consumed_query(flow, version, inner.host.now());
-        if !inner.store.records(scope, query).await?.items.is_empty() {
-            return Ok(true);
-        }
+        let [used, left] = super::rest::consumed_queries(flow, version, inner.host.now());
+        let (used, left) =
+            tokio::try_join!(inner.store.records(scope, used), inner.store.records(scope, left))?;
+        Ok(!used.items.is_empty() || !left.items.is_empty())
+    }
+
+    /// Whether a sealed token that can be revoked was.
+    async fn is_revoked(&self, token: &Unsealed, snapshot: &Snapshot) -> Result<bool, FlowError> {
+        let flow = snapshot.instance_id();
         let by = token.claims.created_by.clone().map(Revoke::Actor);
         for which in [Some(Revoke::Flow(flow)), by].into_iter().flatten() {
-            if self.revoked_at(&which).await?.is_some_and(|at| token.claims.issued_at <= at) {
+            if self.revoked_at(&which).await?.is_some_and(|at| token.claims.created_at <= at) {
                 return Ok(true);
             }
         }
@@ -529,6 +560,20 @@ impl Flows {
     }
 }
 
+/// Somebody living works on a handle.
+pub(crate) async fn is_worked_on(
+    inner: &Inner,
+    scope: TenantScope,
+    row: &HandleRow,
+) -> Result<bool, StoreError> {
+    let Some(owner) = row.owner else { return Ok(false) };
+    if inner.goes_by(owner) {
+        return Ok(true);
+    }
+    let query = RecordQuery::Living { process: owner, now: inner.host.now() };
+    Ok(!inner.store.records(scope, query).await?.items.is_empty())
+}
+
 /// A refusal takes as long as any other: who asks learns nothing from the time.
 async fn evenly(began: tokio::time::Instant) {
     let passed = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -584,11 +629,7 @@ pub(crate) fn check_form(pause: &Pause, input: &Value) -> Vec<Misfit> {
     schema.map(|schema| schema.check(input)).unwrap_or_default()
 }
 
-/// An outcome as it comes to the flow: as the signal of its name, unless several waits take that.
-pub(crate) fn event_of(waits: &[Pause], pause: &Pause, outcome: Name, input: Value) -> Event {
-    let takers = waits.iter().filter(|other| other.outcomes.contains(&outcome)).count();
-    if takers > 1 {
-        return Event::WaitResolved { activation: pause.activation, payload: input };
-    }
-    Event::Signalled { signal: outcome, payload: input }
+/// An outcome as it comes to the flow: to this pause, and to no other that takes the same.
+pub(crate) fn event_of(pause: &Pause, outcome: Name, input: Value) -> Event {
+    Event::Answered { activation: pause.activation, signal: outcome, payload: input }
 }

@@ -48,7 +48,7 @@ impl Sealed {
         self
     }
 
-    /// A token can be used once, and can be revoked: that is a row per use until the token expires, and a look-up per resume.
+    /// A token can be used once, and can be revoked: that is a row per use until the token expires.
     #[must_use]
     pub fn once(mut self) -> Self {
         self.is_once = true;

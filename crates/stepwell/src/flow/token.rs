@@ -46,6 +46,10 @@ pub(crate) struct Claims {
     /// When it is over.
     #[serde(rename = "e", with = "micros")]
     pub(crate) expires_at: Timestamp,
+    /// When the last token is over that the same pause may have, in microseconds, if that is another: whoever answers the
+    /// pause before once more gets another one.
+    #[serde(rename = "l", skip_serializing_if = "Option::is_none", default)]
+    pub(crate) latest: Option<i64>,
     /// When the flow began.
     #[serde(rename = "c", with = "micros")]
     pub(crate) created_at: Timestamp,
@@ -55,6 +59,13 @@ pub(crate) struct Claims {
     /// The state is compressed.
     #[serde(rename = "z", skip_serializing_if = "std::ops::Not::not", default)]
     pub(crate) is_compressed: bool,
+}
+
+impl Claims {
+    /// When every token of the same pause is over.
+    pub(crate) fn all_over_at(&self) -> Timestamp {
+        self.latest.map_or(self.expires_at, |latest| self.expires_at.max(Timestamp::from_micros(latest)))
+    }
 }
 
 /// A time as a number: shorter than its text.

@@ -131,6 +131,8 @@ pub(crate) enum Fate {
     Arrives,
     /// It never arrives, and no answer ever comes.
     Hangs,
+    /// It never arrives, and whoever sent it is told so.
+    Fails,
     /// It arrives, and its answer is lost.
     AnswerLost,
 }
@@ -234,6 +236,10 @@ impl Store for Watched {
             match fate {
                 Fate::Arrives => self.inner.commit(scope, commit).await,
                 Fate::Hangs => std::future::pending().await,
+                Fate::Fails => {
+                    let why = "it is out of reach".to_owned();
+                    Err(CommitError::Store(StoreError::Unavailable(why)))
+                }
                 Fate::AnswerLost => {
                     let _ = self.inner.commit(scope, commit).await;
                     Err(CommitError::Unknown { reference, why: "the answer was lost".to_owned() })

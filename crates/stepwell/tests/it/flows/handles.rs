@@ -333,7 +333,7 @@ async fn a_state_that_is_too_large_leaves_the_handle_good() {
     let engine = TestEngine::start_on(store, ground().await.1, build).await.unwrap();
     let flows = flows(&engine, "handle");
     let token = begun(&flows, "order").await;
-    let large = Resume::new(&token).input(&json!({"text": "x".repeat(2_500)}));
+    let large = Resume::new(&token).input(&json!({"text": "x".repeat(3_000)}));
     soon(flows.resume(large)).await.unwrap_err();
     assert_eq!(handles(&flows).await[0].owner, None);
     next(&flows, &token).await;

@@ -12,7 +12,9 @@ use stepwell::store::{HandleKind, RunQuery, Status};
 use stepwell::testing::TestEngine;
 use stepwell::{Cx, Signal, Start};
 
-use super::{add, as_time_passes, begin, begun, flows, go, handles, keep, next, nothing, ring, sum, three, walk};
+use super::{
+    add, as_time_passes, begin, begun, flows, go, handles, keep, next, nothing, ring, sum, three, walk,
+};
 use crate::kit::{self, ground, other_tenant, runs, soon};
 
 /// Somebody says yes or no, then somebody else does.
@@ -171,7 +173,10 @@ async fn of_two_links_to_one_wait_one_wins() {
     for _ in 0..4 {
         let run = started(&engine, "count").await;
         let before = sum(&engine).await.as_u64().unwrap_or(0);
-        let links = [soon(flows.link(LinkTo::new(run))).await.unwrap(), soon(flows.link(LinkTo::new(run))).await.unwrap()];
+        let links = [
+            soon(flows.link(LinkTo::new(run))).await.unwrap(),
+            soon(flows.link(LinkTo::new(run))).await.unwrap(),
+        ];
         let all = join_all(links.iter().map(|link| flows.resume(Resume::new(link))));
         let all = as_time_passes(engine.clock(), all).await;
         assert_eq!(all.iter().filter(|answer| answer.is_ok()).count(), 1, "{all:?}");
@@ -245,7 +250,8 @@ async fn where_somebody_else_is_to_answer_the_starter_only_watches() {
 #[tokio::test]
 async fn a_run_whose_step_fails_says_why() {
     let fails = |_: Cx| async { Err::<Value, _>(stepwell::ActionError::new("broken", "it is broken")) };
-    let build = |builder: Builder| builder.workflow(walk("work", &["fails"]).build().unwrap()).action("fails", fails);
+    let build =
+        |builder: Builder| builder.workflow(walk("work", &["fails"]).build().unwrap()).action("fails", fails);
     let engine = kit::start(build).await.unwrap();
     let flows = flows(&engine, "durable");
     let token = begun(&flows, "work").await;
@@ -264,7 +270,10 @@ async fn a_run_that_never_pauses_is_answered_with_its_end() {
         let engine = kit::start(|builder| office(builder).workflow(quick.clone())).await.unwrap();
         let flows = flows(&engine, strategy);
         let ended = soon(flows.start(Start::new("quick"))).await.unwrap();
-        assert_eq!((ended.status, ended.result, ended.token), (Status::Completed, Some(json!({"x": 1})), None));
+        assert_eq!(
+            (ended.status, ended.result, ended.token),
+            (Status::Completed, Some(json!({"x": 1})), None)
+        );
         assert_eq!(sum(&engine).await, json!(1), "{strategy}");
     }
 }

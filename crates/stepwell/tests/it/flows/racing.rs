@@ -229,6 +229,7 @@ async fn lost_answers_of_the_store_are_looked_up() {
         let ended = as_time_passes(engine.clock(), flows.resume(Resume::new(&last))).await.unwrap();
         assert_eq!((ended.status, gate.began()), (Status::Completed, 1), "{strategy}");
         assert_eq!(sum(&engine).await, json!(1), "{strategy}");
+        watched.rule(|_| Fate::Arrives);
         let again = as_time_passes(engine.clock(), flows.resume(Resume::new(&token))).await;
         assert_eq!(again, Err(FlowError::Gone), "{strategy}");
     }
@@ -253,6 +254,52 @@ async fn a_lost_answer_while_a_handle_is_given_back_leaves_it_good() {
     assert_eq!(handles(&flows).await[0].owner, None);
     next(&flows, &token).await;
     assert_eq!(script.calls().len(), 2);
+}
+
+/// E6: a store that is out of reach for a while when a handle is to be given back gets it back later.
+#[tokio::test]
+async fn a_handle_is_given_back_as_soon_as_the_store_is_there() {
+    let (store, clock) = ground().await;
+    let watched = Watched::new(store);
+    let script = Script::failing(1);
+    let workflow = walk("work", &["work", "work"]).build().unwrap();
+    let build = |builder: Builder| builder.workflow(workflow).action("work", script.action());
+    let engine = TestEngine::start_on(watched.clone(), clock.clone(), build).await.unwrap();
+    let flows = flows(&engine, "handle");
+    let token = begun(&flows, "work").await;
+    let mut left = 3;
+    watched.rule(move |commit| match commit.handles.first().map(|write| &write.then) {
+        Some(HandleChange::Own(None)) if left > 0 => {
+            left -= 1;
+            Fate::Fails
+        }
+        _ => Fate::Arrives,
+    });
+    let failed = as_time_passes(&clock, flows.resume(Resume::new(&token))).await;
+    assert!(matches!(failed, Err(FlowError::Failed(_))), "{failed:?}");
+    assert_eq!(handles(&flows).await[0].owner, None);
+    next(&flows, &token).await;
+}
+
+/// E6: if what a step did cannot be written because the store is out of reach, nothing has happened.
+#[tokio::test]
+async fn a_step_that_cannot_be_written_has_not_happened() {
+    for strategy in ["sealed", "handle"] {
+        let gate = Gate::new();
+        gate.open(100);
+        let (store, clock) = ground().await;
+        let watched = Watched::new(store);
+        let engine = TestEngine::start_on(watched.clone(), clock.clone(), gated(&gate)).await.unwrap();
+        let flows = flows(&engine, strategy);
+        let token = begun(&flows, "slow").await;
+        watched.rule(|commit| if commit.cells.is_empty() { Fate::Arrives } else { Fate::Fails });
+        let failed = as_time_passes(&clock, flows.resume(Resume::new(&token))).await;
+        assert!(matches!(failed, Err(FlowError::Engine(_))), "{strategy}: {failed:?}");
+        watched.rule(|_| Fate::Arrives);
+        assert_eq!(sum(&engine).await, Value::Null, "{strategy}");
+        assert_eq!(go(&flows, &token).await.unwrap().waits[0].place, "p1", "{strategy}");
+        assert_eq!(sum(&engine).await, json!(1), "{strategy}");
+    }
 }
 
 /// E6: somebody uses the handle up between the reading and the reserving: whoever comes too late runs nothing.

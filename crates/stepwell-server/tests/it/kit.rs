@@ -1,0 +1,104 @@
+//! What several of the tests need: requests to routes, and patience.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use serde_json::Value;
+use tower_service::Service;
+
+/// What was answered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
+    }
+
+    /// It is a problem with this status and code.
+    #[track_caller]
+    pub(crate) fn is(&self, status: u16, code: &str) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        assert_eq!(self.header("content-type"), "application/problem+json", "{self:?}");
+        let problem = self.json();
+        assert_eq!(problem["code"], code, "{problem}");
+        assert_eq!(problem["status"], status, "{problem}");
+        for field in ["type", "title", "detail"] {
+            assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{problem}");
+        }
+        assert!(problem["retryable"].is_boolean(), "{problem}");
+        problem
+    }
+}
+
+/// A request in the making.
+pub(crate) struct Ask {
+    request: axum::http::request::Builder,
+    body: Body,
+}
+
+pub(crate) fn get(path: &str) -> Ask {
+    ask(Method::GET, path)
+}
+
+pub(crate) fn post(path: &str) -> Ask {
+    ask(Method::POST, path)
+}
+
+pub(crate) fn ask(method: Method, path: &str) -> Ask {
+    Ask { request: Request::builder().method(method).uri(path), body: Body::empty() }
+}
+
+impl Ask {
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.request = self.request.header(name, value);
+        self
+    }
+
+    pub(crate) fn json(self, body: &Value) -> Self {
+        self.header("content-type", "application/json").body(body.to_string())
+    }
+
+    pub(crate) fn form(self, body: &str) -> Self {
+        self.header("content-type", "application/x-www-form-urlencoded").body(body.to_owned())
+    }
+
+    pub(crate) fn body(mut self, body: impl Into<Body>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    pub(crate) async fn to(self, router: &Router) -> Reply {
+        let response = router.clone().call(self.request.body(self.body).unwrap()).await.unwrap();
+        let (head, body) = response.into_parts();
+        let body = to_bytes(body, usize::MAX).await.unwrap();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        Reply { status: head.status, headers: head.headers, body }
+    }
+}
+
+/// Waits until something is so; it has to be within seconds.
+pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    match tokio::time::timeout(Duration::from_secs(20), found).await {
+        Ok(found) => found,
+        Err(_) => panic!("it was waited in vain until {what}"),
+    }
+}
