@@ -619,6 +619,7 @@ impl<'a> Decider<'a> {
                 moved.push(activation.id);
             }
             origin.step_loop(transition.loop_step);
+            origin.answered(transition, activation.received.is_some());
             turn.transitions.push(transition.id.clone());
             turn.enter(transition.to, origin, at_hand(activation, payload))?;
         }
@@ -678,6 +679,7 @@ impl<'a> Decider<'a> {
         let mut origin = Origin::of(turn.leave(activation.id).expect(FOUND));
         origin.step_loop(transition.loop_step);
         origin.retried.remove(&transition.id);
+        origin.answered(transition, activation.received.is_some());
         origin.locals.extend(outcome.locals.clone());
         origin.children = outcome.children;
         turn.transitions.push(transition.id.clone());

@@ -18,6 +18,9 @@ pub type ActivationId = u64;
 /// One passing of a fork has this number.
 pub type PassingId = u64;
 
+/// The local that says what whoever answers in a place is asked. It goes with the answer.
+pub const PROMPT: &str = "prompt";
+
 /// The complete state of one run. Only [`dispatch`](crate::dispatch()) makes a newer one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -18,8 +18,8 @@ use crate::patch::{Patch, put_field};
 use crate::refusal::{DecideError, Failure};
 use crate::schema::Misfit;
 use crate::snapshot::{
-    Activation, ActivationId, ActivationStatus, Branch, ChildEnd, Children, Finished, Passing, PassingId,
-    Snapshot, Timer,
+    Activation, ActivationId, ActivationStatus, Branch, ChildEnd, Children, Finished, PROMPT, Passing,
+    PassingId, Snapshot, Timer,
 };
 use crate::spec::{ChildRule, Completion, LoopStep};
 use crate::template::Template;
@@ -95,6 +95,13 @@ impl Origin {
             locals: left.locals,
             retried: left.retried,
             children: 0,
+        }
+    }
+
+    /// Whoever was asked there has answered: what they were asked is not asked again further on.
+    pub(crate) fn answered(&mut self, transition: &TransitionNode, was_resolved: bool) {
+        if was_resolved || transition.on.signal().is_some() {
+            self.locals.remove(PROMPT);
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use stepwell_core::patch::Patch;
-use stepwell_core::snapshot::ActivationId;
+use stepwell_core::snapshot::{ActivationId, PROMPT};
 use stepwell_core::{ActionCall, Limits, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
     Cell, CellKey, CellWrite, Document, DocumentOp, DocumentQuery, DocumentWrite, FillPart, KeyWrite,
@@ -30,9 +30,6 @@ use crate::host::Host;
 use crate::registry::Workflow;
 use crate::standing::Standing;
 use crate::start::{START, Start, run_of};
-
-/// The local under which a place is told what whoever answers there is asked.
-pub(crate) const PROMPT: &str = "prompt";
 
 /// What an action is given. Clones are the same context.
 #[derive(Clone)]
@@ -270,7 +267,7 @@ impl Cx {
         })
     }
 
-    /// Stages something that only the activation in the next place sees.
+    /// Stages something that the activation in the next place sees, and those that come after it on its way.
     pub fn set_local<T: Serialize>(&self, key: impl Into<String>, value: &T) -> Result<(), ActionError> {
         let (key, value) = (key.into(), json(value)?);
         self.stage(|staged| drop(staged.locals.insert(key, value)))
@@ -445,7 +442,7 @@ impl Cx {
         self.stage(|staged| staged.outgoing = Some(outgoing))
     }
 
-    /// Says what whoever answers at the next place is asked.
+    /// Says what whoever answers next on this way is asked.
     pub fn prompt<T: Serialize>(&self, prompt: &T) -> Result<(), ActionError> {
         self.set_local(PROMPT, prompt)
     }

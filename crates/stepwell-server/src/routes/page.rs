@@ -38,7 +38,7 @@ pub(crate) struct Again<'a> {
 /// The page of a link: what is asked, and a form to answer.
 pub(crate) fn ask(answer: &Answer, again: Option<&Again<'_>>) -> String {
     let pauses: Vec<&Pause> = answer.waits.iter().filter(|pause| !pause.outcomes.is_empty()).collect();
-    let token = answer.token.as_deref().filter(|token| resumes(answer, token));
+    let token = answer.token.as_deref().filter(|_| !answer.only_shows);
     let (Some(token), Some(first)) = (token, pauses.first()) else { return standing(answer, false) };
     let title = Form::of(first.form.as_ref()).title.unwrap_or_else(|| in_words(&first.place));
     let mut body = format!("<h1>{}</h1>\n", html(&title));
@@ -56,11 +56,6 @@ pub(crate) fn ask(answer: &Answer, again: Option<&Again<'_>>) -> String {
     }
     let is_wrong = if again.is_some() { "Error: " } else { "" };
     page(&format!("{is_wrong}{title} – {}", in_words(&answer.workflow)), &body)
-}
-
-/// The token goes on with the flow, and does not only show that it waits.
-fn resumes(answer: &Answer, token: &str) -> bool {
-    answer.sent.is_none() && !token.starts_with("watch.")
 }
 
 fn form(body: &mut String, at: usize, pause: &Pause, token: &str, again: Option<&Again<'_>>) {
@@ -242,7 +237,7 @@ pub(crate) fn standing(answer: &Answer, is_answered: bool) -> String {
 /// The page after an answer: the next question, or that there is none.
 pub(crate) fn answered(answer: &Answer) -> String {
     let has_more = answer.waits.iter().any(|pause| !pause.outcomes.is_empty());
-    match answer.token.as_deref().filter(|token| has_more && resumes(answer, token)) {
+    match answer.token.as_deref().filter(|_| has_more && !answer.only_shows) {
         Some(_) => ask(answer, None),
         None => standing(answer, true),
     }

@@ -4,12 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell_core::graph::open_waits;
 use stepwell_core::schema::Misfit;
-use stepwell_core::snapshot::{ActivationId, Finished};
+use stepwell_core::snapshot::{ActivationId, Finished, PROMPT};
 use stepwell_core::{Definition, Failure, Name, Refusal, RunId, Snapshot, Timestamp};
 use stepwell_store::Status;
 
 use super::keys::KeyError;
-use crate::cx::PROMPT;
 use crate::error::EngineError;
 
 /// How a flow stands after a start or a resume.
@@ -28,6 +27,9 @@ pub struct Answer {
     /// What resumes it, or only shows that it waits if that was sent to somebody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
+    /// The token only shows that it waits: somebody else is to answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_shows: bool,
     /// When the token is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
@@ -64,6 +66,7 @@ impl Answer {
             status,
             rests: None,
             token: None,
+            only_shows: false,
             expires_at: None,
             waits: pauses(definition, snapshot),
             errors: Vec::new(),
@@ -102,11 +105,16 @@ pub(crate) fn pauses(definition: &Definition, snapshot: &Snapshot) -> Vec<Pause>
     open.map(|wait| {
         let activation = snapshot.activation(wait.activation);
         let prompt = activation.and_then(|activation| activation.locals.get(PROMPT)).cloned();
+        // A place that takes one signal asks for what that brings, if it has no form of its own.
+        let payload = match &wait.signals[..] {
+            [only] => definition.spec().signals.get(only).and_then(|signal| signal.payload.clone()),
+            _ => None,
+        };
         Pause {
             activation: wait.activation,
             place: wait.place,
             outcomes: wait.signals,
-            form: wait.form,
+            form: wait.form.or(payload),
             prompt,
             answerers: wait.answerers,
         }

@@ -150,6 +150,7 @@ impl Flows {
         if is_sent || !pause.answerers.is_empty() {
             // Somebody else is to answer: whoever is here sees that it waits.
             answer.token = Some(self.watch(&resting, &answer, None, None)?);
+            answer.only_shows = true;
         } else {
             let mut row = self.row(&resting, standing.run(), secret.hash(name), HandleKind::Link, standing);
             row.state = LinkState { activation: pause.activation, outcomes: Vec::new() }.written();
@@ -386,6 +387,7 @@ impl Flows {
             status,
             rests: Some(watching.strategy),
             token: Some(token.to_owned()),
+            only_shows: true,
             expires_at: Some(unsealed.claims.expires_at).filter(|at| *at < Timestamp::MAX),
             waits: Vec::new(),
             errors: Vec::new(),

@@ -116,6 +116,7 @@ impl FlowsBuilder {
             blocked,
             under_way: Mutex::default(),
             posts: Mutex::default(),
+            again: Mutex::default(),
         });
         for name in engine.inner.registry.names() {
             let Some(workflow) = engine.inner.registry.by_name(&name) else { continue };
@@ -140,6 +141,8 @@ pub(crate) struct Shared {
     under_way: Mutex<BTreeSet<(TenantId, String)>>,
     /// Handles with something that is to be sent out, which this process has just put there.
     posts: Mutex<Vec<(TenantScope, HandleHash)>>,
+    /// When something is to be sent again that this process has tried.
+    again: Mutex<BTreeSet<Timestamp>>,
 }
 
 impl Shared {
@@ -191,6 +194,21 @@ impl Shared {
     pub(crate) fn post(&self, scope: TenantScope, handles: Vec<HandleHash>) {
         let mut posts = self.posts.lock().unwrap_or_else(PoisonError::into_inner);
         posts.extend(handles.into_iter().map(|handle| (scope, handle)));
+    }
+
+    /// Something is to be sent again then.
+    pub(crate) fn post_again(&self, at: Timestamp) {
+        self.again.lock().unwrap_or_else(PoisonError::into_inner).insert(at);
+    }
+
+    /// When something is to be sent again next, as far as this process knows.
+    pub(crate) fn next_post(&self) -> Option<Timestamp> {
+        self.again.lock().unwrap_or_else(PoisonError::into_inner).first().copied()
+    }
+
+    /// What was to be sent again by now is looked for.
+    pub(crate) fn posts_until(&self, now: Timestamp) {
+        self.again.lock().unwrap_or_else(PoisonError::into_inner).retain(|at| *at > now);
     }
 
     /// Takes what is to be sent out.

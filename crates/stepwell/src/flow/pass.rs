@@ -161,7 +161,12 @@ impl<'a> Pass<'a> {
         let is_first = !std::mem::replace(&mut self.has_acted, true);
         let rests = Rests::Flow(before.clone());
         let flight = fly(self.inner, self.scope, &self.standing, call, None, 1, rests);
-        let landed = Box::pin(flight).await;
+        let landed = tokio::select! {
+            biased;
+            landed = Box::pin(flight) => landed,
+            // Out of patience: what runs is dropped, and nothing has happened.
+            () = self.inner.over() => return Err(Passless::Engine(EngineError::Stopped)),
+        };
         let landing = Landing {
             inner: self.inner,
             scope: self.scope,

@@ -21,10 +21,10 @@ use crate::turn::Turnless;
 const SENT_AT_ONCE: u32 = 100;
 /// Tenants that are asked for in one go.
 const TENANTS_AT_ONCE: u32 = 100;
+/// How often is looked for messages that nobody has sent.
+const ROUND_MS: u64 = 60_000;
 /// How long a message that cannot be read here is left to others before it is looked at again.
 const UNREADABLE_MS: u64 = 300_000;
-/// How often is looked for messages that nobody has sent.
-const ROUND_MS: u64 = 5_000;
 
 /// A message as it is kept: sealed, because what resumes the flow is in it.
 pub(crate) fn sealed(shared: &Shared, scope: TenantScope, handle: &HandleHash, posted: &Posted) -> Bytes {
@@ -57,14 +57,16 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut next = inner.host.now();
     loop {
         let shared = inner.flows.get().cloned();
+        let due = shared.as_ref().and_then(|shared| shared.next_post()).unwrap_or(Timestamp::MAX);
         tokio::select! {
             biased;
             () = inner.posted.notified() => {}
             () = inner.over(), if shared.is_none() => return,
-            over = inner.is_over_by(next), if shared.is_some() => {
+            over = inner.is_over_by(next.min(due)), if shared.is_some() => {
                 if over || inner.is_stopping() {
                     return;
                 }
+                shared.iter().for_each(|shared| shared.posts_until(inner.host.now()));
                 if let Err(error) = round(&inner).await {
                     tracing::warn!(%error, "what is to be sent out could not be looked for");
                 }
@@ -116,14 +118,15 @@ fn nudge(inner: &Arc<Inner>, scope: TenantScope, hash: HandleHash) {
     }));
 }
 
-/// Takes a message that is due and sends it.
+/// Takes a message that is due and sends it, beside the others: one that hangs holds up no other.
 async fn retry(inner: &Arc<Inner>, scope: TenantScope, mut row: HandleRow) {
     let Some(delivery) = row.delivery.clone() else { return };
     let leased = Some((inner.host.now().plus_ms(SEND_LEASE_MS), delivery));
     // Whoever is faster sends it.
     if write(inner, scope, &row, leased, None).await {
         row.fence += 1;
-        send(inner, scope, row).await;
+        let (spawn, inner) = (inner.host.spawn.clone(), inner.clone());
+        spawn.spawn(Box::pin(async move { send(&inner, scope, row).await }));
     }
 }
 
@@ -180,11 +183,18 @@ async fn write(
     delivery: Option<(Timestamp, Bytes)>,
     audit: Option<AuditRow>,
 ) -> bool {
+    let again = delivery.as_ref().map(|(at, _)| *at);
     let then = HandleChange::Deliver(delivery);
     let write = HandleWrite { handle: row.handle, expected: Some(row.fence), then };
     let along = Along { handles: vec![write], audit: audit.into_iter().collect(), ..Along::default() };
     match inner.apply(scope, inner.commit_of(scope, along, inner.host.now())).await {
-        Ok(_) => true,
+        Ok(_) => {
+            if let (Some(flows), Some(at)) = (inner.flows.get(), again) {
+                flows.post_again(at);
+                inner.posted.notify_one();
+            }
+            true
+        }
         // It was used, or is being used: then it has arrived.
         Err(Turnless::Refused(Refused::Handle { .. }) | Turnless::Moved) => false,
         Err(turnless) => {

@@ -175,6 +175,10 @@ impl Flows {
             along.handles.push(take);
             is_written = true;
         }
+        if let (true, Some(outgoing)) = (pass.standing.snapshot.is_terminal(), &pass.outgoing) {
+            let why = format!("`{}` has nothing to send: the flow ends without a pause", outgoing.outlet);
+            return Err(FlowError::Failed(Failure::new("cannotSend", why).finally()).into());
+        }
         if !pass.standing.snapshot.is_terminal() {
             let name = pass.swap.clone().unwrap_or_else(|| current.to_owned());
             let put = self.put(pass, origin, &name, &mut along, &mut answer, now)?;
@@ -353,6 +357,7 @@ impl Flows {
         if resting.outgoing.is_none() && !pause.answerers.is_empty() {
             // Somebody else is to answer: whoever is here sees that it waits.
             answer.token = Some(self.watch(&resting.watch(), answer, None, None)?);
+            answer.only_shows = true;
             return Ok(Put { is_written: true, posted: None });
         }
         let only = resting.outgoing.map(|outgoing| outgoing.outcomes.clone()).unwrap_or_default();
@@ -384,6 +389,7 @@ impl Flows {
         let posted = Posted { outlet: outgoing.outlet.clone(), message, tries: 0 };
         let handle = row.as_ref().map(|row| row.handle);
         answer.token = Some(self.watch(&resting.watch(), answer, handle, Some(&outgoing.outlet))?);
+        answer.only_shows = true;
         answer.sent = Some(outgoing.outlet.clone());
         let posted = match row {
             None => Post::Sealed(Box::new(posted)),

@@ -241,6 +241,8 @@ impl Flows {
         let flows = self.clone();
         let inner = self.engine.inner.clone();
         inner.host.spawn.spawn(Box::pin(async move {
+            // An engine that stops waits for it.
+            let _under_way = flows.engine.inner.under_way();
             let answer = flows.resume_row(&resume).await;
             // Nobody may be there any more.
             let _ = tell.send(answer);
@@ -467,8 +469,11 @@ impl Flows {
             return Err(FlowError::Gone);
         }
         let (workflow, snapshot) = self.restore(&unsealed.state).await?;
-        let is_used = self.is_used(&snapshot).await?;
-        if is_used || (sealed.is_once && self.is_revoked(&unsealed, &snapshot).await?) {
+        // Where nothing but tokens is, nothing can have become of it that a row would tell.
+        let may_be_used = sealed.is_once || self.shared.strategies.keeps_rows();
+        if (may_be_used && self.is_used(&snapshot).await?)
+            || (sealed.is_once && self.is_revoked(&unsealed, &snapshot).await?)
+        {
             return Err(FlowError::Gone);
         }
         let origin = Origin::Sealed {

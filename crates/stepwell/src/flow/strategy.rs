@@ -232,6 +232,11 @@ impl Strategies {
         Ok(())
     }
 
+    /// Flows may rest in rows.
+    pub(crate) fn keeps_rows(&self) -> bool {
+        self.by_name.values().any(|strategy| !matches!(strategy, Strategy::Sealed(_)))
+    }
+
     pub(crate) fn get(&self, name: &str) -> Result<&Strategy, EngineError> {
         self.by_name.get(name).ok_or_else(|| {
             let known: Vec<_> = self.by_name.keys().map(|name| format!("`{name}`")).collect();

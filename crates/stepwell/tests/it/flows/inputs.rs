@@ -163,7 +163,7 @@ async fn an_input_that_a_start_does_not_take_leaves_nothing() {
     assert_eq!(handles(&flows).await, []);
 }
 
-/// E9: the prompt that an action sets is shown where the flow waits next.
+/// E9: the prompt that an action sets is shown where the flow waits next, and nowhere after.
 #[tokio::test]
 async fn a_prompt_is_shown_where_the_flow_waits_next() {
     let prompts = |cx: Cx| async move { cx.prompt(&json!({"title": "Sure?"})) };
@@ -178,5 +178,6 @@ async fn a_prompt_is_shown_where_the_flow_waits_next() {
         assert_eq!(asked.waits[0].prompt, Some(json!({"title": "Sure?"})), "{strategy}");
         let token = asked.token.unwrap();
         assert_eq!(flows.show(&token).await.unwrap().waits[0].prompt, Some(json!({"title": "Sure?"})));
+        assert_eq!(go(&flows, &token).await.unwrap().waits[0].prompt, None, "{strategy}");
     }
 }

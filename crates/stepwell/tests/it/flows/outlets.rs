@@ -255,7 +255,7 @@ async fn what_a_dead_process_did_not_send_is_sent_by_another() {
         let there = on(&two, keys, &post).begin_with(strategy).build().unwrap();
         two.settle().await;
         assert_eq!(post.sent().len(), 0, "{strategy}: the other has time for it");
-        two.advance(Duration::from_millis(60_000 + LEASE_MS)).await;
+        two.advance(Duration::from_millis(120_000 + LEASE_MS)).await;
         let [message] = &post.sent()[..] else { panic!("{strategy}: it is sent once") };
         assert_eq!(message.flow, answer.flow);
         next(&there, &message.token).await;
