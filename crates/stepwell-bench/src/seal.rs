@@ -143,7 +143,7 @@ impl Library {
     fn new(snapshot: &Snapshot) -> Result<Library, String> {
         let claims = json!({"i": 1_700_000_000_000_000_u64, "e": 1_700_000_000_000_000_u64, "c": 1_700_000_000_000_000_u64});
         let state = serde_json::to_string(snapshot).map_err(|error| error.to_string())?;
-        let key = SymmetricKey::from(&[7; 32]).map_err(failed)?;
+        let key = SymmetricKey::from(&[7; 32]).map_err(|error| failed(&error))?;
         Ok(Library { key, text: format!("{claims}\n{state}") })
     }
 
@@ -153,10 +153,10 @@ impl Library {
         while begin.elapsed() < length {
             let started = Instant::now();
             let token = LocalToken::encrypt(&self.key, self.text.as_bytes(), Some(FOOTER), Some(BOUND));
-            let token = token.map_err(failed)?;
-            let sealed = UntrustedToken::<Local, V4>::try_from(&token).map_err(failed)?;
+            let token = token.map_err(|error| failed(&error))?;
+            let sealed = UntrustedToken::<Local, V4>::try_from(&token).map_err(|error| failed(&error))?;
             let opened = LocalToken::decrypt(&self.key, &sealed, Some(FOOTER), Some(BOUND));
-            let opened = opened.map_err(failed)?;
+            let opened = opened.map_err(|error| failed(&error))?;
             times.push(started.elapsed().as_secs_f64() * 1e6);
             if opened.payload() != self.text {
                 return Err("the token library gave back something else".to_owned());
@@ -166,6 +166,6 @@ impl Library {
     }
 }
 
-fn failed(error: pasetors::errors::Error) -> String {
+fn failed(error: &pasetors::errors::Error) -> String {
     format!("{error:?}")
 }

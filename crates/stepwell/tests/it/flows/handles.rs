@@ -338,3 +338,43 @@ async fn a_state_that_is_too_large_leaves_the_handle_good() {
     assert_eq!(handles(&flows).await[0].owner, None);
     next(&flows, &token).await;
 }
+
+/// E12: columns that are declared after a flow came to rest are healed: batch by batch, once, and without taking it from anybody.
+#[tokio::test]
+async fn columns_of_flows_behind_handles_are_healed() {
+    let edition = |version: u32| {
+        let spec = walk("visit", &["nothing", "nothing"]).version(version);
+        let who = stepwell::core::shadow::Shadow::string("who");
+        if version == 1 { spec } else { spec.shadow("who", who) }.build().unwrap()
+    };
+    let build = |builder: Builder| builder.workflow(edition(1)).action("nothing", super::nothing);
+    let engine = kit::start(build).await.unwrap();
+    let flows = flows(&engine, "handle");
+    let mut tokens = Vec::new();
+    for number in 0..5 {
+        let input = json!({"who": format!("visitor {number}")});
+        tokens.push(soon(flows.start(Start::new("visit").input(&input))).await.unwrap().token.unwrap());
+    }
+    engine.register(edition(2)).unwrap();
+    let found = |name: &str| HandleQuery {
+        workflow: Some("visit".into()),
+        shadows: vec![("who".into(), name.into())],
+        limit: 10,
+        ..HandleQuery::default()
+    };
+    assert_eq!(flows.handles(found("visitor 3")).await.unwrap().items.len(), 0);
+    let mut heal = stepwell::Heal::of("visit").batch(2);
+    let mut batches = 1;
+    while soon(engine.heal(&mut heal)).await.unwrap() {
+        assert!(heal.place().is_some(), "it can be gone on with from here");
+        batches += 1;
+    }
+    assert_eq!((heal.runs(), heal.changed(), heal.missed(), batches), (5, 5, 0, 3));
+    assert_eq!(flows.handles(found("visitor 3")).await.unwrap().items.len(), 1);
+    let mut again = stepwell::Heal::of("visit");
+    while soon(engine.heal(&mut again)).await.unwrap() {}
+    assert_eq!((again.runs(), again.changed()), (5, 0), "a second time there is nothing to do");
+    for token in tokens {
+        next(&flows, &token).await;
+    }
+}
