@@ -37,4 +37,4 @@ pub use own::Along;
 pub use store::{Options, PostgresStore};
 /// The driver whose transactions commits can be made part of.
 pub use tokio_postgres;
-pub use view::view_of;
+pub use view::{flow_view_of, view_of};

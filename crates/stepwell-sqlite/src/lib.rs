@@ -30,4 +30,4 @@ pub use error::{OpenError, WithError};
 /// The SQLite library that [`SqliteStore::commit_with`] shows its caller.
 pub use rusqlite;
 pub use store::{Options, SqliteStore};
-pub use view::view_of;
+pub use view::{flow_view_of, view_of};

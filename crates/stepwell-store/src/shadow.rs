@@ -92,7 +92,33 @@ pub fn joined(text: Option<String>, number: Option<f64>, boolean: Option<bool>) 
         .or_else(|| boolean.map(ShadowValue::Boolean))
 }
 
-/// A database's own words for the view of a workflow's runs.
+/// What a view of a workflow shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Viewed {
+    /// Its durable runs.
+    Runs,
+    /// Its flows that rest behind handles.
+    Flows,
+}
+
+impl Viewed {
+    /// The table, the column with the id that shadow columns go by, and which of its rows.
+    fn rows(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Viewed::Runs => ("runs", "id", ""),
+            Viewed::Flows => ("handles", "run", " and r.kind = 'flow'"),
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Viewed::Runs => "runs_of_",
+            Viewed::Flows => "flows_of_",
+        }
+    }
+}
+
+/// A database's own words for the view of a workflow's runs or flows.
 #[derive(Debug, Clone, Copy)]
 pub struct Dialect<'a> {
     /// What a run has besides its shadow columns.
@@ -103,13 +129,14 @@ pub struct Dialect<'a> {
     pub workflow: &'a str,
 }
 
-/// The statements that make the view of a workflow's runs, with its shadow columns as columns. A view of the same name is
-/// replaced.
+/// The statements that make the view of a workflow's runs or flows, with its shadow columns as columns. A view of the same
+/// name is replaced.
 ///
 /// A filter on one of the columns goes by its index: a run without a value is shown too, but is none that is looked for.
-pub fn view(definition: &Definition, dialect: Dialect<'_>) -> String {
+pub fn view(definition: &Definition, of: Viewed, dialect: Dialect<'_>) -> String {
     let Dialect { shown, tenant, workflow: compared } = dialect;
-    let (workflow, name) = (literal(definition.name()), identifier(&view_name(definition.name())));
+    let (workflow, name) = (literal(definition.name()), identifier(&view_name(of, definition.name())));
+    let (table, id, which) = of.rows();
     let (mut columns, mut joins) = (String::new(), String::new());
     for (number, column) in (1..).zip(definition.shadows()) {
         let held = match column.kind() {
@@ -119,20 +146,20 @@ pub fn view(definition: &Definition, dialect: Dialect<'_>) -> String {
         };
         columns.push_str(&format!(",\n       s{number}.{held} as {}", identifier(column.name())));
         joins.push_str(&format!(
-            "\n  left join shadows s{number} on s{number}.tenant = {tenant} and s{number}.run = r.id \
+            "\n  left join shadows s{number} on s{number}.tenant = {tenant} and s{number}.run = r.{id} \
              and s{number}.workflow = {workflow} and s{number}.name = {}",
             literal(column.name())
         ));
     }
     format!(
-        "drop view if exists {name};\ncreate view {name} as\nselect {shown}{columns}\n  from runs r{joins}\n \
-         where r.tenant = {tenant} and {compared} = {workflow};\n"
+        "drop view if exists {name};\ncreate view {name} as\nselect {shown}{columns}\n  from {table} r{joins}\n \
+         where r.tenant = {tenant} and {compared} = {workflow}{which};\n"
     )
 }
 
-/// What the view of a workflow's runs is called.
-pub fn view_name(workflow: &str) -> String {
-    let whole = format!("runs_of_{workflow}");
+/// What the view of a workflow's runs or flows is called.
+pub fn view_name(of: Viewed, workflow: &str) -> String {
+    let whole = format!("{}{workflow}", of.prefix());
     if whole.len() <= MAX_NAME_BYTES {
         return whole;
     }

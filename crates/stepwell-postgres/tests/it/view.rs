@@ -2,9 +2,9 @@
 
 use stepwell_core::shadow::Shadow;
 use stepwell_core::{Definition, Spec};
-use stepwell_postgres::view_of;
+use stepwell_postgres::{flow_view_of, view_of};
 use stepwell_store::suite::make::{self, shade};
-use stepwell_store::{NewRun, Store};
+use stepwell_store::{HandleChange, HandleRow, HandleWrite, NewRun, Store};
 
 use crate::raw::{client, number, texts};
 
@@ -64,4 +64,28 @@ async fn the_view_of_a_workflow_shows_one_tenants_runs_and_finds_by_the_index() 
         // Whether an index is worth it for one of two values is the server's to say.
         assert!(plan.contains(index) || index == "shadows_by_boolean", "{filter}: {plan}");
     }
+}
+
+/// E11: the same for flows that rest behind handles, behind the same wall; links are none.
+#[tokio::test]
+async fn the_view_of_flows_shows_one_tenants_flows() {
+    let ground = crate::ground().await;
+    let (store, make) = (ground.open().await.unwrap(), make::Make::new());
+    let put = |row: HandleRow, shadows| HandleWrite {
+        handle: row.handle,
+        expected: None,
+        then: HandleChange::Put(Box::new(HandleRow { workflow: "orders".into(), ..row }), shadows),
+    };
+    for whose in 1..=2_u128 {
+        let flow = put(make::flow(whose as u8), vec![shade("eMail", "ann@example.com"), shade("total", 2.5)]);
+        let link = put(make::leading(9, make::run(9)), Vec::new());
+        store.commit(make::tenant(whose), make.handle([flow, link])).await.unwrap();
+    }
+    let owner = client(&ground, ground.owner()).await;
+    owner.batch_execute(&flow_view_of(&shaded())).await.unwrap();
+    let shown = "select concat_ws(' ', flow, \"eMail\", total, paid) from flows_of_orders";
+    assert_eq!(texts(&owner, shown).await, Vec::<String>::new());
+    let tenant = make::tenant(2).tenant().uuid();
+    owner.batch_execute(&format!("set app.current_tenant = '{tenant}'")).await.unwrap();
+    assert_eq!(texts(&owner, shown).await, [format!("{} ann@example.com 2.5", make::flow(2).run)]);
 }

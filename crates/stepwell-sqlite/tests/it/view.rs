@@ -3,9 +3,9 @@
 use stepwell_core::shadow::Shadow;
 use stepwell_core::{Definition, Spec};
 use stepwell_sqlite::rusqlite::Connection;
-use stepwell_sqlite::{SqliteStore, view_of};
+use stepwell_sqlite::{SqliteStore, flow_view_of, view_of};
 use stepwell_store::suite::make::{self, shade};
-use stepwell_store::{NewRun, Store};
+use stepwell_store::{HandleChange, HandleRow, HandleWrite, NewRun, Store};
 
 fn orders() -> Spec {
     Spec::new("orders").step("open").end("done").auto("finish", "open", "done")
@@ -59,6 +59,35 @@ async fn the_view_of_a_workflow_shows_shadow_columns_and_finds_by_their_index() 
         let plan: Vec<String> = plan.query_map([], |row| row.get(3)).unwrap().map(Result::unwrap).collect();
         assert!(plan[0].contains(index) && !plan.iter().any(|line| line.starts_with("SCAN")), "{plan:#?}");
     }
+}
+
+/// E11: the same for flows that rest behind handles; links are none.
+#[tokio::test]
+async fn the_view_of_flows_shows_what_rests_behind_handles() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("flows.sqlite");
+    let (store, make) = (SqliteStore::open(&path).unwrap(), make::Make::new());
+    let flow = HandleRow { workflow: "orders".into(), ..make::flow(1) };
+    let columns = vec![shade("eMail", "ann@example.com"), shade("total", 2.5)];
+    let put = |row: HandleRow, shadows| HandleWrite {
+        handle: row.handle,
+        expected: None,
+        then: HandleChange::Put(Box::new(row), shadows),
+    };
+    let link = HandleRow { workflow: "orders".into(), ..make::leading(2, make::run(9)) };
+    store.commit(make::ME, make.handle([put(flow.clone(), columns), put(link, Vec::new())])).await.unwrap();
+    let view = flow_view_of(&shaded(), make::ME);
+    store.commit_with(make::ME, make.commit(), move |own, _| own.execute_batch(&view)).await.unwrap();
+    let look = Connection::open(&path).unwrap();
+    let all = "select json_array(flow, \"eMail\", total, paid) from flows_of_orders";
+    let mut statement = look.prepare(all).unwrap();
+    let rows: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(rows, [format!(r#"["{}","ann@example.com",2.5,null]"#, flow.run)]);
+    let plan = "explain query plan select flow from flows_of_orders where email = 'ann@example.com'";
+    let mut plan = look.prepare(plan).unwrap();
+    let plan: Vec<String> = plan.query_map([], |row| row.get(3)).unwrap().map(Result::unwrap).collect();
+    assert!(plan.iter().any(|line| line.contains("shadows_by_text")), "{plan:#?}");
+    assert!(!plan.iter().any(|line| line.starts_with("SCAN")), "{plan:#?}");
 }
 
 /// Names with quotes in them are names, and long ones stay different.

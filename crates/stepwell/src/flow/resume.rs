@@ -273,13 +273,10 @@ impl Flows {
             let row = self.load_handle(name, raw, HandleKind::Flow).await?;
             self.not_reserved(&row).await?;
             let opened = self.open_handle(row, name).await?;
-            match self.go_on(&opened, resume, asked).await {
-                Err(Restless::Again) => self.engine.inner.pause_after(attempt).await,
-                Err(Restless::Unfit(errors)) => return Ok(self.again(&opened, resume, errors)),
-                Err(Restless::Flow(error)) => return Err(error),
-                Err(Restless::Answered(answer)) => return Ok(*answer),
-                Ok(answer) => return Ok(answer),
+            if let Some(answer) = self.tried(&opened, resume, asked).await {
+                return answer;
             }
+            self.engine.inner.pause_after(attempt).await;
         }
         Err(FlowError::Busy { retry_after_ms: RETRY_AFTER_MS })
     }
@@ -294,15 +291,28 @@ impl Flows {
         }
         let opened = opened?;
         for attempt in 0..MAX_PASSES {
-            match self.go_on(&opened, resume, asked.as_ref()).await {
-                Err(Restless::Again) => self.engine.inner.pause_after(attempt).await,
-                Err(Restless::Unfit(errors)) => return Ok(self.again(&opened, resume, errors)),
-                Err(Restless::Flow(error)) => return Err(error),
-                Err(Restless::Answered(answer)) => return Ok(*answer),
-                Ok(answer) => return Ok(answer),
+            if let Some(answer) = self.tried(&opened, resume, asked.as_ref()).await {
+                return answer;
             }
+            self.engine.inner.pause_after(attempt).await;
         }
         Err(FlowError::Busy { retry_after_ms: RETRY_AFTER_MS })
+    }
+
+    /// One try to go on; `None` = something has changed meanwhile, and it is to be tried again.
+    async fn tried(
+        &self,
+        opened: &Opened,
+        resume: &Resume,
+        asked: Option<&Asked>,
+    ) -> Option<Result<Answer, FlowError>> {
+        match self.go_on(opened, resume, asked).await {
+            Err(Restless::Again) => None,
+            Err(Restless::Unfit(errors)) => Some(Ok(self.again(opened, resume, errors))),
+            Err(Restless::Flow(error)) => Some(Err(error)),
+            Err(Restless::Answered(answer)) => Some(Ok(*answer)),
+            Ok(answer) => Some(Ok(answer)),
+        }
     }
 
     /// The flow takes the input and goes on to where it rests next.
