@@ -255,6 +255,11 @@ impl Engine {
         self.actor.as_deref()
     }
 
+    /// Who asks, as rows and the audit trail name them.
+    pub(crate) fn actor_id(&self) -> Option<String> {
+        self.actor().map(|actor| actor.id.clone())
+    }
+
     /// Refuses what whoever asks may not do.
     pub(crate) fn permit(&self, permission: Permission) -> Result<(), EngineError> {
         permit(self.actor(), permission)

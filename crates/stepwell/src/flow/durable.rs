@@ -140,7 +140,7 @@ impl Flows {
         if answer.status != Status::Waiting {
             return Ok(answer);
         }
-        let by = self.engine.actor().map(|actor| actor.id.clone());
+        let by = self.engine.actor_id();
         let expires_at = durable.ttl_ms.map(|ttl| now.plus_ms(ttl));
         let resting =
             Resting { name, created_at: now, created_by: by, now, expires_at, latest: None, outgoing: None };
@@ -152,7 +152,7 @@ impl Flows {
             answer.token = Some(self.watch(&resting, &answer, None, None)?);
             answer.only_shows = true;
         } else {
-            let mut row = self.row(&resting, standing.run(), secret.hash(name), HandleKind::Link, standing);
+            let mut row = resting.row(secret.hash(name), HandleKind::Link, standing, self.engine.actor_id());
             row.state = LinkState { activation: pause.activation, outcomes: Vec::new() }.written();
             along.handles.push(put_link(row));
             answer.token = Some(secret.token(name));
@@ -206,11 +206,11 @@ impl Flows {
         }
         let now = inner.host.now();
         let expires_at = to.ttl_ms.or(durable.ttl_ms).map(|ttl| now.plus_ms(ttl));
-        let by = self.engine.actor().map(|actor| actor.id.clone());
+        let by = self.engine.actor_id();
         let resting =
             Resting { name, created_at: now, created_by: by, now, expires_at, latest: None, outgoing: None };
         let secret = Secret::new(self.engine.scope.tenant())?;
-        let mut row = self.row(&resting, to.run, secret.hash(name), HandleKind::Link, &standing);
+        let mut row = resting.row(secret.hash(name), HandleKind::Link, &standing, self.engine.actor_id());
         row.state = LinkState { activation: pause.activation, outcomes: to.outcomes }.written();
         let along = Along { handles: vec![put_link(row)], ..Along::default() };
         let commit = inner.commit_of(self.engine.scope, along, now);
@@ -301,7 +301,7 @@ impl Flows {
         };
         let take = HandleWrite { handle: row.handle, expected: Some(row.fence), then: HandleChange::Take };
         moved.along.handles.push(take);
-        moved.along.actor = self.engine.actor().map(|actor| actor.id.clone());
+        moved.along.actor = self.engine.actor_id();
         moved.in_order = true;
         if let Some(asked) = asked {
             let kept = Kept::Link { run: row.run, token: next.token(name) };
@@ -466,25 +466,14 @@ impl Shared {
         let message = message_of(scope.tenant(), outgoing, &answer, secret.token(name), expires_at);
         let posted = Posted { outlet: outgoing.outlet.clone(), message, tries: 0 };
         let by = before.workflow.publisher().map(|actor| actor.id.clone());
-        let row = HandleRow {
-            handle,
-            kind: HandleKind::Link,
-            run: before.run(),
-            workflow: before.definition().name().clone(),
-            definition: before.definition().hash(),
-            state: LinkState { activation: pause.activation, outcomes: outgoing.outcomes.clone() }.written(),
-            expires_at,
-            owner: None,
-            fence: 0,
-            deliver_at: Some(now.plus_ms(SEND_LEASE_MS)),
-            delivery: Some(post::sealed(self, scope, &handle, &posted)),
-            created_at: now,
-            created_by: by.clone(),
-            updated_at: now,
-            updated_by: by,
-            commit: stepwell_store::CommitId(uuid::Uuid::nil()),
-        };
-        Ok(HandleWrite { handle, expected: None, then: HandleChange::Put(Box::new(row), Vec::new()) })
+        let created_by = by.clone();
+        let resting =
+            Resting { name, created_at: now, created_by, now, expires_at, latest: None, outgoing: None };
+        let mut row = resting.row(handle, HandleKind::Link, before, by);
+        row.state = LinkState { activation: pause.activation, outcomes: outgoing.outcomes.clone() }.written();
+        row.deliver_at = Some(now.plus_ms(SEND_LEASE_MS));
+        row.delivery = Some(post::sealed(self, scope, &handle, &posted));
+        Ok(put_link(row))
     }
 }
 

@@ -362,7 +362,7 @@ impl Flows {
         let op = CellOp::Set { value, value_type: ValueType::Number, ttl };
         let write =
             CellWrite { key: revoked_key(which), op, expect: Expect::Anything, initial: None, by: None };
-        let actor = self.engine.actor().map(|actor| actor.id.clone());
+        let actor = self.engine.actor_id();
         let along = Along { cells: vec![write], actor, ..Along::default() };
         let commit = inner.commit_of(self.engine.scope, along, now);
         inner.apply(self.engine.scope, commit).await.map_err(EngineError::from)?;
@@ -393,7 +393,7 @@ impl Flows {
         let audit = AuditRow {
             operation: "handle.revoke".to_owned(),
             subject: format!("handle/{}", row.handle),
-            actor: self.engine.actor().map(|actor| actor.id.clone()),
+            actor: self.engine.actor_id(),
             run: Some(row.run),
             detail: json!({"workflow": row.workflow, "because": because}).to_string().into(),
         };

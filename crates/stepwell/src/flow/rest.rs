@@ -141,6 +141,34 @@ pub(crate) struct Resting<'p> {
 }
 
 impl Resting<'_> {
+    /// A handle's row, without what it holds; `by` writes it.
+    pub(crate) fn row(
+        &self,
+        handle: HandleHash,
+        kind: HandleKind,
+        standing: &crate::standing::Standing,
+        by: Option<String>,
+    ) -> HandleRow {
+        HandleRow {
+            handle,
+            kind,
+            run: standing.run(),
+            workflow: standing.definition().name().clone(),
+            definition: standing.definition().hash(),
+            state: Bytes::new(),
+            expires_at: self.expires_at,
+            owner: None,
+            fence: 0,
+            deliver_at: None,
+            delivery: None,
+            created_at: self.created_at,
+            created_by: self.created_by.clone(),
+            updated_at: self.now,
+            updated_by: by,
+            commit: stepwell_store::CommitId(uuid::Uuid::nil()),
+        }
+    }
+
     /// The same for a token that only shows something.
     fn watch(&self) -> Resting<'_> {
         Resting { outgoing: None, latest: None, created_by: self.created_by.clone(), ..*self }
@@ -192,7 +220,7 @@ impl Flows {
             is_written = true;
         }
         if is_written {
-            let by = self.engine.actor().map(|actor| actor.id.clone());
+            let by = self.engine.actor_id();
             along.actor = along.actor.take().or(by);
             if let Some(asked) = asked {
                 let kept = self.kept(asked, &answer, now)?;
@@ -224,7 +252,7 @@ impl Flows {
         if let Some(error) = strategy.refuses(name, pass.standing.definition()) {
             return Err(error.into());
         }
-        let by = self.engine.actor().map(|actor| actor.id.clone());
+        let by = self.engine.actor_id();
         let (created_at, created_by) = origin.created().unwrap_or((now, by));
         let outgoing = pass.outgoing.take();
         if let Some(outgoing) = &outgoing {
@@ -281,7 +309,7 @@ impl Flows {
         answer: &mut Answer,
     ) -> Result<Put, Restless> {
         let handle = Secret::new(self.engine.scope.tenant())?.hash(resting.name);
-        let mut row = self.row(resting, answer.flow, handle, HandleKind::Link, &pass.standing);
+        let mut row = resting.row(handle, HandleKind::Link, &pass.standing, self.engine.actor_id());
         let activation = answer.waits.first().map_or(0, |pause| pause.activation);
         row.state = LinkState { activation, outcomes: Vec::new() }.written();
         let put = self.hand_out(resting, token, answer, Some(&mut row))?;
@@ -303,7 +331,7 @@ impl Flows {
         let standing = &pass.standing;
         let secret = Secret::new(self.engine.scope.tenant())?;
         let hash = secret.hash(resting.name);
-        let mut row = self.row(resting, standing.run(), hash, HandleKind::Flow, standing);
+        let mut row = resting.row(hash, HandleKind::Flow, standing, self.engine.actor_id());
         row.state = self.state_of(&standing.snapshot)?;
         let before = match origin {
             Origin::Handle { before, .. } => Some(before.context()),
@@ -363,7 +391,7 @@ impl Flows {
         let only = resting.outgoing.map(|outgoing| outgoing.outcomes.clone()).unwrap_or_default();
         let secret = Secret::new(self.engine.scope.tenant())?;
         let mut row =
-            self.row(resting, standing.run(), secret.hash(resting.name), HandleKind::Link, standing);
+            resting.row(secret.hash(resting.name), HandleKind::Link, standing, self.engine.actor_id());
         row.state = LinkState { activation: pause.activation, outcomes: only }.written();
         let put = self.hand_out(resting, secret.token(resting.name), answer, Some(&mut row))?;
         let handle = row.handle;
@@ -464,7 +492,7 @@ impl Flows {
             expires_at: now.plus_ms(sealed.ttl_ms),
             latest: None,
             created_at: snapshot.created_at(),
-            created_by: self.engine.actor().map(|actor| actor.id.clone()),
+            created_by: self.engine.actor_id(),
             is_compressed: false,
         };
         let state = snapshot.encode(inner.limits()).map_err(EngineError::from)?;
@@ -474,35 +502,6 @@ impl Flows {
 
     fn state_of(&self, snapshot: &Snapshot) -> Result<Bytes, EngineError> {
         Ok(snapshot.encode(self.engine.inner.limits())?.into())
-    }
-
-    /// A handle's row, without what it holds.
-    pub(crate) fn row(
-        &self,
-        resting: &Resting<'_>,
-        run: RunId,
-        handle: HandleHash,
-        kind: HandleKind,
-        standing: &crate::standing::Standing,
-    ) -> HandleRow {
-        HandleRow {
-            handle,
-            kind,
-            run,
-            workflow: standing.definition().name().clone(),
-            definition: standing.definition().hash(),
-            state: Bytes::new(),
-            expires_at: resting.expires_at,
-            owner: None,
-            fence: 0,
-            deliver_at: None,
-            delivery: None,
-            created_at: resting.created_at,
-            created_by: resting.created_by.clone(),
-            updated_at: resting.now,
-            updated_by: self.engine.actor().map(|actor| actor.id.clone()),
-            commit: stepwell_store::CommitId(uuid::Uuid::nil()),
-        }
     }
 }
 

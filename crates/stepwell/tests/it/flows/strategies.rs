@@ -258,3 +258,21 @@ async fn an_outcome_that_is_not_taken_names_those_that_are() {
         assert_eq!(went.waits[0].place, "p1");
     }
 }
+
+/// E8: no refusal is quicker than another: who asks learns nothing from the time.
+#[tokio::test]
+async fn every_refusal_takes_its_time() {
+    let engine = kit::start(office).await.unwrap();
+    let flows = flows(&engine, "handle");
+    let used = begun(&flows, "quiet").await;
+    next(&flows, &used).await;
+    let sealed = format!("sealed.{}", &used["handle.".len()..]);
+    for token in [used.as_str(), "handle.unknown", &sealed, "none.such", "watch.nothing", ""] {
+        for is_look in [false, true] {
+            let began = std::time::Instant::now();
+            let answer = if is_look { flows.show(token).await } else { go(&flows, token).await };
+            assert_eq!(answer, Err(FlowError::Gone), "{token}");
+            assert!(began.elapsed().as_millis() >= 24, "{token}: {:?}", began.elapsed());
+        }
+    }
+}
