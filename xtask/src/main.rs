@@ -2,12 +2,14 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its caller")]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 
 mod dev;
+mod jsonata;
 mod needs;
 mod process;
 mod proofs;
@@ -53,6 +55,14 @@ enum Task {
     Tidy,
     /// Check that stepwell-core can do no IO, read no clock and draw no randomness.
     Purity,
+    /// Run a folder of JSONata's test cases against the expression dialect.
+    Jsonata {
+        /// The folder that holds `groups` and `datasets`.
+        folder: PathBuf,
+        /// Print the outcome as JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -73,6 +83,7 @@ fn run(task: Task) -> Result<ExitCode, String> {
         Task::Prove { name: None, .. } => proofs::list(),
         Task::Tidy => tidy::tidy()?,
         Task::Purity => purity::purity()?,
+        Task::Jsonata { folder, json } => jsonata::jsonata(&folder, json)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -36,6 +36,7 @@ pub(crate) fn test(skip_lints: bool) -> Result<(), String> {
 fn all(nextest: bool) -> Vec<Step> {
     let mut steps = lints();
     steps.extend(tests(nextest));
+    steps.push(differential());
     steps.extend(examples());
     steps.push(own(
         "release binaries",
@@ -77,6 +78,13 @@ fn tests(nextest: bool) -> Vec<Step> {
     let mut doctests = process::cargo(["test", "--doc"]);
     doctests.args(workspace);
     vec![cargo("tests", command, TESTS_LIMIT), cargo("doctests", doctests, process::BUILD_LIMIT)]
+}
+
+/// Our expressions against another JSONata. A workspace of its own, because of what that one depends on.
+fn differential() -> Step {
+    let manifest = "fuzz/differential/Cargo.toml";
+    let command = process::cargo(["test", "--locked", "--manifest-path", manifest]);
+    cargo("differential", command, process::BUILD_LIMIT)
 }
 
 /// The stories, each run to its end.

@@ -6,7 +6,8 @@ use crate::ids::Name;
 use crate::retry::Retry;
 use crate::shadow::Shadow;
 use crate::spec::{
-    Action, Completion, Firing, Guard, Join, LoopStep, Place, Quorum, Signal, Spec, Transition, Trigger, Wait,
+    Action, Assign, Completion, Firing, Fork, Guard, Join, LoopStep, Place, Quorum, Raise, Signal, Spec,
+    Transition, Trigger, Wait,
 };
 
 impl Spec {
@@ -16,6 +17,8 @@ impl Spec {
             name: name.into(),
             version: 1,
             initial: None,
+            envelope: false,
+            input: None,
             places: Default::default(),
             signals: Default::default(),
             documents: Default::default(),
@@ -25,6 +28,7 @@ impl Spec {
             output: None,
             firing: Firing::default(),
             completion: Completion::default(),
+            document: None,
         }
     }
 
@@ -121,7 +125,7 @@ impl Spec {
     #[must_use]
     pub fn fork<N: Into<Name>>(self, name: impl Into<Name>, branches: impl IntoIterator<Item = N>) -> Self {
         let branches = branches.into_iter().map(Into::into).collect();
-        self.place(name, Place::Fork { branches })
+        self.place(name, Place::Fork(Fork { branches, each: None }))
     }
 
     /// Adds a join.
@@ -133,7 +137,7 @@ impl Spec {
         of: impl IntoIterator<Item = N>,
     ) -> Self {
         let of = of.into_iter().map(Into::into).collect();
-        self.place(name, Place::Join(Join { of, quorum, cancel_rest: false }))
+        self.place(name, Place::Join(Join { of, quorum, ..Join::default() }))
     }
 
     /// Declares a signal with any payload.
@@ -187,7 +191,10 @@ impl Transition {
             guard: None,
             priority: 0,
             action: None,
+            set: Vec::new(),
+            fail: None,
             retry: None,
+            error_place: None,
             timeout_ms: None,
             loop_step: None,
         }
@@ -271,10 +278,24 @@ impl Transition {
         self
     }
 
-    /// Where the run goes when the action has failed for good.
+    /// Where the run goes when the transition has failed for good.
     #[must_use]
     pub fn error_place(mut self, place: impl Into<Name>) -> Self {
-        self.retry.get_or_insert_with(Retry::default).place = Some(place.into());
+        self.error_place = Some(place.into());
+        self
+    }
+
+    /// Writes a value into the run's data, with `{"$expr": …}` in it where it depends on the run.
+    #[must_use]
+    pub fn set(mut self, to: impl Into<String>, value: Value) -> Self {
+        self.set.push(Assign { to: to.into(), value });
+        self
+    }
+
+    /// It fails with this instead of leading to its target.
+    #[must_use]
+    pub fn fail(mut self, code: impl Into<Value>, message: impl Into<Value>) -> Self {
+        self.fail = Some(Raise { code: code.into(), message: message.into() });
         self
     }
 

@@ -12,6 +12,7 @@ use crate::limits::Limits;
 use crate::near::did_you_mean;
 use crate::refusal::DecideError;
 use crate::retry::{self, Retry};
+use crate::save::Save;
 use crate::schema::Schema;
 use crate::shadow::Column;
 use crate::spec::{self, Action, ChildRule, Completion, Firing, LoopStep, Spec, Trigger};
@@ -35,6 +36,7 @@ pub(crate) struct Compiled {
     pub(crate) signals: BTreeMap<Name, Option<Schema>>,
     pub(crate) documents: BTreeMap<Name, Schema>,
     pub(crate) context: Option<Schema>,
+    pub(crate) input: Option<Schema>,
     pub(crate) output: Option<Schema>,
     pub(crate) shadows: Vec<Column>,
 }
@@ -48,15 +50,63 @@ pub(crate) struct PlaceNode {
     pub(crate) kind: PlaceKind,
     /// Transitions that leave it, in the order in which they are tried.
     pub(crate) out: Vec<usize>,
+    /// The loops and error scopes in whose bodies it is, outermost first.
+    pub(crate) inside: Vec<PlaceIndex>,
 }
 
 #[derive(Debug)]
 pub(crate) enum PlaceKind {
     Step,
     Wait(WaitNode),
-    Fork { branches: Vec<PlaceIndex>, join: Option<PlaceIndex> },
-    Join { quorum: u32, cancel_rest: bool },
+    Fork { branches: Vec<PlaceIndex>, join: Option<PlaceIndex>, each: Option<EachNode> },
+    Join(JoinNode),
+    Loop(LoopNode),
+    Catch { local: String, first: PlaceIndex },
     End { output: Option<Template> },
+}
+
+#[derive(Debug)]
+pub(crate) struct EachNode {
+    pub(crate) items: Template,
+    pub(crate) item: String,
+    pub(crate) index: Option<String>,
+    pub(crate) limit: u32,
+    pub(crate) error_place: Option<PlaceIndex>,
+}
+
+#[derive(Debug)]
+pub(crate) struct JoinNode {
+    /// How many branches make it fire, where the fork names its branches.
+    pub(crate) quorum: u32,
+    /// It needs every branch, however many there are.
+    pub(crate) is_all: bool,
+    pub(crate) cancel_rest: bool,
+    pub(crate) collect: Option<CollectNode>,
+    pub(crate) error_place: Option<PlaceIndex>,
+}
+
+#[derive(Debug)]
+pub(crate) struct LoopNode {
+    pub(crate) over: OverNode,
+    pub(crate) index: Option<String>,
+    pub(crate) first: PlaceIndex,
+    pub(crate) then: PlaceIndex,
+    pub(crate) most: Option<u32>,
+    pub(crate) collect: Option<CollectNode>,
+    pub(crate) error_place: Option<PlaceIndex>,
+}
+
+#[derive(Debug)]
+pub(crate) enum OverNode {
+    Items { list: Template, item: String },
+    While(Expr),
+}
+
+#[derive(Debug)]
+pub(crate) struct CollectNode {
+    pub(crate) save: Option<Save>,
+    pub(crate) result: Option<Template>,
+    pub(crate) settled: bool,
 }
 
 impl PlaceKind {
@@ -66,7 +116,9 @@ impl PlaceKind {
             PlaceKind::Step => "step",
             PlaceKind::Wait(_) => "wait",
             PlaceKind::Fork { .. } => "fork",
-            PlaceKind::Join { .. } => "join",
+            PlaceKind::Join(_) => "join",
+            PlaceKind::Loop(_) => "loop",
+            PlaceKind::Catch { .. } => "catch",
             PlaceKind::End { .. } => "end",
         }
     }
@@ -75,6 +127,7 @@ impl PlaceKind {
 #[derive(Debug)]
 pub(crate) struct WaitNode {
     pub(crate) signal: Option<Name>,
+    pub(crate) filter: Option<Expr>,
     pub(crate) children: Option<ChildRule>,
     pub(crate) error_place: Option<PlaceIndex>,
 }
@@ -88,6 +141,8 @@ pub(crate) struct TransitionNode {
     pub(crate) guard: Option<GuardNode>,
     pub(crate) priority: i32,
     pub(crate) action: Option<ActionNode>,
+    pub(crate) set: Vec<(Save, Template)>,
+    pub(crate) fail: Option<(Template, Template)>,
     pub(crate) retry: Retry,
     pub(crate) error_place: Option<PlaceIndex>,
     pub(crate) retry_target: Option<PlaceIndex>,
@@ -99,15 +154,16 @@ pub(crate) struct TransitionNode {
 pub(crate) enum TriggerNode {
     Auto,
     Signal(Name),
-    After(u64),
+    AfterMs(u64),
     Until(Expr),
+    After(Expr),
 }
 
 #[derive(Debug)]
 pub(crate) struct ActionNode {
     pub(crate) name: Name,
     pub(crate) input: Template,
-    pub(crate) save_as: Option<String>,
+    pub(crate) save_as: Option<Save>,
 }
 
 #[derive(Debug)]
@@ -147,6 +203,26 @@ impl Definition {
     /// SHA-256 over the canonical form: the same content has the same hash, wherever it was written.
     pub fn hash(&self) -> DefinitionHash {
         self.0.hash
+    }
+
+    /// A JSON pointer to where in the context a transition puts what its action gives.
+    pub fn saves(&self, transition: &str) -> Option<String> {
+        let action = self.0.transition(transition)?.action.as_ref()?;
+        action.save_as.as_ref().filter(|save| !save.is_local).map(Save::pointer)
+    }
+
+    /// What the action of a transition gives is needed as soon as it is decided on: it is put elsewhere than into the context,
+    /// or what is decided is made of it.
+    pub fn needs_output(&self, transition: &str) -> bool {
+        let Some(node) = self.0.transition(transition) else { return false };
+        let is_local =
+            node.action.as_ref().and_then(|action| action.save_as.as_ref()).is_some_and(|save| save.is_local);
+        // A place that is passed through leads on by what is in the context.
+        let goes_on = matches!(
+            self.0.places[node.to].kind,
+            PlaceKind::Join(_) | PlaceKind::Loop(_) | PlaceKind::Fork { .. } | PlaceKind::Catch { .. }
+        );
+        is_local || goes_on || !node.set.is_empty()
     }
 
     /// What it was built from.
@@ -286,12 +362,12 @@ impl TriggerNode {
     pub(crate) fn signal(&self) -> Option<&Name> {
         match self {
             TriggerNode::Signal(name) => Some(name),
-            TriggerNode::Auto | TriggerNode::After(_) | TriggerNode::Until(_) => None,
+            _ => None,
         }
     }
 
     pub(crate) fn is_timer(&self) -> bool {
-        matches!(self, TriggerNode::After(_) | TriggerNode::Until(_))
+        matches!(self, TriggerNode::AfterMs(_) | TriggerNode::Until(_) | TriggerNode::After(_))
     }
 }
 
@@ -348,12 +424,13 @@ pub(crate) fn trigger(on: &Trigger) -> Result<TriggerNode, expr::ExprError> {
     Ok(match on {
         Trigger::Auto => TriggerNode::Auto,
         Trigger::Signal(name) => TriggerNode::Signal(name.clone()),
-        Trigger::AfterMs(ms) => TriggerNode::After(*ms),
+        Trigger::AfterMs(ms) => TriggerNode::AfterMs(*ms),
         Trigger::Until(source) => TriggerNode::Until(Expr::parse(source)?),
+        Trigger::After(source) => TriggerNode::After(Expr::parse(source)?),
     })
 }
 
 /// The action as dispatch wants it.
-pub(crate) fn action(action: &Action, input: Template) -> ActionNode {
-    ActionNode { name: action.name.clone(), input, save_as: action.save_as.clone() }
+pub(crate) fn action(action: &Action, input: Template, save_as: Option<Save>) -> ActionNode {
+    ActionNode { name: action.name.clone(), input, save_as }
 }

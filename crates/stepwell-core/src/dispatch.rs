@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::definition::{Compiled, Definition, PlaceIndex, PlaceKind, TransitionNode, WaitNode};
 use crate::expr::Budget;
@@ -18,8 +18,11 @@ use crate::limits::{LimitExceeded, Limits, json_bytes};
 use crate::near::did_you_mean;
 use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure, GuardNo, Refusal, Rejected};
+use crate::rounds::Gave;
+use crate::save::Save;
 use crate::snapshot::{Activation, ActivationId, ActivationStatus, ChildEnd, Finished, Snapshot};
 use crate::spec::Firing;
+use crate::template::Template;
 use crate::time::Timestamp;
 use crate::turn::{Candidate, Candidates, Origin, Turn, check_context};
 use crate::ways;
@@ -269,6 +272,14 @@ pub fn start(
 ) -> Result<Change, DecideError> {
     let compiled = definition.compiled();
     let context = if context.is_null() { Value::Object(Map::new()) } else { context };
+    let misfits = compiled.input.as_ref().map(|schema| schema.check(&context)).unwrap_or_default();
+    if !misfits.is_empty() {
+        return Err(DecideError::InputUnfit(misfits));
+    }
+    let context = match compiled.spec.envelope {
+        true => json!({ "payload": context, "vars": {} }),
+        false => context,
+    };
     check_context(compiled, &context)?;
     let snapshot = Snapshot {
         instance_id: run,
@@ -281,6 +292,8 @@ pub fn start(
         completed: Default::default(),
         context: Arc::new(context),
         session: Default::default(),
+        lists: Default::default(),
+        long_lists: Default::default(),
         is_terminal: false,
         finished: None,
         last_end: None,
@@ -409,10 +422,18 @@ impl<'a> Decider<'a> {
     ) -> Result<Decision, Rejected> {
         self.check_payload(signal, payload)?;
         let is_meant = |activation: &&Activation| only.is_none_or(|only| only == activation.id);
-        let waits: Vec<_> = self.waits_for(signal).filter(is_meant).collect();
+        let (mut waits, mut verdicts) = (Vec::new(), Vec::new());
+        for wait in self.waits_for(signal).filter(is_meant) {
+            match self.filtered(wait, payload)? {
+                None => waits.push(wait),
+                Some(no) => verdicts.push(no),
+            }
+        }
         let candidates = Candidates::of(self.compiled, self.snapshot, event);
         if waits.is_empty() && candidates.is_empty() {
-            return Err(self.no_source(signal).into());
+            let refusal =
+                if verdicts.is_empty() { self.no_source(signal) } else { Refusal::GuardSaidNo { verdicts } };
+            return Err(refusal.into());
         }
         let cause = Cause::Signal(signal.clone());
         if self.compiled.firing() == Firing::First {
@@ -430,7 +451,7 @@ impl<'a> Decider<'a> {
         }
         let mut turn = self.turn();
         waits.iter().for_each(|wait| turn.resolve(wait.id, payload.clone()));
-        self.fire(turn, &passing, &cause, payload)
+        self.fire(turn, self.all_made(passing, payload)?, &cause, payload)
     }
 
     fn check_payload(&self, signal: &Name, payload: &Value) -> Result<(), Rejected> {
@@ -445,6 +466,19 @@ impl<'a> Decider<'a> {
             return Ok(());
         }
         Err(Refusal::PayloadUnfit { signal: signal.clone(), misfits }.into())
+    }
+
+    /// The filter of a wait that does not want this signal.
+    fn filtered(&self, wait: &Activation, payload: &Value) -> Result<Option<GuardNo>, DecideError> {
+        let Some(filter) = self.waiting_in(wait).and_then(|node| node.filter.as_ref()) else {
+            return Ok(None);
+        };
+        let view = View::new(self.snapshot, &wait.locals, payload, self.now);
+        let wanted = filter.truth(&view, &mut Budget::default()).map_err(|error| {
+            DecideError::Expression { at: format!("filter of place `{}`", wait.place), error }
+        })?;
+        let no = || GuardNo { transition: wait.place.clone(), guard: format!("`{}`", filter.source()) };
+        Ok((!wanted).then(no))
     }
 
     fn check_size(&self, payload: &Value) -> Result<(), DecideError> {
@@ -485,10 +519,34 @@ impl<'a> Decider<'a> {
 
     fn advanced(&self, event: &Event) -> Result<Decision, Rejected> {
         let candidates = Candidates::of(self.compiled, self.snapshot, event);
-        if candidates.is_empty() {
-            return Err(Refusal::AtRest.into());
+        let at_rest = candidates.is_empty();
+        let fired = if at_rest { None } else { Some(self.fire_by_mode(candidates, &Cause::Auto, &NOTHING)) };
+        match fired {
+            Some(Err(Rejected::Refused(refusal))) => self.next_round(event).unwrap_or(Err(refusal.into())),
+            Some(decided) => decided,
+            None => self.next_round(event).unwrap_or(Err(Refusal::AtRest.into())),
         }
-        self.fire_by_mode(candidates, &Cause::Auto, &NOTHING)
+    }
+
+    /// The next round of a loop in which the run rests, if it does.
+    fn next_round(&self, event: &Event) -> Option<Result<Decision, Rejected>> {
+        let Event::Advanced { activation: only } = event else { return None };
+        let is_meant = |one: &&Activation| only.is_none_or(|only| only == one.id);
+        let (resting, place, node) =
+            self.snapshot.activations.iter().filter(is_meant).find_map(|activation| {
+                let place = *self.compiled.by_name.get(&activation.place)?;
+                match &self.compiled.places[place].kind {
+                    PlaceKind::Loop(node) => Some((activation, place, node)),
+                    _ => None,
+                }
+            })?;
+        let mut turn = self.turn();
+        let origin = Origin::of(turn.leave(resting.id)?);
+        let gone = turn.go_round(place, node, origin, &NOTHING);
+        Some(
+            gone.map_err(Into::into)
+                .map(|()| change(turn.conclude(format!("__loop:{}", resting.place), &NOTHING, false))),
+        )
     }
 
     fn timer_fired(&self, event: &Event, id: ActivationId) -> Result<Decision, Rejected> {
@@ -522,9 +580,17 @@ impl<'a> Decider<'a> {
             Firing::First => self.fire_first(candidates, cause, payload),
             Firing::All => {
                 let passing = self.passing(candidates, payload)?;
-                self.fire(self.turn(), &passing, cause, payload)
+                self.fire(self.turn(), self.all_made(passing, payload)?, cause, payload)
             }
         }
+    }
+
+    fn all_made(
+        &self,
+        passing: Vec<Candidate<'a>>,
+        payload: &Value,
+    ) -> Result<Vec<(Candidate<'a>, Made<'a>)>, DecideError> {
+        passing.into_iter().map(|candidate| Ok((candidate, self.made(candidate, payload)?))).collect()
     }
 
     /// Fires the first candidate whose guard says yes, or gives out its action.
@@ -536,15 +602,49 @@ impl<'a> Decider<'a> {
     ) -> Result<Decision, Rejected> {
         let mut verdicts = Vec::new();
         for candidate in candidates {
-            match self.guard(candidate, payload)? {
-                Some(no) => verdicts.push(no),
-                None if candidate.transition.action.is_some() => {
-                    return Ok(Decision::Act(self.call(candidate, cause, payload)?));
+            let decided = match self.guard(candidate, payload) {
+                Ok(Some(no)) => {
+                    verdicts.push(no);
+                    continue;
                 }
-                None => return self.fire(self.turn(), &[candidate], cause, payload),
-            }
+                Ok(None) if candidate.transition.action.is_some() => {
+                    self.call(candidate, cause, payload).map(Decision::Act)
+                }
+                Ok(None) => match self.made(candidate, payload) {
+                    Ok(made) => return self.fire(self.turn(), vec![(candidate, made)], cause, payload),
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            };
+            return decided.or_else(|error| self.caught(candidate, error, payload));
         }
         Err(Refusal::GuardSaidNo { verdicts }.into())
+    }
+
+    /// What a transition without an action writes; the failure it declares, if it does.
+    fn made(&self, candidate: Candidate<'a>, payload: &Value) -> Result<Made<'a>, DecideError> {
+        let Candidate { transition, activation } = candidate;
+        let event = at_hand(activation, payload);
+        let view = View::new(self.snapshot, &activation.locals, event, self.now);
+        made(transition, &view)
+    }
+
+    /// A transition has failed before it moved anything: the run goes where its errors lead.
+    fn caught(
+        &self,
+        candidate: Candidate<'a>,
+        error: DecideError,
+        payload: &Value,
+    ) -> Result<Decision, Rejected> {
+        let Candidate { transition, activation } = candidate;
+        let Some(place) = transition.error_place.filter(|_| error.can_be_caught()) else {
+            return Err(error.into());
+        };
+        let mut turn = self.turn();
+        let mut left = turn.leave(activation.id).expect(FOUND);
+        left.retried.remove(&transition.id);
+        turn.fail_to(place, left, &error.failure())?;
+        Ok(change(turn.conclude(format!("__error:{}", transition.id), payload, false)))
     }
 
     /// The candidates whose guards say yes; none is a refusal.
@@ -570,7 +670,8 @@ impl<'a> Decider<'a> {
         let Candidate { transition, activation } = candidate;
         let Some(guard) = &transition.guard else { return Ok(None) };
         let event = at_hand(activation, payload);
-        let no = verdict(guard, &transition.id, self.snapshot, activation, event, self.answers)?;
+        let asked = (self.answers, self.now);
+        let no = verdict(guard, &transition.id, self.snapshot, activation, event, asked)?;
         Ok(no.map(|guard| GuardNo { transition: transition.id.clone(), guard }))
     }
 
@@ -583,7 +684,7 @@ impl<'a> Decider<'a> {
         let Candidate { transition, activation } = candidate;
         let action = transition.action.as_ref().expect("only asked for a transition with an action");
         let event = at_hand(activation, payload);
-        let view = View::new(self.snapshot, &activation.locals, event);
+        let view = View::new(self.snapshot, &activation.locals, event, self.now);
         let input = action.input.render(&view, &mut Budget::default()).map_err(|error| {
             DecideError::Template { at: format!("input of transition `{}`", transition.id), error }
         })?;
@@ -603,28 +704,30 @@ impl<'a> Decider<'a> {
     fn fire(
         &self,
         mut turn: Turn<'a>,
-        chosen: &[Candidate<'a>],
+        chosen: Vec<(Candidate<'a>, Made<'a>)>,
         cause: &Cause,
         payload: &Value,
     ) -> Result<Decision, Rejected> {
         let mut moved: Vec<ActivationId> = Vec::new();
-        for Candidate { transition, activation } in chosen {
+        let first = chosen.first().map(|(first, _)| named(cause, first.transition, first.activation));
+        let several = chosen.len() > 1;
+        for (Candidate { transition, activation }, made) in chosen {
             let mut origin = match turn.leave(activation.id) {
                 Some(left) => Origin::of(left),
-                None if moved.contains(&activation.id) => Origin::of((*activation).clone()),
+                None if moved.contains(&activation.id) => Origin::of(activation.clone()),
                 // Another of them has ended its branch.
                 None => continue,
             };
-            if chosen.len() > 1 {
+            if several {
                 moved.push(activation.id);
             }
             origin.step_loop(transition.loop_step);
             origin.answered(transition, activation.received.is_some());
             turn.transitions.push(transition.id.clone());
+            write(&mut turn, &mut origin, made)?;
             turn.enter(transition.to, origin, at_hand(activation, payload))?;
         }
-        let action = chosen.first().map(|first| named(cause, first.transition, first.activation));
-        Ok(change(turn.conclude(action.unwrap_or_default(), payload, false)))
+        Ok(change(turn.conclude(first.unwrap_or_default(), payload, false)))
     }
 
     fn resolve(&self, waits: &[&Activation], payload: &Value) -> Decision {
@@ -672,9 +775,7 @@ impl<'a> Decider<'a> {
         let limits = &self.compiled.limits;
         outcome.check(limits).map_err(DecideError::from)?;
         let mut turn = self.turn();
-        let save_as = transition.action.as_ref().and_then(|action| action.save_as.as_deref());
-        let whole = outcome.whole.as_ref();
-        turn.change_context(&outcome.context, whole, save_as.map(|field| (field, &outcome.output)))?;
+        let has_changed = turn.change_context(&outcome.context, outcome.whole.as_ref());
         turn.change_session(&outcome.session)?;
         let mut origin = Origin::of(turn.leave(activation.id).expect(FOUND));
         origin.step_loop(transition.loop_step);
@@ -682,6 +783,19 @@ impl<'a> Decider<'a> {
         origin.answered(transition, activation.received.is_some());
         origin.locals.extend(outcome.locals.clone());
         origin.children = outcome.children;
+        match transition.action.as_ref().and_then(|action| action.save_as.as_ref()) {
+            Some(save) => turn.save(save, &mut origin.locals, outcome.output.clone())?,
+            None if has_changed => check_context(self.compiled, &turn.next.context)?,
+            None => {}
+        }
+        if !transition.set.is_empty() {
+            let view = View::new(&turn.next, &origin.locals, &call.payload, self.now);
+            let made = made(transition, &view)?;
+            write(&mut turn, &mut origin, made)?;
+        }
+        if matches!(self.compiled.places[transition.to].kind, PlaceKind::Join(_) | PlaceKind::Loop(_)) {
+            origin.gave = Gave::Value(outcome.output.clone());
+        }
         turn.transitions.push(transition.id.clone());
         turn.enter(transition.to, origin, &call.payload)?;
         let mut done = turn.conclude(named(&call.cause, transition, activation), &call.payload, false);
@@ -757,7 +871,8 @@ impl<'a> Decider<'a> {
 
     fn patched(&self, patch: &Patch) -> Result<Decision, Rejected> {
         let mut turn = self.turn();
-        turn.change_context(patch, None, None)?;
+        turn.change_context(patch, None);
+        check_context(self.compiled, &turn.next.context)?;
         Ok(change(turn.conclude("__operator:patch".to_owned(), &NOTHING, false)))
     }
 
@@ -818,6 +933,34 @@ impl<'a> Decider<'a> {
         }
         Ok(self.guard(candidate, &NOTHING)?.map(|no| format!("guard {}", no.guard)))
     }
+}
+
+/// What a transition writes into the run's data.
+type Made<'a> = Vec<(&'a Save, Value)>;
+
+/// Makes what a transition writes, or the failure that it declares.
+fn made<'t>(transition: &'t TransitionNode, view: &View<'_>) -> Result<Made<'t>, DecideError> {
+    let mut budget = Budget::default();
+    let mut render = |template: &Template, what: &str| {
+        let at = || format!("{what} of transition `{}`", transition.id);
+        template.render(view, &mut budget).map_err(|error| DecideError::Template { at: at(), error })
+    };
+    if let Some((code, message)) = &transition.fail {
+        let (code, message) = (render(code, "code")?, render(message, "message")?);
+        let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        return Err(DecideError::Raised(Failure::new(text(code), text(message)).finally()));
+    }
+    let write = |(save, value): &'t (Save, Template)| Ok((save, render(value, "`set`")?));
+    transition.set.iter().map(write).collect()
+}
+
+/// Writes it; the last of it is what the transition gives to a join or loop.
+fn write(turn: &mut Turn<'_>, origin: &mut Origin, made: Made<'_>) -> Result<(), DecideError> {
+    for (save, value) in made {
+        turn.save(save, &mut origin.locals, value.clone())?;
+        origin.gave = Gave::Value(value);
+    }
+    Ok(())
 }
 
 /// The payload of the event, or else what the activation's wait was resolved with.

@@ -29,7 +29,7 @@ pub struct Graph {
 pub struct Node {
     /// Its name.
     pub id: Name,
-    /// `step`, `wait`, `fork`, `join` or `end`.
+    /// `step`, `wait`, `fork`, `join`, `loop`, `catch` or `end`.
     pub kind: &'static str,
     /// A run begins here.
     pub initial: bool,
@@ -52,7 +52,7 @@ pub struct Edge {
     pub from: Name,
     /// To there.
     pub to: Name,
-    /// `auto`, `signal`, `timer`, `branch`, `error` or `retry`.
+    /// `auto`, `signal`, `timer`, `branch`, `round`, `after`, `error` or `retry`.
     pub kind: &'static str,
     /// What a person reads on it.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -93,13 +93,24 @@ impl Graph {
                 label: String::new(),
             };
             match &place.kind {
-                PlaceKind::Fork { branches, .. } => {
+                PlaceKind::Fork { branches, each, .. } => {
                     graph.edges.extend(branches.iter().map(|&to| plain(to, "branch")));
+                    let error = each.as_ref().and_then(|each| each.error_place);
+                    graph.edges.extend(error.map(|to| plain(to, "error")));
+                }
+                PlaceKind::Loop(node) => {
+                    graph.edges.push(plain(node.first, "round"));
+                    graph.edges.push(plain(node.then, "after"));
+                    graph.edges.extend(node.error_place.map(|to| plain(to, "error")));
+                }
+                PlaceKind::Catch { first, .. } => graph.edges.push(plain(*first, "auto")),
+                PlaceKind::Join(node) => {
+                    graph.edges.extend(node.error_place.map(|to| plain(to, "error")));
                 }
                 PlaceKind::Wait(wait) => {
                     graph.edges.extend(wait.error_place.map(|to| plain(to, "error")));
                 }
-                PlaceKind::Step | PlaceKind::Join { .. } | PlaceKind::End { .. } => {}
+                PlaceKind::Step | PlaceKind::End { .. } => {}
             }
         }
         for transition in &compiled.transitions {
@@ -127,7 +138,7 @@ impl Graph {
         for node in &self.nodes {
             let (open, close) = match node.kind {
                 "wait" => ("([", "])"),
-                "fork" | "join" => ("{{", "}}"),
+                "fork" | "join" | "loop" => ("{{", "}}"),
                 "end" => ("(((", ")))"),
                 _ => ("[", "]"),
             };
@@ -186,7 +197,7 @@ fn trigger_kind(on: &TriggerNode) -> &'static str {
     match on {
         TriggerNode::Auto => "auto",
         TriggerNode::Signal(_) => "signal",
-        TriggerNode::After(_) | TriggerNode::Until(_) => "timer",
+        TriggerNode::AfterMs(_) | TriggerNode::Until(_) | TriggerNode::After(_) => "timer",
     }
 }
 
@@ -194,7 +205,8 @@ fn label(transition: &TransitionNode) -> String {
     let mut label = match &transition.on {
         TriggerNode::Auto => String::new(),
         TriggerNode::Signal(name) => name.to_string(),
-        TriggerNode::After(ms) => format!("after {ms} ms"),
+        TriggerNode::AfterMs(ms) => format!("after {ms} ms"),
+        TriggerNode::After(expr) => format!("after {}", expr.source()),
         TriggerNode::Until(expr) => format!("until {}", expr.source()),
     };
     if let Some(guard) = &transition.guard {
@@ -261,7 +273,7 @@ fn open_wait(definition: &Definition, activation: &Activation) -> Option<OpenWai
             let leaving = spec.transitions.iter().filter(|transition| transition.from == activation.place);
             open.signals.extend(leaving.filter_map(|transition| match &transition.on {
                 Trigger::Signal(name) => Some(name.clone()),
-                Trigger::Auto | Trigger::AfterMs(_) | Trigger::Until(_) => None,
+                _ => None,
             }));
             open.signals.sort();
             open.signals.dedup();

@@ -14,6 +14,7 @@ use crate::ids::Name;
 use crate::refusal::DecideError;
 use crate::snapshot::{Activation, ActivationId, Snapshot};
 use crate::spec::Guard;
+use crate::time::Timestamp;
 use crate::turn::Candidates;
 
 /// A named guard somebody has to answer before an event can be decided.
@@ -174,15 +175,31 @@ pub(crate) struct View<'a> {
     snapshot: &'a Snapshot,
     locals: &'a Map<String, Value>,
     event: &'a Value,
+    now: Timestamp,
     /// Made when first asked for: most expressions read only the context or the event.
-    made: [OnceCell<Value>; 3],
+    made: [OnceCell<Value>; 4],
 }
+
+/// The variables of a run. Those that a branch of a fork over a list has made are its own, and lie over them.
+pub(crate) const VARS: &str = "vars";
 
 const ROOTS: [&str; 5] = ["context", "event", "locals", "session", "meta"];
 
 impl<'a> View<'a> {
-    pub(crate) fn new(snapshot: &'a Snapshot, locals: &'a Map<String, Value>, event: &'a Value) -> Self {
-        View { snapshot, locals, event, made: Default::default() }
+    pub(crate) fn new(
+        snapshot: &'a Snapshot,
+        locals: &'a Map<String, Value>,
+        event: &'a Value,
+        now: Timestamp,
+    ) -> Self {
+        View { snapshot, locals, event, now, made: Default::default() }
+    }
+
+    fn vars(&self, own: &Map<String, Value>) -> Value {
+        let mut vars =
+            self.snapshot.context.get(VARS).and_then(Value::as_object).cloned().unwrap_or_default();
+        vars.extend(own.clone());
+        Value::Object(vars)
     }
 
     fn meta(&self) -> Value {
@@ -198,7 +215,10 @@ impl<'a> View<'a> {
 
 impl Scope for View<'_> {
     fn root(&self, name: &str) -> Option<&Value> {
-        let [locals, session, meta] = &self.made;
+        let [locals, session, meta, vars] = &self.made;
+        if let (VARS, Some(Value::Object(own))) = (name, self.locals.get(VARS)) {
+            return Some(vars.get_or_init(|| self.vars(own)));
+        }
         match name {
             "context" => Some(&self.snapshot.context),
             "event" => Some(self.event),
@@ -214,6 +234,10 @@ impl Scope for View<'_> {
         let context = self.snapshot.context.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
         ROOTS.into_iter().chain(locals).chain(context).collect()
     }
+
+    fn now(&self) -> Option<Timestamp> {
+        Some(self.now)
+    }
 }
 
 /// A guard's verdict: yes, or the part of it that said no.
@@ -223,13 +247,14 @@ pub(crate) fn verdict(
     snapshot: &Snapshot,
     activation: &Activation,
     event: &Value,
-    answers: &Answers,
+    asked: (&Answers, Timestamp),
 ) -> Result<Option<String>, DecideError> {
-    let ask = |guard: &GuardNode| verdict(guard, transition, snapshot, activation, event, answers);
+    let (answers, now) = asked;
+    let ask = |guard: &GuardNode| verdict(guard, transition, snapshot, activation, event, asked);
     let no = |says: bool| if says { None } else { Some(text(guard)) };
     Ok(match guard {
         GuardNode::Expr(expr) => {
-            let view = View::new(snapshot, &activation.locals, event);
+            let view = View::new(snapshot, &activation.locals, event, now);
             let says = expr.truth(&view, &mut Budget::default()).map_err(|error| {
                 DecideError::Expression { at: format!("guard of transition `{transition}`"), error }
             })?;

@@ -34,7 +34,9 @@ pub mod branch_off;
 pub mod builder;
 pub mod definition;
 pub mod dispatch;
+pub mod document;
 pub mod expr;
+pub mod frame;
 pub mod graph;
 pub mod guard;
 pub mod history;
@@ -55,6 +57,8 @@ pub mod template;
 pub mod time;
 
 mod check;
+mod rounds;
+mod save;
 mod turn;
 mod ways;
 
@@ -64,6 +68,7 @@ pub use definition::Definition;
 pub use dispatch::{
     ActionCall, Cause, Change, Decision, Event, Outcome, Retrial, available, can_execute, dispatch, start,
 };
+pub use document::Document;
 pub use guard::{Answers, Guards, Question, questions};
 pub use history::{Entry, History};
 pub use ids::{DefinitionHash, Name, RunId};

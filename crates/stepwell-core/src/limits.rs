@@ -90,6 +90,8 @@ limits! {
     MAX_COMMIT_BYTES commit_bytes = 16 * 1024 * 1024;
     /// Bytes of a sealed token.
     MAX_TOKEN_BYTES token_bytes = 16 * 1024;
+    /// Rounds of one loop.
+    MAX_LOOP_ROUNDS loop_rounds = 1_000_000;
     /// Moves that a flow may make between two pauses.
     MAX_FLOW_MOVES flow_moves = 1_000;
     /// Rows a page of a listing may have.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::definition::{Compiled, Definition, PlaceIndex, PlaceKind};
 use crate::dispatch::Change;
+use crate::frame::Frame;
 use crate::ids::Name;
 use crate::near::did_you_mean;
 use crate::refusal::{DecideError, list, names};
@@ -272,7 +273,10 @@ impl Migration<'_> {
         let snapshot = self.snapshot;
         let places = snapshot.activations.iter().map(|activation| &activation.place);
         let forks = snapshot.passings.iter().map(|passing| &passing.fork);
-        for place in places.chain(forks).chain(snapshot.last_end.as_ref().and_then(Finished::place)) {
+        let frames = snapshot.activations.iter().flat_map(|activation| &activation.frames);
+        let frames = frames.chain(snapshot.passings.iter().flat_map(|passing| &passing.frames));
+        let named = places.chain(forks).chain(frames.map(|frame| &frame.place));
+        for place in named.chain(snapshot.last_end.as_ref().and_then(Finished::place)) {
             if !self.places.contains_key(place) {
                 let index = self.take_place(place);
                 self.places.insert(place, index);
@@ -281,10 +285,13 @@ impl Migration<'_> {
         for activation in &mut next.activations {
             activation.place = self.destination(&activation.place).clone();
             activation.retried.retain(|transition, _| self.to.goes_back(transition));
+            self.take_frames(&mut activation.frames);
+            self.check_frames(activation);
         }
         for passing in &mut next.passings {
             passing.fork = self.destination(&passing.fork).clone();
             passing.retried.retain(|transition, _| self.to.goes_back(transition));
+            self.take_frames(&mut passing.frames);
         }
         if let Some(Finished::Completed { place, .. }) = &mut next.last_end {
             *place = self.destination(place).clone();
@@ -295,6 +302,23 @@ impl Migration<'_> {
         self.check_branches();
         self.check_ways();
         self.check_result(next);
+    }
+
+    fn take_frames(&self, frames: &mut [Frame]) {
+        frames.iter_mut().for_each(|frame| frame.place = self.destination(&frame.place).clone());
+    }
+
+    /// A run that is in a loop or error scope is in it in the new definition too.
+    fn check_frames(&mut self, activation: &Activation) {
+        let Some(node) = self.to.place(&activation.place) else { return };
+        for frame in &activation.frames {
+            let scope = self.to.by_name.get(&frame.place);
+            if frame.place != node.name && !scope.is_some_and(|scope| node.inside.contains(scope)) {
+                let (place, to) = (activation.place.clone(), activation.place.clone());
+                let why = format!("it is in `{}`, and that place is not", frame.place);
+                self.obstacles.push(Obstacle::NoWayOn { place, to, why });
+            }
+        }
     }
 
     fn take_place(&mut self, place: &Name) -> Option<PlaceIndex> {
@@ -401,10 +425,10 @@ fn timers_of(turn: &Turn<'_>, activation: &Activation) -> Vec<Result<Option<Time
     let Some(node) = turn.compiled.place(&activation.place) else { return Vec::new() };
     let is_waiting = activation.status == ActivationStatus::Waiting;
     let runs = match node.kind {
-        PlaceKind::Join { .. } => !is_waiting,
+        PlaceKind::Join(_) => !is_waiting,
         // The time limits of a wait are over once it is resolved.
         PlaceKind::Wait(_) => is_waiting,
-        PlaceKind::Step | PlaceKind::Fork { .. } | PlaceKind::End { .. } => true,
+        _ => true,
     };
     let event = activation.received.as_ref().unwrap_or(&Value::Null);
     let out = node.out.iter().map(|&index| &turn.compiled.transitions[index]);
@@ -421,7 +445,7 @@ fn timers_of(turn: &Turn<'_>, activation: &Activation) -> Vec<Result<Option<Time
 
 fn is_in_join(compiled: &Compiled, activation: &Activation) -> bool {
     let kind = compiled.place(&activation.place).map(|node| &node.kind);
-    activation.status == ActivationStatus::Waiting && matches!(kind, Some(PlaceKind::Join { .. }))
+    activation.status == ActivationStatus::Waiting && matches!(kind, Some(PlaceKind::Join(_)))
 }
 
 /// A wait that has children to account for is not the same as one that has none.

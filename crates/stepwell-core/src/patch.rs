@@ -93,16 +93,6 @@ fn put(document: &mut Value, path: &[String], value: Option<&Value>) {
     }
 }
 
-/// Sets one top-level field; a document that is not an object becomes one.
-pub(crate) fn put_field(document: &mut Value, key: &str, value: Value) {
-    if !document.is_object() {
-        *document = Value::Object(Map::new());
-    }
-    if let Value::Object(fields) = document {
-        fields.insert(key.to_owned(), value);
-    }
-}
-
 /// Keeps "set to null" and "removed" apart: a value that is there is written inside a list of one.
 mod present {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

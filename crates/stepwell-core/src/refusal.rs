@@ -172,10 +172,15 @@ pub enum DecideError {
         error: TemplateError,
     },
     /// A timer's expression gave no instant.
-    #[error("transition `{transition}`: `until` gave {found}, not an RFC 3339 instant")]
+    #[error(
+        "transition `{transition}`: `{word}` gave {found}, not {}",
+        if *word == "until" { "an RFC 3339 instant" } else { "an ISO 8601 duration or a number of seconds" }
+    )]
     NotAnInstant {
         /// The transition.
         transition: Name,
+        /// Whether it says until when, or after what time.
+        word: &'static str,
         /// What it gave.
         found: String,
     },
@@ -219,9 +224,50 @@ pub enum DecideError {
         /// Name and hash the snapshot names.
         found: String,
     },
+    /// What the run is started with does not fit its schema.
+    #[error("the input does not fit its schema: {}", list(.0))]
+    InputUnfit(Vec<Misfit>),
+    /// The workflow itself declares a failure.
+    #[error(transparent)]
+    Raised(Failure),
+    /// The list that a loop or fork goes through was kept apart, and has not been put back.
+    #[error("the list that `{place}` goes through is not with the snapshot: put it back first")]
+    ListMissing {
+        /// The loop or fork.
+        place: Name,
+    },
     /// Something would be larger than allowed.
     #[error(transparent)]
     Limit(#[from] LimitExceeded),
+}
+
+impl DecideError {
+    /// It as a failure that is recorded.
+    pub fn failure(&self) -> Failure {
+        let code = match self {
+            DecideError::Raised(failure) => return failure.clone(),
+            DecideError::Expression { .. }
+            | DecideError::Template { .. }
+            | DecideError::NotAnInstant { .. } => "expression",
+            DecideError::OutputUnfit { .. } | DecideError::ContextUnfit(_) => "unfit",
+            DecideError::Limit(_) => "limit",
+            _ => "undecidable",
+        };
+        Failure::new(code, self.to_string()).finally()
+    }
+
+    /// The workflow can deal with it: it comes from its data, not from whoever runs it.
+    pub(crate) fn can_be_caught(&self) -> bool {
+        matches!(
+            self,
+            DecideError::Raised(_)
+                | DecideError::Expression { .. }
+                | DecideError::Template { .. }
+                | DecideError::NotAnInstant { .. }
+                | DecideError::ContextUnfit(_)
+                | DecideError::Limit(_)
+        )
+    }
 }
 
 /// Work that went wrong, as it is recorded.

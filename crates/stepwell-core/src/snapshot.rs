@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::definition::{Compiled, Definition, PlaceKind, PlaceNode};
+use crate::frame::{Frame, List, ListId, Lists};
 use crate::ids::{DefinitionHash, Name, RunId};
 use crate::limits::{LimitExceeded, Limits};
 use crate::refusal::Failure;
@@ -37,6 +38,12 @@ pub struct Snapshot {
     pub(crate) context: Arc<Value>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub(crate) session: Arc<Map<String, Value>>,
+    /// The lists that loops and forks go through.
+    #[serde(default, skip_serializing_if = "Lists::has_no_short")]
+    pub(crate) lists: Lists,
+    /// Those of them that are too long to be written with every snapshot; see [`Snapshot::encode_apart`].
+    #[serde(default, skip_serializing)]
+    pub(crate) long_lists: Lists,
     pub(crate) is_terminal: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) finished: Option<Finished>,
@@ -67,6 +74,9 @@ pub struct Activation {
     /// Iteration numbers of the loops it is in, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub position: Vec<u32>,
+    /// The loops and error scopes it is in, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frames: Vec<Frame>,
     /// What only this activation can see: loop items, and `error` after a failure.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub locals: Map<String, Value>,
@@ -165,6 +175,21 @@ pub struct Passing {
     /// The branch of an outer passing in which the fork was entered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer: Option<Branch>,
+    /// The list, if it was opened over one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<ListId>,
+    /// How many of its branches were begun, if it was opened over a list.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub begun: u32,
+    /// How many of them have come to the join, if it was opened over a list.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub arrived: u32,
+    /// What the branches gave that have come to the join, if that is collected.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub results: BTreeMap<u32, Value>,
+    /// The loops and error scopes in which the fork was entered: the join goes on in them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frames: Vec<Frame>,
     /// The loop position in which the fork was entered: the join goes on there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub position: Vec<u32>,
@@ -365,6 +390,22 @@ impl Snapshot {
 
     /// The snapshot as JSON bytes, if it is not larger than allowed.
     pub fn encode(&self, limits: &Limits) -> Result<Vec<u8>, LimitExceeded> {
+        let mut bytes = self.encode_apart(limits)?;
+        let long: BTreeMap<_, _> = self.lists.long().map(|(id, list)| (id, list.items())).collect();
+        if !long.is_empty() {
+            // Behind the last field of the object that was written.
+            bytes.pop();
+            bytes.extend_from_slice(b",\"longLists\":");
+            serde_json::to_writer(&mut bytes, &long).expect("lists are plain data with text keys");
+            bytes.push(b'}');
+            limits.snapshot_bytes("the snapshot", bytes.len())?;
+        }
+        Ok(bytes)
+    }
+
+    /// The same without the lists that are long: they do not change, and whoever keeps many snapshots of a run keeps each
+    /// of them once ([`Snapshot::long_lists`]) and puts it back ([`Snapshot::put_list`]).
+    pub fn encode_apart(&self, limits: &Limits) -> Result<Vec<u8>, LimitExceeded> {
         // Most snapshots fit: growing the buffer would copy it again and again.
         let mut bytes = Vec::with_capacity(2_048);
         serde_json::to_writer(&mut bytes, self).expect("a snapshot is plain data with text keys");
@@ -372,12 +413,49 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// Reads a snapshot and checks that it goes with the definition.
+    /// Reads a snapshot and checks that it goes with the definition. Lists that were kept apart are still missing.
     pub fn restore(definition: &Definition, bytes: &[u8]) -> Result<Snapshot, RestoreError> {
-        let snapshot: Snapshot =
+        let mut snapshot: Snapshot =
             serde_json::from_slice(bytes).map_err(|error| RestoreError::Unreadable(error.to_string()))?;
+        let long = std::mem::take(&mut snapshot.long_lists);
+        snapshot.lists.0.extend(long.0);
         snapshot.verify(definition)?;
         Ok(snapshot)
+    }
+
+    /// The lists that are kept beside the snapshot.
+    pub fn long_lists(&self) -> impl Iterator<Item = (&ListId, &List)> {
+        self.lists.long()
+    }
+
+    /// The lists that are named and not there: they were kept apart.
+    pub fn missing_lists(&self) -> Vec<ListId> {
+        let mut missing: Vec<_> =
+            self.named_lists().filter(|id| !self.lists.0.contains_key(id)).cloned().collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Puts a list back that was kept apart.
+    pub fn put_list(&mut self, id: ListId, list: List) {
+        self.lists.0.insert(id, list);
+    }
+
+    /// Lists of loops and forks that are over are not needed any more.
+    pub(crate) fn forget_lists(&mut self) {
+        if self.lists.0.is_empty() {
+            return;
+        }
+        let named: BTreeSet<_> = self.named_lists().cloned().collect();
+        self.lists.0.retain(|id, _| named.contains(id));
+    }
+
+    fn named_lists(&self) -> impl Iterator<Item = &ListId> {
+        let frames = self.activations.iter().flat_map(|activation| &activation.frames);
+        let frames = frames.chain(self.passings.iter().flat_map(|passing| &passing.frames));
+        let passings = self.passings.iter().filter_map(|passing| passing.list.as_ref());
+        frames.filter_map(|frame| frame.list.as_ref()).chain(passings)
     }
 
     /// Checks that the snapshot goes with the definition and does not contradict itself.
@@ -467,18 +545,21 @@ impl Snapshot {
         let Some(node) = compiled.place(place) else { return };
         let waiting = activation.status == ActivationStatus::Waiting;
         match node.kind {
-            PlaceKind::Fork { .. } | PlaceKind::End { .. } => {
+            PlaceKind::Fork { .. } | PlaceKind::End { .. } | PlaceKind::Catch { .. } => {
                 found.push(format!("activation {id} rests in `{place}`, where nothing can rest"));
             }
-            PlaceKind::Step if waiting => found.push(format!("activation {id} waits in the step `{place}`")),
-            PlaceKind::Join { .. } if waiting && !self.is_joined_in(compiled, activation) => {
+            PlaceKind::Step | PlaceKind::Loop(_) if waiting => {
+                found.push(format!("activation {id} waits in the step `{place}`"));
+            }
+            PlaceKind::Join(_) if waiting && !self.is_joined_in(compiled, activation) => {
                 found.push(format!(
                     "activation {id} waits in the join `{place}`, which does not join its fork"
                 ));
             }
-            PlaceKind::Step | PlaceKind::Wait(_) | PlaceKind::Join { .. } => {}
+            PlaceKind::Step | PlaceKind::Wait(_) | PlaceKind::Join(_) | PlaceKind::Loop(_) => {}
         }
         self.check_children(node, activation, found);
+        self.check_frames(compiled, node, activation, found);
         self.check_branch(activation.branch, &format!("activation {id}"), found);
         check_retried(compiled, &activation.retried, &format!("activation {id}"), found);
         for timer in &activation.timers {
@@ -486,6 +567,24 @@ impl Snapshot {
             if !known.is_some_and(|t| compiled.places[t.from].name == *place && t.on.is_timer()) {
                 found
                     .push(format!("activation {id} has a timer for `{}`, not its place's", timer.transition));
+            }
+        }
+    }
+
+    /// The frames are those of loops and scopes the place is in, and name what is there.
+    fn check_frames(
+        &self,
+        compiled: &Compiled,
+        node: &PlaceNode,
+        activation: &Activation,
+        found: &mut Vec<String>,
+    ) {
+        let (id, place) = (activation.id, &activation.place);
+        for frame in &activation.frames {
+            let scope = compiled.by_name.get(&frame.place);
+            let itself = frame.place == *place;
+            if !itself && !scope.is_some_and(|scope| node.inside.contains(scope)) {
+                found.push(format!("activation {id} in `{place}` is not in `{}`", frame.place));
             }
         }
     }
@@ -533,12 +632,13 @@ impl Snapshot {
         if passing.outer.is_some_and(|outer| outer.passing >= id) {
             found.push(format!("passing {id} is inside a later one"));
         }
-        let Some(PlaceKind::Fork { branches, join }) = compiled.place(&passing.fork).map(|node| &node.kind)
+        let Some(PlaceKind::Fork { branches, join, each }) =
+            compiled.place(&passing.fork).map(|node| &node.kind)
         else {
             found.push(format!("passing {id} is of `{}`, which is not a fork", passing.fork));
             return;
         };
-        if passing.branches as usize != branches.len() {
+        if each.is_none() && passing.branches as usize != branches.len() {
             let (has, should) = (passing.branches, branches.len());
             found.push(format!("passing {id} has {has} branches, and `{}` has {should}", passing.fork));
         }
@@ -548,14 +648,15 @@ impl Snapshot {
             found.push(format!("passing {id} is open, and none of its branches is"));
         }
         let Some(join) = join.map(|join| &compiled.places[join]) else { return };
-        let PlaceKind::Join { quorum, cancel_rest } = join.kind else { return };
-        let arrived = self.arrived(id, &join.name).count();
+        let PlaceKind::Join(node) = &join.kind else { return };
+        let (quorum, cancel_rest) = (node.needed(passing), node.cancel_rest);
+        let arrived = self.arrived(id, &join.name).count() + passing.arrived as usize;
         let branches: BTreeSet<_> =
             self.arrived(id, &join.name).map(|activation| activation.branch).collect();
-        if branches.len() < arrived {
+        if each.is_none() && branches.len() < arrived {
             found.push(format!("a branch of passing {id} waits twice in `{}`", join.name));
         }
-        if passing.fired && arrived > 0 {
+        if passing.fired && each.is_none() && arrived > 0 {
             found
                 .push(format!("the join of passing {id} has fired, and {arrived} branches still wait in it"));
         }
@@ -585,6 +686,10 @@ impl Snapshot {
                 && activation.branch.is_some_and(|branch| branch.passing == passing)
         })
     }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 fn check_retried(compiled: &Compiled, retried: &BTreeMap<Name, u32>, whose: &str, found: &mut Vec<String>) {

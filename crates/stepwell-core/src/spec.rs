@@ -25,6 +25,13 @@ pub struct Spec {
     /// The place a run begins in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial: Option<Name>,
+    /// The run's data is an envelope: what the run was started with is its `payload`, and stays as it is; what steps
+    /// make goes into its `vars`. Otherwise a run is started with its context.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub envelope: bool,
+    /// JSON Schema of what a run is started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
     /// The places by name.
     #[serde(default)]
     pub places: BTreeMap<Name, Place>,
@@ -52,6 +59,9 @@ pub struct Spec {
     /// When the run is complete.
     #[serde(default, skip_serializing_if = "is_default")]
     pub completion: Completion,
+    /// The document it was compiled from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<Box<Value>>,
 }
 
 /// Which of several passing transitions fire.
@@ -84,13 +94,14 @@ pub enum Place {
     Step {},
     /// Waiting until it is resolved, then active.
     Wait(Wait),
-    /// Fans out into one branch per place named.
-    Fork {
-        /// The first place of each branch.
-        branches: Vec<Name>,
-    },
+    /// Fans out into one branch per place named, or per item of a list.
+    Fork(Fork),
     /// Brings branches of a fork together again.
     Join(Join),
+    /// Goes through its body again and again.
+    Loop(Loop),
+    /// Where an error is dealt with.
+    Catch(Catch),
     /// The run, or with [`Completion::AllBranches`] the branch, ends here.
     End {
         /// The run's result, with `{"$expr": …}` in it where it depends on the context.
@@ -106,6 +117,9 @@ pub struct Wait {
     /// The signal that resolves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<Name>,
+    /// Only a signal for which this is true resolves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
     /// Resolved by the children that the transition into this place started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<ChildRule>,
@@ -118,6 +132,106 @@ pub struct Wait {
     /// Where the run goes when the children can no longer do what the rule asks; without it the run stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
+}
+
+/// How a run fans out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Fork {
+    /// The first place of each branch; of a fork over a list, the first place of every one.
+    pub branches: Vec<Name>,
+    /// One branch per item of a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub each: Option<Each>,
+}
+
+/// A list, and how many of its items are dealt with at once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Each {
+    /// The list, with `{"$expr": …}` in it where it depends on the run.
+    pub items: Value,
+    /// The local that holds a branch's item.
+    pub item: String,
+    /// The local that holds the item's number, counted from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<String>,
+    /// So many branches at once at most; without it as many as a run may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Where the run goes if there is no list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_place: Option<Name>,
+}
+
+/// Goes through its body once per item of a list, or as long as a condition holds. Whoever comes to it from its own body
+/// begins the next round; whoever comes from elsewhere begins a new loop.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Loop {
+    /// What each round is for.
+    pub over: Over,
+    /// The local that holds the number of the round, counted from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<String>,
+    /// The place in which a round begins.
+    pub first: Name,
+    /// Every place of the body. The loop is left by whatever leads to another place.
+    pub body: Vec<Name>,
+    /// Where the run goes after the last round.
+    pub then: Name,
+    /// More rounds than this are an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<u32>,
+    /// What becomes of what the rounds give.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collect: Option<Collect>,
+    /// Where the run goes if it cannot be told whether there is another round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_place: Option<Name>,
+}
+
+/// What the rounds of a loop are for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Over {
+    /// One for each item of a list, in its order.
+    Items {
+        /// The list, with `{"$expr": …}` in it where it depends on the run.
+        list: Value,
+        /// The local that holds the item.
+        item: String,
+    },
+    /// As long as this expression is true before a round.
+    While(String),
+}
+
+/// What becomes of what the branches of a fork, or the rounds of a loop, give.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Collect {
+    /// Where the list of it goes, in the order of the branches or rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_as: Option<String>,
+    /// What each gives; without it, the output of its last action.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// One that fails does not end the others: the list says of each how it ended, as for children.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub settled: bool,
+}
+
+/// Where an error is dealt with: a scope in which a local holds it. It is gone when the run leads to a place outside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Catch {
+    /// The local that holds the error.
+    #[serde(rename = "as", default = "error")]
+    pub local: String,
+    /// The first place.
+    pub first: Name,
+    /// Every place in which the local is to be seen.
+    pub body: Vec<Name>,
 }
 
 /// When a wait for children is resolved.
@@ -135,10 +249,11 @@ pub enum ChildRule {
 }
 
 /// How branches come together.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Join {
-    /// The places from which branches arrive.
+    /// The places from which branches arrive; none named = wherever they come from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub of: Vec<Name>,
     /// How many branches are enough.
     #[serde(default)]
@@ -146,6 +261,12 @@ pub struct Join {
     /// End the branches that are still going when it fires, instead of absorbing them when they come.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cancel_rest: bool,
+    /// What becomes of what the branches give.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collect: Option<Collect>,
+    /// A branch that comes here because of an error ends the others, and the run goes there; without it the run stops.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_place: Option<Name>,
 }
 
 /// How many branches make a join fire.
@@ -192,9 +313,18 @@ pub struct Transition {
     /// The code that runs before the transition is committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
+    /// What it writes into the run's data, after the action if it has one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub set: Vec<Assign>,
+    /// It does not lead to its target: it fails with this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fail: Option<Raise>,
     /// What happens when the action fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
+    /// Where the run goes when the transition fails: its guard, what it writes, or its action after its last retry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_place: Option<Name>,
     /// How long the action may take; 0 = as long as it likes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -216,6 +346,28 @@ pub enum Trigger {
     AfterMs(u64),
     /// At the instant (RFC 3339) this expression gave when its place was entered.
     Until(String),
+    /// After the time this expression gave when its place was entered: an ISO 8601 duration, or a number of seconds.
+    After(String),
+}
+
+/// A value and where it goes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Assign {
+    /// A path of fields: `vars.total`; `locals.…` is the activation's own.
+    pub to: String,
+    /// The value, with `{"$expr": …}` in it where it depends on the run.
+    pub value: Value,
+}
+
+/// A failure that the workflow itself declares.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Raise {
+    /// A word for the kind of failure, with `{"$expr": …}` in it where it depends on the run.
+    pub code: Value,
+    /// What happened, for a person.
+    pub message: Value,
 }
 
 /// Code found by name in the action registry.
@@ -227,7 +379,8 @@ pub struct Action {
     /// Its input, with `{"$expr": …}` in it where it depends on the state.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub input: Value,
-    /// The context field its output is put into.
+    /// Where its output goes: a field of the context, or a path of fields (`vars.total`); `locals.…` is the
+    /// activation's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_as: Option<String>,
 }
@@ -266,6 +419,10 @@ pub enum LoopStep {
 
 fn one() -> u32 {
     1
+}
+
+fn error() -> String {
+    "error".to_owned()
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::expr::{Budget, Expr, ExprError, Scope, excerpt};
+use crate::expr::{Budget, Expr, ExprError, Missing, Scope, excerpt};
 
 /// A compiled template; cloning it is cheap.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,10 +61,16 @@ pub enum TemplateCause {
     #[error("{0}")]
     Expr(ExprError),
     /// It has no value, at the top or in a list, where a value has to be.
-    #[error("`{}` is undefined, and only a field of an object can be left out", excerpt(.expr, 0))]
+    #[error(
+        "`{}` is undefined, and only a field of an object can be left out{}",
+        excerpt(.expr, 0),
+        .missing.as_ref().map(|missing| format!(": {missing}")).unwrap_or_default()
+    )]
     Undefined {
         /// The expression.
         expr: String,
+        /// The part of it that is not there.
+        missing: Option<Missing>,
     },
     /// Its value has a `{"$secret": …}` in it: data would choose a secret.
     #[error("the value of `{}` has a `$secret` in it, which only the template itself may have", excerpt(.expr, 0))]
@@ -98,6 +104,25 @@ impl Template {
     pub fn render(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<Value, TemplateError> {
         let mut renderer = Renderer { scope, budget, pointer: String::new() };
         renderer.required(&self.compiled.part)
+    }
+
+    /// The same where a list is wanted: a sequence of one is a list of one.
+    pub fn render_list(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<Vec<Value>, TemplateError> {
+        let mut renderer = Renderer { scope, budget, pointer: String::new() };
+        let Part::Expr(expr) = &self.compiled.part else {
+            let value = renderer.required(&self.compiled.part)?;
+            return Ok(match value {
+                Value::Array(items) => items,
+                single => vec![single],
+            });
+        };
+        let found = expr.eval_list(renderer.scope, renderer.budget);
+        let items = found.map_err(|error| renderer.error(TemplateCause::Expr(error)))?;
+        let items = items.ok_or_else(|| renderer.undefined(expr))?;
+        if items.iter().any(has_secret) {
+            return Err(renderer.error(TemplateCause::Secret { expr: expr.source().to_owned() }));
+        }
+        Ok(items)
     }
 
     /// The JSON it was compiled from.
@@ -232,11 +257,13 @@ impl Renderer<'_> {
             Part::Constant(value) => Ok(value.clone()),
             Part::List(parts) => self.list(parts),
             Part::Object(parts) => self.object(parts),
-            Part::Expr(expr) => self.expr(expr)?.ok_or_else(|| {
-                let expr = expr.source().to_owned();
-                self.error(TemplateCause::Undefined { expr })
-            }),
+            Part::Expr(expr) => self.expr(expr)?.ok_or_else(|| self.undefined(expr)),
         }
+    }
+
+    fn undefined(&self, expr: &Expr) -> TemplateError {
+        let missing = expr.missing(self.scope, &mut Budget::default());
+        self.error(TemplateCause::Undefined { expr: expr.source().to_owned(), missing })
     }
 
     /// A part that may be left out.

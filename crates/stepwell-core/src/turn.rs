@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::definition::{Compiled, PlaceIndex, PlaceKind, TransitionNode, TriggerNode, WaitNode};
+use crate::definition::{Compiled, JoinNode, PlaceIndex, PlaceKind, TransitionNode, TriggerNode, WaitNode};
 use crate::dispatch::{Change, Event};
 use crate::expr::Budget;
+use crate::frame::Frame;
 use crate::guard::View;
 use crate::history::{Entry, cut};
 use crate::ids::Name;
 use crate::limits::json_bytes;
-use crate::patch::{Patch, put_field};
+use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure};
+use crate::rounds::{Gave, merge_vars};
 use crate::schema::Misfit;
 use crate::snapshot::{
     Activation, ActivationId, ActivationStatus, Branch, ChildEnd, Children, Finished, PROMPT, Passing,
@@ -68,9 +70,7 @@ fn takes(transition: &TransitionNode, activation: &Activation, event: &Event) ->
         (TriggerNode::Auto, Event::Advanced { activation: only }) => {
             active && only.is_none_or(|only| only == activation.id)
         }
-        (TriggerNode::After(_) | TriggerNode::Until(_), Event::TimerFired { activation: which }) => {
-            *which == activation.id
-        }
+        (on, Event::TimerFired { activation: which }) => on.is_timer() && *which == activation.id,
         _ => false,
     }
 }
@@ -82,8 +82,12 @@ pub(crate) struct Origin {
     pub(crate) position: Vec<u32>,
     pub(crate) locals: Map<String, Value>,
     pub(crate) retried: BTreeMap<Name, u32>,
+    /// The loops and error scopes it is in, outermost first.
+    pub(crate) frames: Vec<Frame>,
     /// Children started by the transition that leads here.
     pub(crate) children: u32,
+    /// What it brings along for a join or loop.
+    pub(crate) gave: Gave,
 }
 
 impl Origin {
@@ -94,7 +98,9 @@ impl Origin {
             position: left.position,
             locals: left.locals,
             retried: left.retried,
+            frames: left.frames,
             children: 0,
+            gave: Gave::Nothing,
         }
     }
 
@@ -123,7 +129,9 @@ impl Origin {
 pub(crate) struct Turn<'a> {
     pub(crate) compiled: &'a Compiled,
     pub(crate) next: Snapshot,
-    now: Timestamp,
+    pub(crate) now: Timestamp,
+    /// Rounds of loops that this change has begun.
+    pub(crate) rounds: u32,
     entered: Vec<Name>,
     exited: Vec<Name>,
     pub(crate) transitions: Vec<Name>,
@@ -139,6 +147,7 @@ impl<'a> Turn<'a> {
             compiled,
             next,
             now,
+            rounds: 0,
             entered: Vec::new(),
             exited: Vec::new(),
             transitions: Vec::new(),
@@ -175,7 +184,7 @@ impl<'a> Turn<'a> {
     pub(crate) fn enter(
         &mut self,
         place: PlaceIndex,
-        origin: Origin,
+        mut origin: Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
         if self.next.is_terminal || origin.branch.is_some_and(|branch| self.closed.contains(&branch.passing))
@@ -184,19 +193,44 @@ impl<'a> Turn<'a> {
         }
         let compiled = self.compiled;
         let node = &compiled.places[place];
+        if !origin.frames.is_empty() {
+            self.leave_frames(place, &mut origin);
+        }
         match &node.kind {
-            PlaceKind::Step => self.stay(place, ActivationStatus::Active, origin, event).map(drop),
+            PlaceKind::Step => self.rest(place, ActivationStatus::Active, origin, event).map(drop),
             PlaceKind::Wait(wait) => self.enter_wait(place, wait, origin, event),
-            PlaceKind::Fork { branches, .. } => self.open(&node.name, branches, &origin, event),
-            PlaceKind::Join { quorum, cancel_rest } => {
-                self.arrive(place, *quorum, *cancel_rest, origin, event)
+            PlaceKind::Fork { each: Some(each), join, .. } => {
+                self.open_each(place, each, *join, origin, event)
             }
+            PlaceKind::Fork { branches, .. } => self.open(&node.name, branches, &origin, event),
+            PlaceKind::Join(join) => self.arrive(place, join, origin, event),
+            PlaceKind::Loop(round) => self.enter_loop(place, round, origin, event),
+            PlaceKind::Catch { local, first } => self.enter_catch(place, local, *first, origin, event),
             PlaceKind::End { output } => self.come_to_end(&node.name, output.as_ref(), &origin, event),
         }
     }
 
+    /// A new activation in a place, or where its errors lead if it cannot be told when its timers are due.
+    fn rest(
+        &mut self,
+        place: PlaceIndex,
+        status: ActivationStatus,
+        origin: Origin,
+        event: &Value,
+    ) -> Result<Option<ActivationId>, DecideError> {
+        let out = self.compiled.places[place].out.iter().map(|&index| &self.compiled.transitions[index]);
+        for transition in
+            out.filter(|transition| transition.error_place.is_some() && transition.on.is_timer())
+        {
+            if let Err(error) = self.timer(transition, &origin.locals, event) {
+                return self.fail_in(transition.error_place, origin, error).map(|()| None);
+            }
+        }
+        self.stay(place, status, origin, event).map(Some)
+    }
+
     /// A new activation in a place where one can rest.
-    fn stay(
+    pub(crate) fn stay(
         &mut self,
         place: PlaceIndex,
         status: ActivationStatus,
@@ -206,7 +240,7 @@ impl<'a> Turn<'a> {
         let node = &self.compiled.places[place];
         self.compiled.limits.activations("the run", self.next.activations.len() + 1)?;
         let timers = match (&node.kind, status) {
-            (PlaceKind::Join { .. }, ActivationStatus::Waiting) => Vec::new(),
+            (PlaceKind::Join(_), ActivationStatus::Waiting) => Vec::new(),
             _ => self.timers(place, &origin.locals, event)?,
         };
         self.entered.push(node.name.clone());
@@ -218,6 +252,7 @@ impl<'a> Turn<'a> {
             since: self.now,
             branch: origin.branch,
             position: origin.position,
+            frames: origin.frames,
             locals: origin.locals,
             retried: origin.retried,
             timers,
@@ -227,7 +262,7 @@ impl<'a> Turn<'a> {
         Ok(id)
     }
 
-    fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         let id = self.next.next_id;
         self.next.next_id += 1;
         id
@@ -251,21 +286,29 @@ impl<'a> Turn<'a> {
         locals: &Map<String, Value>,
         event: &Value,
     ) -> Result<Option<Timer>, DecideError> {
-        let at = match &transition.on {
-            TriggerNode::After(ms) => self.now.plus_ms(*ms),
-            TriggerNode::Until(expr) => {
-                let view = View::new(&self.next, locals, event);
-                let value = expr.eval(&view, &mut Budget::default()).map_err(|error| {
-                    let at = format!("`until` of transition `{}`", transition.id);
-                    DecideError::Expression { at, error }
-                })?;
-                instant(value.as_ref()).ok_or_else(|| DecideError::NotAnInstant {
-                    transition: transition.id.clone(),
-                    found: value.map_or_else(|| "nothing".to_owned(), |value| value.to_string()),
-                })?
+        let (expr, word) = match &transition.on {
+            TriggerNode::AfterMs(ms) => {
+                let timer = Timer { transition: transition.id.clone(), at: self.now.plus_ms(*ms) };
+                return Ok(Some(timer));
             }
+            TriggerNode::Until(expr) => (expr, "until"),
+            TriggerNode::After(expr) => (expr, "after"),
             TriggerNode::Auto | TriggerNode::Signal(_) => return Ok(None),
         };
+        let view = View::new(&self.next, locals, event, self.now);
+        let value = expr.eval(&view, &mut Budget::default()).map_err(|error| {
+            let at = format!("`{word}` of transition `{}`", transition.id);
+            DecideError::Expression { at, error }
+        })?;
+        let at = match word {
+            "until" => instant(value.as_ref()),
+            _ => value.as_ref().and_then(duration_ms).map(|ms| self.now.plus_ms(ms)),
+        };
+        let at = at.ok_or_else(|| DecideError::NotAnInstant {
+            transition: transition.id.clone(),
+            word,
+            found: value.map_or_else(|| "nothing".to_owned(), |value| value.to_string()),
+        })?;
         Ok(Some(Timer { transition: transition.id.clone(), at }))
     }
 
@@ -277,7 +320,7 @@ impl<'a> Turn<'a> {
         event: &Value,
     ) -> Result<(), DecideError> {
         let children = origin.children;
-        let id = self.stay(place, ActivationStatus::Waiting, origin, event)?;
+        let Some(id) = self.rest(place, ActivationStatus::Waiting, origin, event)? else { return Ok(()) };
         if wait.children.is_none() {
             return Ok(());
         }
@@ -345,9 +388,23 @@ impl<'a> Turn<'a> {
         left: Activation,
         failure: &Failure,
     ) -> Result<(), DecideError> {
-        let mut origin = Origin::of(left);
+        self.fail_with(place, Origin::of(left), failure)
+    }
+
+    /// The same for whoever has no place any more.
+    pub(crate) fn fail_with(
+        &mut self,
+        place: PlaceIndex,
+        mut origin: Origin,
+        failure: &Failure,
+    ) -> Result<(), DecideError> {
         let error = serde_json::to_value(failure).expect("a failure is plain data");
-        origin.locals.insert("error".to_owned(), error.clone());
+        match self.compiled.places[place].kind {
+            PlaceKind::Catch { .. } | PlaceKind::Join(_) | PlaceKind::Loop(_) => {
+                origin.gave = Gave::Failed(failure.clone());
+            }
+            _ => drop(origin.locals.insert("error".to_owned(), error.clone())),
+        }
         self.enter(place, origin, &error)
     }
 
@@ -374,26 +431,19 @@ impl<'a> Turn<'a> {
         event: &Value,
     ) -> Result<(), DecideError> {
         let id = self.number();
-        self.next.passings.push(Passing {
-            id,
-            fork: fork.clone(),
-            branches: branches.len() as u32,
-            fired: false,
-            outer: origin.branch,
-            position: origin.position.clone(),
-            locals: origin.locals.clone(),
-            retried: origin.retried.clone(),
-        });
+        let passing =
+            Passing { branches: branches.len() as u32, ..Passing::opened(id, fork.clone(), origin) };
+        let starts: Vec<_> = (0..passing.branches).map(|index| passing.inside(index)).collect();
+        self.next.passings.push(passing);
         self.pass_through(fork);
-        for (index, &first) in branches.iter().enumerate() {
-            let branch = Some(Branch { passing: id, index: index as u32 });
-            self.enter(first, Origin { branch, children: 0, ..origin.clone() }, event)?;
+        for (start, &first) in starts.into_iter().zip(branches) {
+            self.enter(first, start, event)?;
         }
         Ok(())
     }
 
     /// Entered, left and completed in one move.
-    fn pass_through(&mut self, place: &Name) {
+    pub(crate) fn pass_through(&mut self, place: &Name) {
         self.entered.push(place.clone());
         self.exited.push(place.clone());
         self.complete(place);
@@ -403,9 +453,8 @@ impl<'a> Turn<'a> {
     fn arrive(
         &mut self,
         place: PlaceIndex,
-        quorum: u32,
-        cancel_rest: bool,
-        origin: Origin,
+        node: &JoinNode,
+        mut origin: Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
         let join = self.compiled.places[place].name.clone();
@@ -415,25 +464,41 @@ impl<'a> Turn<'a> {
         if passing.fired || known {
             return Ok(());
         }
-        let after = Origin {
-            branch: passing.outer,
-            position: passing.position.clone(),
-            locals: passing.locals.clone(),
-            retried: passing.retried.clone(),
-            children: 0,
+        let (is_each, mut after) = (passing.list.is_some(), passing.after());
+        let given = match self.given_to_join(place, node, &mut origin, event)? {
+            Ok(given) => given,
+            Err((error_place, failure)) => return self.fail_join(error_place, branch.passing, &failure),
         };
-        let arrived: Vec<_> = self.next.arrived(branch.passing, &join).map(|waiting| waiting.id).collect();
-        if (arrived.len() as u32) + 1 < quorum {
-            return self.stay(place, ActivationStatus::Waiting, origin, event).map(drop);
+        if is_each {
+            return self.arrive_each(place, node, branch, given, event);
         }
-        self.next.activations.retain(|activation| !arrived.contains(&activation.id));
-        if cancel_rest {
+        // It waits with the others, or is the last of them: either way it is one of those that have arrived.
+        let arrived = self.next.arrived(branch.passing, &join).count() as u32;
+        let id = self.stay(place, ActivationStatus::Waiting, origin, event)?;
+        if let Some(waiting) = self.activation_mut(id) {
+            waiting.received = given;
+        }
+        if arrived + 1 < node.quorum {
+            return Ok(());
+        }
+        let is_one = |one: &Activation| {
+            one.status == ActivationStatus::Waiting && one.place == join && is_of(one.branch, branch.passing)
+        };
+        let (mut arrived, going): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.next.activations).into_iter().partition(is_one);
+        self.next.activations = going;
+        arrived.sort_by_key(|one| one.branch);
+        merge_vars(&mut after, arrived.iter());
+        let results = arrived.into_iter().map(|one| one.received.unwrap_or_default()).collect();
+        if node.cancel_rest {
             self.end_branches(branch.passing);
         }
         if let Some(passing) = self.next.passings.iter_mut().find(|passing| passing.id == branch.passing) {
             passing.fired = true;
         }
-        self.stay(place, ActivationStatus::Active, after, event).map(drop)
+        // The last to come was only passing through.
+        self.entered.pop();
+        self.fire_join(place, after, results, event)
     }
 
     /// Does what by this definition would have been done already: joins that have their number fire, those that end
@@ -456,25 +521,27 @@ impl<'a> Turn<'a> {
         let Some(passing) = self.next.passing(id) else { return Ok(()) };
         let Some(join) = self.join_of(passing) else { return Ok(()) };
         let Some(&place) = self.compiled.by_name.get(join) else { return Ok(()) };
-        let PlaceKind::Join { quorum, cancel_rest } = self.compiled.places[place].kind else { return Ok(()) };
+        let PlaceKind::Join(node) = &self.compiled.places[place].kind else { return Ok(()) };
         if passing.fired {
-            if cancel_rest {
+            if node.cancel_rest {
                 self.end_branches(id);
             }
             return Ok(());
         }
         let arrived: Vec<_> = self.next.arrived(id, join).map(|waiting| waiting.id).collect();
-        let Some(last) = arrived.last().filter(|_| arrived.len() >= quorum as usize) else { return Ok(()) };
+        let Some(last) = arrived.last().filter(|_| arrived.len() >= node.needed(passing) as usize) else {
+            return Ok(());
+        };
         // The last one comes once more, and now it is enough.
         let Ok(at) = self.next.activations.binary_search_by_key(last, |activation| activation.id) else {
             return Ok(());
         };
         let last = self.next.activations.remove(at);
-        self.arrive(place, quorum, cancel_rest, Origin::of(last), &Value::Null)
+        self.arrive(place, node, Origin::of(last), &Value::Null)
     }
 
     /// Ends everything that goes on inside a passing, also in the passings inside it.
-    fn end_branches(&mut self, passing: PassingId) {
+    pub(crate) fn end_branches(&mut self, passing: PassingId) {
         let mut inside = BTreeSet::from([passing]);
         for inner in &self.next.passings {
             if inner.outer.is_some_and(|outer| inside.contains(&outer.passing)) {
@@ -522,7 +589,7 @@ impl<'a> Turn<'a> {
         origin: &Origin,
         event: &Value,
     ) -> Result<Value, DecideError> {
-        let view = View::new(&self.next, &origin.locals, event);
+        let view = View::new(&self.next, &origin.locals, event, self.now);
         let output = template
             .render(&view, &mut Budget::default())
             .map_err(|error| DecideError::Template { at: format!("output of place `{place}`"), error })?;
@@ -549,15 +616,11 @@ impl<'a> Turn<'a> {
         self.next.last_end = None;
     }
 
-    /// Changes the context and then sets a field of it; what would not fit its schema in the end is refused.
-    pub(crate) fn change_context(
-        &mut self,
-        patch: &Patch,
-        whole: Option<&Arc<Value>>,
-        saved: Option<(&str, &Value)>,
-    ) -> Result<(), DecideError> {
-        if patch.is_empty() && whole.is_none() && saved.is_none() {
-            return Ok(());
+    /// Changes the context, and says whether there was anything to change. Whether it still fits its schema is asked when
+    /// everything is in it.
+    pub(crate) fn change_context(&mut self, patch: &Patch, whole: Option<&Arc<Value>>) -> bool {
+        if patch.is_empty() && whole.is_none() {
+            return false;
         }
         if let Some(whole) = whole {
             self.next.context = whole.clone();
@@ -565,10 +628,7 @@ impl<'a> Turn<'a> {
         if !patch.is_empty() {
             patch.apply(Arc::make_mut(&mut self.next.context));
         }
-        if let Some((field, value)) = saved {
-            put_field(Arc::make_mut(&mut self.next.context), field, value.clone());
-        }
-        check_context(self.compiled, &self.next.context)
+        true
     }
 
     /// Changes the session slots, within their limits.
@@ -594,6 +654,7 @@ impl<'a> Turn<'a> {
             self.next.version += 1;
         }
         self.next.updated_at = self.next.updated_at.max(self.now);
+        self.next.forget_lists();
         let entry = Entry {
             version: self.next.version,
             action,
@@ -628,8 +689,8 @@ impl<'a> Turn<'a> {
             }
             match join {
                 Some(join) if !passing.fired => {
-                    let arrived = self.next.arrived(id, join).count();
-                    self.stopped = Some(self.unreached(join, arrived));
+                    let arrived = self.next.arrived(id, join).count() + passing.arrived as usize;
+                    self.stopped = Some(self.unreached(join, passing, arrived));
                 }
                 _ => drop(self.next.passings.remove(index)),
             }
@@ -647,9 +708,9 @@ impl<'a> Turn<'a> {
         }
     }
 
-    fn unreached(&self, join: &Name, arrived: usize) -> Failure {
+    fn unreached(&self, join: &Name, passing: &Passing, arrived: usize) -> Failure {
         let quorum = match self.compiled.place(join).map(|node| &node.kind) {
-            Some(PlaceKind::Join { quorum, .. }) => *quorum,
+            Some(PlaceKind::Join(node)) => node.needed(passing),
             _ => 0,
         };
         let message =
@@ -698,6 +759,25 @@ fn weigh(rule: ChildRule, children: &Children) -> Verdict {
     } else {
         Verdict::Open
     }
+}
+
+fn is_of(branch: Option<Branch>, passing: PassingId) -> bool {
+    branch.is_some_and(|branch| branch.passing == passing)
+}
+
+/// An ISO 8601 duration without years and months, whose length nobody knows, or a number of seconds.
+pub(crate) fn duration_ms(value: &Value) -> Option<u64> {
+    let seconds = match value {
+        Value::Number(number) => number.as_f64()?,
+        Value::String(text) => {
+            let span: jiff::Span = text.parse().ok()?;
+            let day = jiff::SpanRelativeTo::days_are_24_hours();
+            span.total((jiff::Unit::Second, day)).ok()?
+        }
+        _ => return None,
+    };
+    let ms = (seconds * 1_000.0).round();
+    (ms.is_finite() && (0.0..=9.0e15).contains(&ms)).then_some(ms as u64)
 }
 
 fn instant(value: Option<&Value>) -> Option<Timestamp> {

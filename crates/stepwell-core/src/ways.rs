@@ -60,7 +60,9 @@ impl<'a> Walk<'a> {
                 return Err("the forks and joins after it are too entangled to be followed".to_owned());
             }
             match &self.compiled.places[place].kind {
-                PlaceKind::Fork { branches, .. } => {
+                PlaceKind::Fork { branches, each, .. } => {
+                    let error = each.as_ref().and_then(|each| each.error_place);
+                    error.map_or(Ok(()), |error| self.enter(error, forks.clone()))?;
                     let mut inside = forks;
                     inside.push(place);
                     branches.iter().try_for_each(|&first| self.enter(first, inside.clone()))?;
@@ -69,7 +71,16 @@ impl<'a> Walk<'a> {
                     wait.error_place.map_or(Ok(()), |error| self.enter(error, forks.clone()))?;
                     self.leave(place, &forks)?;
                 }
-                PlaceKind::Step | PlaceKind::Join { .. } => self.leave(place, &forks)?,
+                PlaceKind::Join(node) => {
+                    node.error_place.map_or(Ok(()), |error| self.enter(error, forks.clone()))?;
+                    self.leave(place, &forks)?;
+                }
+                PlaceKind::Loop(node) => {
+                    let next = [Some(node.first), Some(node.then), node.error_place];
+                    next.into_iter().flatten().try_for_each(|next| self.enter(next, forks.clone()))?;
+                }
+                PlaceKind::Catch { first, .. } => self.enter(*first, forks)?,
+                PlaceKind::Step => self.leave(place, &forks)?,
                 PlaceKind::End { .. } => {}
             }
         }
@@ -91,7 +102,7 @@ impl<'a> Walk<'a> {
     fn enter(&mut self, place: PlaceIndex, mut forks: Forks) -> Result<(), String> {
         let name = &self.compiled.places[place].name;
         match self.compiled.places[place].kind {
-            PlaceKind::Join { .. } => match forks.pop() {
+            PlaceKind::Join(_) => match forks.pop() {
                 None => return Err(format!("it would come to the join `{name}` outside its fork")),
                 Some(fork) if self.join_of(fork) != Some(place) => {
                     let fork = &self.compiled.places[fork].name;
@@ -105,7 +116,7 @@ impl<'a> Walk<'a> {
             PlaceKind::Fork { .. } if forks.len() as u64 >= self.compiled.limits.fork_depth => {
                 return Err(format!("it would enter the fork `{name}` inside too many others"));
             }
-            PlaceKind::Step | PlaceKind::Wait(_) | PlaceKind::Fork { .. } | PlaceKind::End { .. } => {}
+            _ => {}
         }
         if self.seen.insert((place, forks.clone())) {
             self.open.push((place, forks));

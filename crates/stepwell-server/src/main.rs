@@ -3,6 +3,7 @@
 mod approval;
 mod dev;
 mod exit;
+mod expr;
 mod output;
 mod workflow;
 
@@ -25,6 +26,11 @@ struct Cli {
 enum Command {
     /// Runs a small approval workflow on an SQLite file and prints each checkpoint; continues where it was killed.
     Dev(dev::Options),
+    /// Tries out expressions.
+    Expr {
+        #[command(subcommand)]
+        verb: expr::Verb,
+    },
     /// Works with workflow definitions.
     Workflow {
         #[command(subcommand)]
@@ -37,6 +43,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dev(options) => dev::run(&options),
+        Command::Expr { verb } => expr::run(&verb),
         Command::Workflow { verb } => workflow::run(&verb),
         Command::Version => output::line(&format!("stepwell {}", env!("CARGO_PKG_VERSION"))),
     };

@@ -10,6 +10,7 @@ use serde_json::Value;
 use stepwell_core::schema::Misfit;
 use stepwell_core::{Failure, Name};
 
+use crate::actor::Permission;
 use crate::cx::Cx;
 use crate::host::BoxFuture;
 
@@ -131,22 +132,101 @@ impl From<ActionError> for Failure {
 }
 
 /// What is to be said of an action: what it does, and JSON schemas of its input and output.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ActionInfo {
     /// Its name.
     pub name: Name,
     /// What it does.
     pub about: String,
-    /// The schema of its input.
+    /// Which edition of it this is.
+    pub version: u32,
+    /// The schema of its input, with hints for editors under `x-workflow-editor`.
     pub input: Value,
     /// The schema of its output.
     pub output: Value,
+    /// It changes something, here or outside.
+    pub has_side_effects: bool,
+    /// What whoever has made a workflow known needs to be allowed for it to be called there.
+    pub permission: Option<Permission>,
+    /// The key under which a designer finds its label in its own languages.
+    pub label_key: String,
+    /// What it is listed with.
+    pub group: String,
+    /// The name of its icon.
+    pub icon: String,
 }
+
+/// Under what name a schema holds its hints for editors.
+const HINTS: &str = "x-workflow-editor";
 
 impl ActionInfo {
     pub(crate) fn of<I: JsonSchema, O: JsonSchema>(name: Name, about: String) -> Self {
         let (input, output) = (schemars::schema_for!(I).to_value(), schemars::schema_for!(O).to_value());
-        ActionInfo { name, about, input, output }
+        let group = name.split_once('.').map_or("other", |(group, _)| group).to_owned();
+        ActionInfo {
+            label_key: format!("actions.{name}.label"),
+            name,
+            about,
+            version: 1,
+            input,
+            output,
+            has_side_effects: true,
+            permission: None,
+            group,
+            icon: "zap".to_owned(),
+        }
+    }
+
+    /// Which edition of it this is.
+    #[must_use]
+    pub fn version(mut self, version: u32) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// It only reads or computes.
+    #[must_use]
+    pub fn without_side_effects(mut self) -> Self {
+        self.has_side_effects = false;
+        self
+    }
+
+    /// What whoever has made a workflow known needs to be allowed.
+    #[must_use]
+    pub fn permission(mut self, permission: Permission) -> Self {
+        self.permission = Some(permission);
+        self
+    }
+
+    /// What it is listed with.
+    #[must_use]
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = group.into();
+        self
+    }
+
+    /// The name of its icon.
+    #[must_use]
+    pub fn icon(mut self, icon: impl Into<String>) -> Self {
+        self.icon = icon.into();
+        self
+    }
+
+    /// The key under which a designer finds its label.
+    #[must_use]
+    pub fn label_key(mut self, key: impl Into<String>) -> Self {
+        self.label_key = key.into();
+        self
+    }
+
+    /// How an editor shows a field of the input: which widget, where suggestions come from, whether others are allowed.
+    #[must_use]
+    pub fn hint(mut self, field: &str, hint: Value) -> Self {
+        if let Some(Value::Object(schema)) = self.input.pointer_mut(&format!("/properties/{field}")) {
+            schema.insert(HINTS.to_owned(), hint);
+        }
+        self
     }
 }
 

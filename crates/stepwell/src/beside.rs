@@ -9,6 +9,7 @@ use stepwell_store::Commit;
 use crate::actor::Permission;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::lists;
 use crate::post::Says;
 use crate::signal::{Signal, Signalled};
 use crate::standing::Along;
@@ -43,6 +44,7 @@ impl Engine {
         let fresh = inner.fresh(&start, run, None, None).await?;
         let mut along = Along { definitions: vec![workflow], ..Along::default() };
         along.keys.extend(start.key_for(run));
+        along.documents.extend(lists::kept(fresh.new.run, None, &fresh.standing.snapshot));
         along.create.push(fresh.new);
         Ok((run, inner.commit_of(self.scope(), along, inner.host.now())))
     }

@@ -401,7 +401,7 @@ impl Cx {
     }
 
     /// Refuses what the workflow's publisher may not do.
-    fn permit(&self, permission: Permission) -> Result<(), ActionError> {
+    pub(crate) fn permit(&self, permission: Permission) -> Result<(), ActionError> {
         permit(self.0.workflow.publisher(), permission)
             .map_err(|denied| ActionError::new("denied", denied.to_string()).finally())
     }
@@ -568,7 +568,7 @@ impl Cx {
     /// The run's documents as they are committed; what this action has staged is not in them.
     pub async fn documents(&self, mut query: DocumentQuery) -> Result<Page<Document>, StoreError> {
         query.run = self.run();
-        self.0.store.documents(self.0.scope, query).await
+        self.0.store.documents(self.0.scope, query).await.map(crate::lists::shown)
     }
 
     /// How another run of the same tenant is doing; `None` = there is no such run.

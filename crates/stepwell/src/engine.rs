@@ -136,6 +136,23 @@ impl Builder {
         self.action(name, action)
     }
 
+    /// Says more of an action that was registered with what it does.
+    #[must_use]
+    pub fn describe(mut self, name: &str, change: impl FnOnce(ActionInfo) -> ActionInfo) -> Self {
+        if let Some(info) = self.registry.described.remove(name) {
+            let info = change(info);
+            self.registry.described.insert(info.name.clone(), info);
+        }
+        self
+    }
+
+    /// Where `{"$secret": …}` in an action's input comes from; without it there are no secrets.
+    #[must_use]
+    pub fn secrets(mut self, secrets: impl crate::secrets::Secrets + 'static) -> Self {
+        self.registry.secrets = Some(Arc::new(secrets));
+        self
+    }
+
     /// Registers a named guard: an async function of what it is shown.
     #[must_use]
     pub fn guard<F, Fut>(mut self, name: impl Into<Name>, guard: F) -> Self
@@ -223,13 +240,13 @@ impl Drop for Life {
 impl Engine {
     /// An engine on this store, still to be put together.
     pub fn builder(store: Arc<dyn Store>) -> Builder {
-        crate::data::actions::equip(schedule::equip(Builder {
+        crate::builtin::equip(crate::data::actions::equip(schedule::equip(Builder {
             store,
             scope: TenantScope::single(),
             host: Host::system(),
             options: Options::default(),
             registry: Registry::default(),
-        }))
+        })))
     }
 
     /// The same engine, for another tenant.
@@ -936,7 +953,7 @@ impl Inner {
         if self.registry.by_hash(loaded.definition).is_none() {
             runner::learn(self, scope, loaded.definition).await?;
         }
-        Standing::new(&self.registry, loaded)
+        self.stand(scope, loaded).await
     }
 
     /// Tells whoever waits for a run how it stands.

@@ -17,32 +17,36 @@ use crate::landing::{Landing, Unfit};
 impl Landing<'_> {
     /// Where the results of an action's operations go: into what its transition saves of its output.
     pub(crate) fn fills(&self, staged: &Staged, landed: &Landed) -> Vec<Fill> {
-        let Some(field) = self.saves(landed) else { return Vec::new() };
-        let field = field.replace('~', "~0").replace('/', "~1");
+        let Some(saved) = self.saves(landed) else { return Vec::new() };
         let fill = |(op, part, pointer): &(Op, FillPart, String)| {
             let operation = number(*op, staged);
-            Fill { operation, part: *part, pointer: format!("/context/{field}{pointer}") }
+            Fill { operation, part: *part, pointer: format!("/context{saved}{pointer}") }
         };
         staged.fills.iter().map(fill).collect()
     }
 
-    fn saves(&self, landed: &Landed) -> Option<&str> {
-        let transitions = &self.standing.definition().spec().transitions;
-        let transition = transitions.iter().find(|one| one.id == landed.call.transition)?;
-        transition.action.as_ref()?.save_as.as_deref()
+    /// Where in the context the action's output goes.
+    fn saves(&self, landed: &Landed) -> Option<String> {
+        self.standing.definition().saves(&landed.call.transition)
     }
 
     /// What comes of the change is made of the results, or they have to fit: they have to be known before. That is so if
-    /// the run ends with it, if its data has a schema or shadow columns, if a timer may read them, and if it has no commit of
-    /// its own.
+    /// the run ends with it, if its data has a schema or shadow columns, if a timer may read them, if a loop or join takes them
+    /// or a branch keeps them for itself, and if it has no commit of its own.
     pub(crate) fn is_foreseen(&self, event: &Event, staged: &Staged, landed: &Landed) -> bool {
-        if staged.fills.is_empty() || self.saves(landed).is_none() {
+        if staged.fills.is_empty() {
             return false;
         }
-        let spec = self.standing.definition().spec();
-        let has_timers = || spec.transitions.iter().any(|one| matches!(one.on, Trigger::Until(_)));
+        let definition = self.standing.definition();
+        if self.saves(landed).is_none() && !definition.needs_output(&landed.call.transition) {
+            return false;
+        }
+        let spec = definition.spec();
+        let is_timed = |on: &Trigger| matches!(on, Trigger::Until(_) | Trigger::After(_));
+        let has_timers = || spec.transitions.iter().any(|one| is_timed(&one.on));
         let decided = || self.decide(event);
         self.before.is_some()
+            || definition.needs_output(&landed.call.transition)
             || spec.context.is_some()
             || self.inner.has_shadows(&self.standing.workflow)
             || has_timers()

@@ -24,6 +24,7 @@ use crate::look::{Act, Next, Rest};
 use crate::post::Says;
 use crate::registry::said;
 use crate::room::Pass;
+use crate::secrets;
 use crate::standing::{Flight, Flying, Move, Standing};
 use crate::turn::{By, Turned, Turnless};
 
@@ -312,7 +313,7 @@ impl Hold {
         if loaded.head.owner != Some(self.me) || loaded.head.fence != self.fence {
             return Flow::End;
         }
-        match Standing::new(&self.inner.registry, loaded) {
+        match self.inner.stand(self.scope, loaded).await {
             Ok(standing) => {
                 if standing.definition().hash() != self.standing.definition().hash() {
                     // What runs was begun by another edition of the workflow.
@@ -385,16 +386,27 @@ pub(crate) fn fly(
     let host = inner.host.clone();
     let cx = Cx::new(inner, scope, standing, call.clone(), attempt, rests);
     let action = inner.registry.actions.get(&call.action).cloned();
+    let secrets = inner.registry.secrets.clone();
+    let permission = inner.registry.described.get(&call.action).and_then(|info| info.permission);
     async move {
         let began = host.now();
         let guard = CloseOnDrop(cx.clone());
         let work = {
-            let (cx, input, name) = (cx.clone(), call.input.clone(), call.action.clone());
+            let (cx, mut input, name) = (cx.clone(), call.input.clone(), call.action.clone());
             async move {
-                match action {
-                    Some(action) => action(cx, input).await.map_err(Failure::from),
-                    None => Err(Failure::new("unknownAction", format!("no action `{name}` is registered"))),
+                let Some(action) = action else {
+                    return Err(Failure::new("unknownAction", format!("no action `{name}` is registered")));
+                };
+                if let Some(permission) = permission {
+                    cx.permit(permission).map_err(Failure::from)?;
                 }
+                let revealed = secrets::reveal(secrets.as_ref(), scope, &name, &mut input).await?;
+                let mut result = action(cx, input).await.map_err(Failure::from);
+                match &mut result {
+                    Ok(output) => revealed.hide(output),
+                    Err(failure) => revealed.hide_failure(failure),
+                }
+                result
             }
         };
         let work = AssertUnwindSafe(work).catch_unwind();

@@ -389,7 +389,7 @@ fn moved(next: Move) -> Next {
 }
 
 fn undecidable(error: &stepwell_core::DecideError) -> Failure {
-    Failure::new("undecidable", error.to_string()).finally()
+    error.failure()
 }
 
 fn earliest<const N: usize>(times: [Option<Timestamp>; N]) -> Option<Timestamp> {

@@ -17,6 +17,7 @@ use crate::actor::Permission;
 use crate::engine::{Engine, Inner, Run, UnlessDropped};
 use crate::error::EngineError;
 use crate::ledger::{Ledger, Stopped, Tries};
+use crate::lists;
 use crate::look::Next;
 use crate::registry::Workflow;
 use crate::room::Pass;
@@ -305,7 +306,8 @@ impl Inner {
             ))
         })?;
         let workflow = self.edition_of(scope, &original, &state).await?;
-        let was = Snapshot::restore(&workflow.definition, &state)?;
+        let mut was = Snapshot::restore(&workflow.definition, &state)?;
+        self.put_lists(scope, run, &mut was).await?;
         let (now, id) = (self.host.now(), RunId::new(self.host.ids.next()));
         let change = branch_off(&workflow.definition, &was, id, now)
             .map_err(|error| EngineError::Invalid(error.to_string()))?;
@@ -325,6 +327,9 @@ impl Inner {
             _ => (Status::Running, Some(now)),
         };
         let mut along = Along { documents: self.copied(scope, run, version, id).await?, ..Along::default() };
+        let copied: Vec<_> = along.documents.iter().map(|write| write.key.clone()).collect();
+        let lists = lists::kept(id, None, &standing.snapshot);
+        along.documents.extend(lists.into_iter().filter(|write| !copied.contains(&write.key)));
         along.create.push(NewRun {
             run: id,
             workflow: standing.definition().name().clone(),

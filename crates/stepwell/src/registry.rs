@@ -114,6 +114,8 @@ pub(crate) struct Registry {
     shadings: AtomicU64,
     pub(crate) actions: BTreeMap<Name, BoxAction>,
     pub(crate) guards: BTreeMap<Name, BoxGuard>,
+    /// Where secrets come from.
+    pub(crate) secrets: Option<Arc<dyn crate::secrets::Secrets>>,
     /// What is to be said of actions.
     pub(crate) described: BTreeMap<Name, ActionInfo>,
 }

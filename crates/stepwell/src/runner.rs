@@ -278,7 +278,7 @@ async fn claim_for(
     let mut begun = 0;
     for (loaded, pass) in loaded.into_iter().zip(passes) {
         let run = loaded.head.run;
-        match Standing::new(&inner.registry, loaded.clone()) {
+        match inner.stand(scope, loaded.clone()).await {
             Ok(standing) if takes => hold(inner.clone(), scope, standing, pass.used()),
             Ok(standing) => match inner.decides(run) {
                 Some(turn) => decide(inner.clone(), scope, standing, pass.used(), turn),

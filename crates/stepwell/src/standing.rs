@@ -87,7 +87,7 @@ impl Standing {
         out.filter(|transition| transition.action.is_some()).any(|transition| match &transition.on {
             Trigger::Auto => activation.status == ActivationStatus::Active,
             Trigger::Signal(name) => came(name),
-            Trigger::AfterMs(_) | Trigger::Until(_) => {
+            Trigger::AfterMs(_) | Trigger::Until(_) | Trigger::After(_) => {
                 activation.timers.iter().any(|timer| timer.transition == transition.id)
             }
         })

@@ -15,6 +15,7 @@ use stepwell_store::{
 use crate::engine::{Inner, Run};
 use crate::error::EngineError;
 use crate::ledger::{ChildNote, Ledger, Stopped};
+use crate::lists;
 use crate::look::Next;
 use crate::post::Says;
 use crate::registry::Workflow;
@@ -158,6 +159,7 @@ impl Fresh {
         let Fresh { mut new, mut standing, next: _, shadings } = self;
         along.shadings = Some(along.shadings.map_or(shadings, |known| known.min(shadings)));
         tell_parent(false, &mut standing, along);
+        along.documents.extend(lists::kept(new.run, None, &standing.snapshot));
         new.attempt = standing.ledger.write();
         along.create.push(new);
         along.definitions.push(standing.workflow);
@@ -269,6 +271,7 @@ impl Inner {
         }
         along.keys.extend(wanted.key_for(run));
         let owner = new.owner;
+        along.documents.extend(lists::kept(run, None, &standing.snapshot));
         along.create.push(new);
         let handle = Run::new(self.clone(), scope, run, true);
         let commit = self.commit_of(scope, along, self.host.now());
@@ -355,7 +358,7 @@ impl Inner {
         pass: Option<Pass>,
     ) -> Result<(), EngineError> {
         let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
-        let standing = Standing::new(&self.registry, loaded)?;
+        let standing = self.stand(scope, loaded).await?;
         self.published(scope, &standing);
         let at = self.host.now();
         let next = self.look(&standing, &Flying::new(), at).await;

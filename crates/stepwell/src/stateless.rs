@@ -11,6 +11,7 @@ use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::hold;
+use crate::lists;
 use crate::standing::{Along, Standing};
 use crate::start::{Fresh, Start};
 
@@ -55,7 +56,8 @@ impl Engine {
         let process = inner.process();
         let Fresh { new, standing, next, shadings: _ } =
             inner.fresh(&start, run, None, Some(process)).await?;
-        let along = Along { create: vec![new], ..Along::default() };
+        let documents = lists::kept(run, None, &standing.snapshot);
+        let along = Along { create: vec![new], documents, ..Along::default() };
         let committed =
             inner.store.commit(self.scope, inner.commit_of(self.scope, along, inner.host.now())).await?;
         let head = committed.created.into_iter().next().unwrap_or_else(|| standing.head.clone());
@@ -91,13 +93,13 @@ impl Inner {
         };
         let loaded =
             self.store.claim(scope, claim).await?.into_iter().next().ok_or(EngineError::NoRun(run))?;
-        Standing::new(&self.registry, loaded)
+        self.stand(scope, loaded).await
     }
 
     async fn passed(&self, engine: &Engine, run: RunId, standing: Standing) -> Result<Pass, EngineError> {
         let query =
             DocumentQuery { run, at: None, key: None, kind: None, tag: None, limit: 1_000, cursor: None };
-        let documents = self.store.documents(engine.scope, query).await?.items;
+        let documents = lists::shown(self.store.documents(engine.scope, query).await?).items;
         let query = HistoryQuery { run, from: 0, with_state: false, limit: 1_000 };
         let rows = self.store.history(engine.scope, query).await?.items;
         let history = rows.iter().map(|row| serde_json::from_slice(&row.entry)).collect::<Result<_, _>>();

@@ -18,6 +18,7 @@ use stepwell_store::{
 use crate::engine::Inner;
 use crate::error::EngineError;
 use crate::hold::Hold;
+use crate::lists;
 use crate::look::{Look, Next, Rest};
 use crate::post::Says;
 use crate::room::Pass;
@@ -163,7 +164,10 @@ impl Inner {
             Some(next) => next,
             None => {
                 let state = Snapshot::restore(after.definition(), &after.head.state);
-                after.snapshot = Arc::new(state.map_err(|error| Turnless::Engine(error.into()))?);
+                let mut state = state.map_err(|error| Turnless::Engine(error.into()))?;
+                let lists = after.snapshot.long_lists().map(|(id, list)| (id.clone(), list.clone()));
+                lists.for_each(|(id, list)| state.put_list(id, list));
+                after.snapshot = Arc::new(state);
                 self.look(&after, &flying, now).await
             }
         };
@@ -249,7 +253,7 @@ impl Inner {
             Turnless::Store(error)
         })?;
         let loaded = loaded.ok_or(Turnless::Engine(EngineError::NoRun(after.run())))?;
-        let standing = Standing::new(&self.registry, loaded).map_err(Turnless::Engine)?;
+        let standing = self.stand(scope, loaded).await.map_err(Turnless::Engine)?;
         self.published(scope, &standing);
         let at = self.host.now();
         let next = self.look(&standing, flying, at).await;
@@ -340,7 +344,7 @@ impl Inner {
         snapshot: &Snapshot,
         entry: &stepwell_core::Entry,
     ) -> Result<NextState, DecideError> {
-        let state = snapshot.encode(&self.options.limits).map_err(DecideError::from)?;
+        let state = snapshot.encode_apart(&self.options.limits).map_err(DecideError::from)?;
         let mut written = Vec::with_capacity(512);
         serde_json::to_writer(&mut written, entry).expect("a history entry is plain data");
         Ok(NextState { state: state.into(), entry: written.into(), places: snapshot.current_places() })
@@ -418,6 +422,7 @@ impl<'a> Draft<'a> {
             after.workflow = workflow;
         }
         if let Some(change) = change {
+            self.along.documents.extend(lists::kept(after.head.run, Some(&after.snapshot), &change.snapshot));
             after.snapshot = Arc::new(change.snapshot);
         }
         self.states.extend(state);

@@ -107,7 +107,7 @@ fn race() -> Spec {
         .fork("split", ["x", "y"])
         .step("x")
         .step("y")
-        .place("first", Place::Join(Join { of, quorum: Quorum::Any, cancel_rest: true }))
+        .place("first", Place::Join(Join { of, quorum: Quorum::Any, cancel_rest: true, ..Join::default() }))
         .end("done")
         .transition(acts("run-x", "x", "first", "count"))
         .transition(acts("run-y", "y", "first", "count"))

@@ -11,7 +11,7 @@ use super::{Location, ProblemCode, Report};
 use crate::definition::PlaceIndex;
 use crate::ids::Name;
 use crate::limits::Limits;
-use crate::spec::{Join, Place, Quorum, Spec};
+use crate::spec::{Fork, Join, Place, Quorum, Spec};
 
 /// What the walk found out about forks and joins.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ pub(super) fn explore(spec: &Spec, links: &Links, limits: &Limits, report: &mut 
 }
 
 /// Where one can get from each place by a transition, after a failure or by a retry.
-fn edges(places: usize, links: &Links) -> Vec<Vec<PlaceIndex>> {
+pub(super) fn edges(places: usize, links: &Links) -> Vec<Vec<PlaceIndex>> {
     let mut edges = vec![Vec::new(); places];
     for (index, &(from, to)) in links.ends.iter().enumerate() {
         let Some(from) = from else { continue };
@@ -69,8 +69,8 @@ fn edges(places: usize, links: &Links) -> Vec<Vec<PlaceIndex>> {
         edges[from].extend(links.error_place[index]);
         edges[from].extend(links.retry_target[index]);
     }
-    for (index, error) in links.wait_error.iter().enumerate() {
-        edges[index].extend(*error);
+    for (index, edges) in edges.iter_mut().enumerate() {
+        edges.extend(links.place_error[index].into_iter().chain(links.first[index]).chain(links.then[index]));
     }
     edges
 }
@@ -81,15 +81,14 @@ impl Walk<'_> {
             if self.seen.len() > MAX_STATES {
                 return;
             }
-            if let Place::Fork { .. } = self.places[place].1 {
+            for next in self.edges[place].clone() {
+                self.enter(Some(place), next, stack.clone());
+            }
+            if let Place::Fork(_) = self.places[place].1 {
                 for (branch, &first) in self.links.branches[place].iter().enumerate() {
                     let mut inside = stack.clone();
                     inside.push((place, branch as u32));
                     self.enter(Some(place), first, inside);
-                }
-            } else {
-                for next in self.edges[place].clone() {
-                    self.enter(Some(place), next, stack.clone());
                 }
             }
         }
@@ -101,15 +100,15 @@ impl Walk<'_> {
                 let frame = stack.pop();
                 self.arrivals.entry(place).or_default().insert((from.unwrap_or(place), frame));
             }
-            Place::Fork { .. } if stack.iter().any(|&(fork, _)| fork == place) => {
+            Place::Fork(_) if stack.iter().any(|&(fork, _)| fork == place) => {
                 self.self_nested.insert(place);
                 return;
             }
-            Place::Fork { .. } if stack.len() >= self.max_depth => {
+            Place::Fork(_) if stack.len() >= self.max_depth => {
                 self.too_deep.insert(place);
                 return;
             }
-            Place::Step {} | Place::Wait(_) | Place::Fork { .. } | Place::End { .. } => {}
+            _ => {}
         }
         if self.seen.insert((place, stack.clone())) {
             self.open.push((place, stack));
@@ -186,7 +185,7 @@ impl Walk<'_> {
                 report.add(ProblemCode::AmbiguousJoin, self.at(place), message);
             }
             let branches: BTreeSet<_> = arrivals.iter().filter_map(|(_, frame)| *frame).collect();
-            let quorum = self.quorum(place, join, branches.len() as u32, report);
+            let quorum = self.quorum(place, join, fork, branches.len() as u32, report);
             routes.quorum.insert(place, quorum);
         }
         routes
@@ -200,6 +199,9 @@ impl Walk<'_> {
         report: &mut Report,
     ) {
         let named = &self.links.join_of[place];
+        if named.is_empty() {
+            return;
+        }
         let coming: BTreeSet<_> =
             arrivals.iter().map(|(from, _)| *from).filter(|from| *from != place).collect();
         for &from in named.difference(&coming) {
@@ -234,12 +236,21 @@ impl Walk<'_> {
         None
     }
 
-    fn quorum(&self, place: PlaceIndex, join: &Join, branches: u32, report: &mut Report) -> u32 {
+    fn quorum(
+        &self,
+        place: PlaceIndex,
+        join: &Join,
+        fork: PlaceIndex,
+        branches: u32,
+        report: &mut Report,
+    ) -> u32 {
+        let is_each = |fork: &Fork| fork.each.is_some();
+        let over_a_list = matches!(self.places[fork].1, Place::Fork(fork) if is_each(fork));
         match join.quorum {
             Quorum::All => branches,
             Quorum::Any => 1,
             Quorum::N(n) => {
-                if n > branches {
+                if n > branches && !over_a_list {
                     let message = format!("a quorum of {n} cannot be: {branches} branches can come here");
                     report.add(ProblemCode::BadQuorum, self.at(place), message);
                 }

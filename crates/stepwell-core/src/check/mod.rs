@@ -1,9 +1,10 @@
 //! Turns a spec into a definition, or says everything that is wrong with it.
 //!
-//! Four passes, each in its own file: names and references ([`refs`]), texts that must parse ([`parse`]), shadow
-//! columns ([`crate::shadow`]), and the graph, with forks and joins ([`graph`]). All of them run always. A name with a slip in it is reported once and
+//! Five passes, each in its own file: names and references ([`refs`]), texts that must parse ([`parse`]), shadow
+//! columns ([`crate::shadow`]), the graph, with forks and joins ([`graph`]), and the bodies of loops ([`bodies`]). All of them run always. A name with a slip in it is reported once and
 //! then read as the name that was meant, so that one mistake does not show up as five.
 
+mod bodies;
 mod graph;
 mod parse;
 mod refs;
@@ -59,6 +60,10 @@ pub enum ProblemCode {
     DeadEnd,
     /// A transition leaves a fork or an end.
     BadSource,
+    /// A loop or error scope whose body is not one, or that cannot be gone through.
+    BadLoop,
+    /// A path for a result that cannot be used.
+    BadPath,
     /// A fork with no branches.
     EmptyFork,
     /// A fork that can be entered again inside one of its own branches.
@@ -146,6 +151,7 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
     let parts = parse::parse(&spec, &mut report);
     let shadows = shadow::columns(&spec, &mut report);
     let routes = graph::explore(&spec, &links, limits, &mut report);
+    let inside = bodies::nest(&spec, &links, &mut report);
     if !report.problems.is_empty() {
         let key = |problem: &Problem| (problem.at.clone(), problem.code, problem.message.clone());
         report.problems.sort_by_cached_key(key);
@@ -153,7 +159,7 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
         return Err(Problems(report.problems));
     }
     let hash = DefinitionHash::of(&canonical(&spec));
-    let mut compiled = parse::assemble(spec, hash, &links, parts, &routes);
+    let mut compiled = parse::assemble(spec, hash, &links, parts, &routes, inside);
     compiled.limits = limits.clone();
     compiled.shadows = shadows;
     Ok(compiled)

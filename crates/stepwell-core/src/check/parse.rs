@@ -6,14 +6,15 @@ use super::graph::Routes;
 use super::refs::Links;
 use super::{Location, ProblemCode, Report};
 use crate::definition::{
-    self, ActionNode, Compiled, GuardNode, PlaceIndex, PlaceKind, PlaceNode, TransitionNode, TriggerNode,
-    WaitNode,
+    self, ActionNode, CollectNode, Compiled, EachNode, GuardNode, JoinNode, LoopNode, OverNode, PlaceIndex,
+    PlaceKind, PlaceNode, TransitionNode, TriggerNode, WaitNode,
 };
 use crate::expr::{Expr, ExprError};
 use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
+use crate::save::Save;
 use crate::schema::Schema;
-use crate::spec::{Guard, Place, Spec, Transition};
+use crate::spec::{Collect, Guard, Over, Place, Quorum, Spec, Transition};
 use crate::template::Template;
 
 /// Everything that had to be parsed; `None` or missing where it could not be.
@@ -22,9 +23,20 @@ pub(super) struct Parts {
     signals: BTreeMap<Name, Option<Schema>>,
     documents: BTreeMap<Name, Schema>,
     context: Option<Schema>,
+    input: Option<Schema>,
     output: Option<Schema>,
-    end_outputs: Vec<Option<Template>>,
+    places: Vec<PlaceParts>,
     transitions: Vec<Option<TransitionParts>>,
+}
+
+/// What a place has that had to be parsed, according to its kind.
+#[derive(Debug, Default)]
+struct PlaceParts {
+    /// Of an end its output, of a loop or a fork its list.
+    template: Option<Template>,
+    /// Of a wait its filter, of a loop its condition.
+    expr: Option<Expr>,
+    collect: Option<CollectNode>,
 }
 
 #[derive(Debug)]
@@ -32,6 +44,8 @@ struct TransitionParts {
     on: TriggerNode,
     guard: Option<GuardNode>,
     action: Option<ActionNode>,
+    set: Vec<(Save, Template)>,
+    fail: Option<(Template, Template)>,
 }
 
 pub(super) fn parse(spec: &Spec, report: &mut Report) -> Parts {
@@ -50,23 +64,56 @@ pub(super) fn parse(spec: &Spec, report: &mut Report) -> Parts {
     }
     let at = Location::Definition;
     parts.context = spec.context.as_ref().and_then(|s| schema(s, "the context schema", &at, report));
+    parts.input = spec.input.as_ref().and_then(|s| schema(s, "the input schema", &at, report));
     parts.output = spec.output.as_ref().and_then(|s| schema(s, "the output schema", &at, report));
-    for (name, place) in &spec.places {
-        let at = Location::Place(name.clone());
-        let mut output = None;
-        match place {
-            Place::End { output: Some(source) } => output = template(source, "output", &at, report),
-            Place::Wait(wait) => {
-                if let Some(form) = &wait.form {
-                    schema(form, "the form", &at, report);
-                }
-            }
-            Place::End { output: None } | Place::Step {} | Place::Fork { .. } | Place::Join(_) => {}
-        }
-        parts.end_outputs.push(output);
-    }
+    parts.places = spec.places.iter().map(|(name, place)| place_parts(name, place, report)).collect();
     parts.transitions = spec.transitions.iter().map(|t| transition(t, report)).collect();
     parts
+}
+
+fn place_parts(name: &Name, place: &Place, report: &mut Report) -> PlaceParts {
+    let at = Location::Place(name.clone());
+    let mut parts = PlaceParts::default();
+    match place {
+        Place::End { output: Some(source) } => parts.template = template(source, "output", &at, report),
+        Place::Wait(wait) => {
+            if let Some(form) = &wait.form {
+                schema(form, "the form", &at, report);
+            }
+            parts.expr = wait.filter.as_ref().and_then(|source| expression(source, &at, report));
+        }
+        Place::Fork(fork) => {
+            parts.template = fork.each.as_ref().and_then(|each| template(&each.items, "items", &at, report));
+        }
+        Place::Join(join) => {
+            parts.collect = join.collect.as_ref().map(|collect| collected(collect, &at, report));
+        }
+        Place::Loop(round) => {
+            match &round.over {
+                Over::Items { list, .. } => parts.template = template(list, "items", &at, report),
+                Over::While(source) => parts.expr = expression(source, &at, report),
+            }
+            parts.collect = round.collect.as_ref().map(|collect| collected(collect, &at, report));
+        }
+        Place::End { output: None } | Place::Step {} | Place::Catch(_) => {}
+    }
+    parts
+}
+
+fn collected(collect: &Collect, at: &Location, report: &mut Report) -> CollectNode {
+    CollectNode {
+        save: collect.save_as.as_ref().and_then(|path| save(path, at, report)),
+        result: collect.result.as_ref().and_then(|source| template(source, "result", at, report)),
+        settled: collect.settled,
+    }
+}
+
+fn save(path: &str, at: &Location, report: &mut Report) -> Option<Save> {
+    Save::parse(path).map_err(|message| report.add(ProblemCode::BadPath, at.clone(), message)).ok()
+}
+
+fn expression(source: &str, at: &Location, report: &mut Report) -> Option<Expr> {
+    Expr::parse(source).map_err(|error| bad_expression(&error, at, report)).ok()
 }
 
 fn transition(t: &Transition, report: &mut Report) -> Option<TransitionParts> {
@@ -74,14 +121,25 @@ fn transition(t: &Transition, report: &mut Report) -> Option<TransitionParts> {
     let on = definition::trigger(&t.on).map_err(|error| bad_expression(&error, &at, report));
     let guard = t.guard.as_ref().map(|guard| compile_guard(guard, &at, report));
     let action = t.action.as_ref().map(|action| {
-        template(&action.input, "input", &at, report).map(|input| definition::action(action, input))
+        let saved = action.save_as.as_ref().and_then(|path| save(path, &at, report));
+        template(&action.input, "input", &at, report).map(|input| definition::action(action, input, saved))
+    });
+    let mut set = Vec::new();
+    for assign in &t.set {
+        let to = save(&assign.to, &at, report);
+        let value = template(&assign.value, &assign.to, &at, report);
+        set.extend(to.zip(value));
+    }
+    let fail = t.fail.as_ref().and_then(|raise| {
+        let code = template(&raise.code, "code", &at, report);
+        code.zip(template(&raise.message, "message", &at, report))
     });
     let lost_guard = matches!(guard, Some(None));
     let lost_action = matches!(action, Some(None));
     if lost_guard || lost_action {
         return None;
     }
-    Some(TransitionParts { on: on.ok()?, guard: guard.flatten(), action: action.flatten() })
+    Some(TransitionParts { on: on.ok()?, guard: guard.flatten(), action: action.flatten(), set, fail })
 }
 
 fn compile_guard(guard: &Guard, at: &Location, report: &mut Report) -> Option<GuardNode> {
@@ -93,13 +151,7 @@ fn compile_guard(guard: &Guard, at: &Location, report: &mut Report) -> Option<Gu
         Guard::And(inner) => GuardNode::And(all(inner)?),
         Guard::Or(inner) => GuardNode::Or(all(inner)?),
         Guard::Not(inner) => GuardNode::Not(Box::new(compile_guard(inner, at, report)?)),
-        Guard::Expr(source) => match Expr::parse(source) {
-            Ok(expr) => GuardNode::Expr(expr),
-            Err(error) => {
-                bad_expression(&error, at, report);
-                return None;
-            }
-        },
+        Guard::Expr(source) => GuardNode::Expr(expression(source, at, report)?),
         Guard::Completed(name) => GuardNode::Completed(name.clone()),
         Guard::Active(name) => GuardNode::Active(name.clone()),
         Guard::Named(name) => GuardNode::Named(name.clone()),
@@ -142,6 +194,7 @@ pub(super) fn assemble(
     links: &Links,
     parts: Parts,
     routes: &Routes,
+    inside: Vec<Vec<PlaceIndex>>,
 ) -> Compiled {
     let checked = "a spec without problems has every part resolved";
     let transitions: Vec<_> = spec
@@ -160,6 +213,8 @@ pub(super) fn assemble(
                 guard: parts.guard,
                 priority: t.priority,
                 action: parts.action,
+                set: parts.set,
+                fail: parts.fail,
                 retry: t.retry.clone().unwrap_or_default(),
                 error_place: links.error_place[index],
                 retry_target: links.retry_target[index],
@@ -168,7 +223,7 @@ pub(super) fn assemble(
             }
         })
         .collect();
-    let places = assemble_places(&spec, links, parts.end_outputs, routes, &transitions);
+    let places = assemble_places(&spec, links, parts.places, routes, &transitions, inside);
     Compiled {
         hash,
         limits: Limits::default(),
@@ -180,6 +235,7 @@ pub(super) fn assemble(
         signals: parts.signals,
         documents: parts.documents,
         context: parts.context,
+        input: parts.input,
         output: parts.output,
         shadows: Vec::new(),
         spec,
@@ -189,16 +245,18 @@ pub(super) fn assemble(
 fn assemble_places(
     spec: &Spec,
     links: &Links,
-    outputs: Vec<Option<Template>>,
+    parts: Vec<PlaceParts>,
     routes: &Routes,
     transitions: &[TransitionNode],
+    inside: Vec<Vec<PlaceIndex>>,
 ) -> Vec<PlaceNode> {
-    let places = spec.places.iter().zip(outputs).enumerate();
+    let places = spec.places.iter().zip(parts).zip(inside).enumerate();
     places
-        .map(|(index, ((name, place), output))| PlaceNode {
+        .map(|(index, (((name, place), parts), inside))| PlaceNode {
             name: name.clone(),
-            kind: assemble_kind(index, place, output, links, routes),
+            kind: assemble_kind(index, place, parts, links, routes),
             out: out_of(index, transitions),
+            inside,
         })
         .collect()
 }
@@ -206,26 +264,56 @@ fn assemble_places(
 fn assemble_kind(
     index: PlaceIndex,
     place: &Place,
-    output: Option<Template>,
+    parts: PlaceParts,
     links: &Links,
     routes: &Routes,
 ) -> PlaceKind {
+    let checked = "a spec without problems has every part parsed";
+    let error_place = links.place_error[index];
     match place {
         Place::Step {} => PlaceKind::Step,
         Place::Wait(wait) => PlaceKind::Wait(WaitNode {
             signal: wait.signal.clone(),
+            filter: parts.expr,
             children: wait.children,
-            error_place: links.wait_error[index],
+            error_place,
         }),
-        Place::Fork { .. } => PlaceKind::Fork {
+        Place::Fork(fork) => PlaceKind::Fork {
             branches: links.branches[index].clone(),
             join: routes.join_of_fork.get(&index).copied(),
+            each: fork.each.as_ref().map(|each| EachNode {
+                items: parts.template.expect(checked),
+                item: each.item.clone(),
+                index: each.index.clone(),
+                limit: each.limit.unwrap_or(u32::MAX),
+                error_place,
+            }),
         },
-        Place::Join(join) => PlaceKind::Join {
+        Place::Join(join) => PlaceKind::Join(JoinNode {
             quorum: routes.quorum.get(&index).copied().unwrap_or_default(),
+            is_all: join.quorum == Quorum::All,
             cancel_rest: join.cancel_rest,
-        },
-        Place::End { .. } => PlaceKind::End { output },
+            collect: parts.collect,
+            error_place,
+        }),
+        Place::Loop(round) => PlaceKind::Loop(LoopNode {
+            over: match &round.over {
+                Over::Items { item, .. } => {
+                    OverNode::Items { list: parts.template.expect(checked), item: item.clone() }
+                }
+                Over::While(_) => OverNode::While(parts.expr.expect(checked)),
+            },
+            index: round.index.clone(),
+            first: links.first[index].expect(checked),
+            then: links.then[index].expect(checked),
+            most: round.most,
+            collect: parts.collect,
+            error_place,
+        }),
+        Place::Catch(catch) => {
+            PlaceKind::Catch { local: catch.local.clone(), first: links.first[index].expect(checked) }
+        }
+        Place::End { .. } => PlaceKind::End { output: parts.template },
     }
 }
 

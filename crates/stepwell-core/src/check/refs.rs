@@ -6,16 +6,20 @@ use super::{Location, ProblemCode, Report};
 use crate::definition::PlaceIndex;
 use crate::ids::Name;
 use crate::limits::{LimitExceeded, Limits};
-use crate::spec::{ChildRule, Firing, Guard, Place, Quorum, Spec, Transition, Trigger, Wait};
+use crate::spec::{ChildRule, Firing, Fork, Guard, Join, Place, Quorum, Spec, Transition, Trigger, Wait};
 
 /// The spec's names as indices; what could not be resolved is missing.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     pub(super) initial: Option<PlaceIndex>,
-    /// Per place: branches of a fork, error place of a wait, sources named by a join.
+    /// Per place: branches of a fork, where errors lead, sources named by a join, the beginning of a loop's or scope's
+    /// body, what comes after a loop, and every place of a body.
     pub(super) branches: Vec<Vec<PlaceIndex>>,
-    pub(super) wait_error: Vec<Option<PlaceIndex>>,
+    pub(super) place_error: Vec<Option<PlaceIndex>>,
     pub(super) join_of: Vec<BTreeSet<PlaceIndex>>,
+    pub(super) first: Vec<Option<PlaceIndex>>,
+    pub(super) then: Vec<Option<PlaceIndex>>,
+    pub(super) bodies: Vec<BTreeSet<PlaceIndex>>,
     /// Per transition.
     pub(super) ends: Vec<(Option<PlaceIndex>, Option<PlaceIndex>)>,
     pub(super) error_place: Vec<Option<PlaceIndex>>,
@@ -102,35 +106,70 @@ fn resolve_place(
     links: &mut Links,
     report: &mut Report,
 ) {
-    let (mut branches, mut of, mut error) = (Vec::new(), BTreeSet::new(), None);
+    let (mut branches, mut of, mut first, mut then) = (Vec::new(), BTreeSet::new(), None, None);
+    let (mut body, mut error_place): (&[Name], _) = (&[], None);
     match place {
         Place::Step {} | Place::End { .. } => {}
         Place::Wait(wait) => {
-            error = wait.error_place.as_ref().and_then(|name| report.place(name, "the error place", at));
+            error_place = wait.error_place.as_ref();
             resolve_wait(wait, leaving, at, report);
         }
-        Place::Fork { branches: names } => {
-            if names.is_empty() {
-                let message = "the fork has no branches".to_owned();
-                report.add(ProblemCode::EmptyFork, at.clone(), message);
-            }
-            branches = names.iter().filter_map(|name| report.place(name, "branch", at)).collect();
+        Place::Fork(fork) => {
+            error_place = fork.each.as_ref().and_then(|each| each.error_place.as_ref());
+            branches = resolve_fork(fork, at, report);
         }
         Place::Join(join) => {
-            of = join.of.iter().filter_map(|name| report.place(name, "the joined place", at)).collect();
-            if join.quorum == Quorum::N(0) {
-                let message = "a quorum of 0 cannot be: a join fires when a branch comes".to_owned();
-                report.add(ProblemCode::BadQuorum, at.clone(), message);
-            }
+            error_place = join.error_place.as_ref();
+            of = resolve_join(join, at, report);
+        }
+        Place::Loop(round) => {
+            error_place = round.error_place.as_ref();
+            first = report.place(&round.first, "the first place", at);
+            then = report.place(&round.then, "the place after the loop", at);
+            body = &round.body;
+        }
+        Place::Catch(catch) => {
+            first = report.place(&catch.first, "the first place", at);
+            body = &catch.body;
         }
     }
-    if !matches!(place, Place::End { .. } | Place::Fork { .. }) && leaving.is_empty() {
+    let is_left_by_itself =
+        matches!(place, Place::End { .. } | Place::Fork(_) | Place::Loop(_) | Place::Catch(_));
+    if !is_left_by_itself && leaving.is_empty() {
         let message = "nothing leaves this place: add a transition, or make it an end".to_owned();
         report.add(ProblemCode::DeadEnd, at.clone(), message);
     }
     links.branches.push(branches);
     links.join_of.push(of);
-    links.wait_error.push(error);
+    links.place_error.push(error_place.and_then(|name| report.place(name, "the error place", at)));
+    links.first.push(first);
+    links.then.push(then);
+    links.bodies.push(body.iter().filter_map(|name| report.place(name, "the body's place", at)).collect());
+}
+
+fn resolve_fork(fork: &Fork, at: &Location, report: &mut Report) -> Vec<PlaceIndex> {
+    let message = match (&fork.each, fork.branches.len()) {
+        (None, 0) => Some("the fork has no branches"),
+        (Some(_), count) if count != 1 => {
+            Some("a fork over a list has one place in which every branch begins")
+        }
+        _ => None,
+    };
+    if let Some(message) = message {
+        report.add(ProblemCode::EmptyFork, at.clone(), message.to_owned());
+    }
+    if fork.each.as_ref().is_some_and(|each| each.limit == Some(0)) {
+        report.add(ProblemCode::BadLoop, at.clone(), "a limit of 0 lets no branch begin".to_owned());
+    }
+    fork.branches.iter().filter_map(|name| report.place(name, "branch", at)).collect()
+}
+
+fn resolve_join(join: &Join, at: &Location, report: &mut Report) -> BTreeSet<PlaceIndex> {
+    if join.quorum == Quorum::N(0) {
+        let message = "a quorum of 0 cannot be: a join fires when a branch comes".to_owned();
+        report.add(ProblemCode::BadQuorum, at.clone(), message);
+    }
+    join.of.iter().filter_map(|name| report.place(name, "the joined place", at)).collect()
 }
 
 fn resolve_wait(wait: &Wait, leaving: &[&Transition], at: &Location, report: &mut Report) {
@@ -141,7 +180,8 @@ fn resolve_wait(wait: &Wait, leaving: &[&Transition], at: &Location, report: &mu
         let message = "waiting for 0 children is no wait: ask for one or more".to_owned();
         report.add(ProblemCode::BadQuorum, at.clone(), message);
     }
-    let timed = leaving.iter().any(|t| matches!(t.on, Trigger::AfterMs(_) | Trigger::Until(_)));
+    let timed =
+        leaving.iter().any(|t| matches!(t.on, Trigger::AfterMs(_) | Trigger::Until(_) | Trigger::After(_)));
     if wait.signal.is_none() && wait.children.is_none() && !timed {
         let message = "nobody can resolve this wait: name a signal, wait for children, or add a timer";
         report.add(ProblemCode::UnresolvableWait, at.clone(), message.to_owned());
@@ -159,13 +199,17 @@ fn resolve_transition(
     let from = report.place(&t.from, "the source", at);
     let to = report.place(&t.to, "the target", at);
     links.ends.push((from, to));
-    let error = t.retry.as_ref().and_then(|retry| retry.place.as_ref());
+    let error = t.error_place.as_ref().or_else(|| t.retry.as_ref().and_then(|retry| retry.place.as_ref()));
     links.error_place.push(error.and_then(|name| report.place(name, "the error place", at)));
     links.retry_target.push(retry_target(spec, t, at, report));
     match spec.places.get(&t.from) {
-        Some(Place::Fork { .. }) => {
+        Some(Place::Fork(_)) => {
             let message =
                 format!("`{}` is a fork: it is left through its branches, not by transitions", t.from);
+            report.add(ProblemCode::BadSource, at.clone(), message);
+        }
+        Some(Place::Loop(_) | Place::Catch(_)) => {
+            let message = format!("`{}` leads on by itself, not by transitions", t.from);
             report.add(ProblemCode::BadSource, at.clone(), message);
         }
         Some(Place::End { .. }) => {
@@ -180,7 +224,7 @@ fn resolve_transition(
             let message = "a timer of 0 ms is an automatic transition: leave `on` out".to_owned();
             report.add(ProblemCode::BadTimer, at.clone(), message);
         }
-        Trigger::Auto | Trigger::AfterMs(_) | Trigger::Until(_) => {}
+        Trigger::Auto | Trigger::AfterMs(_) | Trigger::Until(_) | Trigger::After(_) => {}
     }
     if let Some(action) = &t.action {
         name(&action.name, at, limits, report);
@@ -197,7 +241,9 @@ fn retry_target(spec: &Spec, t: &Transition, at: &Location, report: &mut Report)
     let target = retry.target.as_ref()?;
     let index = report.place(target, "the retry target", at);
     let wrong = match spec.places.get(target) {
-        Some(Place::Fork { .. }) => Some("is a fork: go back to the place before it"),
+        Some(Place::Fork(_)) => Some("is a fork: go back to the place before it"),
+        Some(Place::Loop(_)) => Some("is a loop: go back to the place before it"),
+        Some(Place::Catch(_)) => Some("deals with an error, and there is none"),
         Some(Place::Join(_)) => Some("is a join: it is entered by the branches of its fork"),
         Some(Place::End { .. }) => Some("is an end: nothing can be tried again from there"),
         Some(Place::Wait(wait)) if wait.children.is_some() => {

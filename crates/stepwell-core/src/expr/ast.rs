@@ -7,26 +7,63 @@ use std::ops::Range;
 
 use serde_json::Value;
 
+use super::function::Function;
+
 #[derive(Debug, PartialEq)]
 pub(super) struct Node {
     pub(super) kind: Kind,
     pub(super) span: Range<usize>,
     /// Levels of nodes from here down, this one included; never above `MAX_DEPTH`.
     pub(super) height: u32,
+    /// What is written behind it; most nodes have nothing there.
+    pub(super) more: Option<Box<More>>,
 }
+
+/// What can be written behind a value.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct More {
+    /// `[…]` applied to the value as it comes, before a sequence of one becomes its item.
+    pub(super) predicates: Vec<Node>,
+    /// `[…]` behind a step of a path, applied to what the step gives for each item.
+    pub(super) stages: Vec<Node>,
+    /// `{…}`
+    pub(super) group: Option<Vec<Pair>>,
+    /// `[]`
+    pub(super) keeps_list: bool,
+}
+
+/// A key and a value of an object.
+pub(super) type Pair = (Node, Node);
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Kind {
     Literal(Value),
-    /// A root name.
+    /// A field; always a step of a path, and of the scope if that is the first step at the top.
     Name(String),
-    Path {
-        head: Box<Node>,
-        steps: Vec<Step>,
+    /// `*`
+    Wildcard,
+    /// `**`
+    Descendants,
+    /// `$`
+    Here,
+    /// `$$`
+    Top,
+    Variable(String),
+    Path(Path),
+    /// `( …; … )`
+    Block {
+        nodes: Vec<Node>,
+        /// A part of it begins with a list that is written out and must not be mapped over.
+        is_written: bool,
     },
-    /// Parentheses stay in the tree: `[[1]]` keeps its inner list and `[([1])]` does not.
-    Group(Box<Node>),
-    List(Vec<Node>),
+    List {
+        items: Vec<Item>,
+        /// The first or last step of a path: not flattened into it.
+        is_written: bool,
+    },
+    Object(Vec<Pair>),
+    /// `^(…)`; always a step of a path.
+    Sort(Vec<Term>),
     Negate(Box<Node>),
     /// Left-associative operators of one strength: `first op node op node …`.
     Chain {
@@ -43,6 +80,12 @@ pub(super) enum Kind {
         left: Box<Node>,
         right: Box<Node>,
     },
+    /// `$name := …`
+    Bind {
+        name: String,
+        value: Box<Node>,
+    },
+    /// Also `first ~> function(…)`.
     Call {
         function: Function,
         arguments: Vec<Node>,
@@ -50,16 +93,55 @@ pub(super) enum Kind {
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Step {
-    pub(super) kind: StepKind,
-    pub(super) span: Range<usize>,
+pub(super) struct Path {
+    pub(super) steps: Vec<Node>,
+    /// `[]` is written behind one of its steps.
+    pub(super) keeps_list: bool,
+    /// Nothing but names, so that most paths can be walked without making a list.
+    pub(super) is_plain: bool,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) enum StepKind {
-    Field(String),
-    /// Negative counts from the end.
-    Index(i64),
+pub(super) enum Item {
+    One(Node),
+    /// `from..to`
+    Range(Node, Node),
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Term {
+    pub(super) node: Node,
+    pub(super) is_descending: bool,
+}
+
+impl Node {
+    pub(super) fn more(&mut self) -> &mut More {
+        self.more.get_or_insert_with(Box::default)
+    }
+
+    pub(super) fn keeps_list(&self) -> bool {
+        self.more.as_ref().is_some_and(|more| more.keeps_list)
+    }
+
+    pub(super) fn group(&self) -> Option<&[Pair]> {
+        self.more.as_ref()?.group.as_deref()
+    }
+
+    pub(super) fn predicates(&self) -> &[Node] {
+        self.more.as_ref().map_or(&[], |more| &more.predicates)
+    }
+
+    pub(super) fn stages(&self) -> &[Node] {
+        self.more.as_ref().map_or(&[], |more| &more.stages)
+    }
+
+    /// A list written out that a path must take as it is.
+    pub(super) fn is_written_list(&self) -> bool {
+        match &self.kind {
+            Kind::List { is_written, .. } | Kind::Block { is_written, .. } => *is_written,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,63 +238,6 @@ impl DefaultRule {
         match self {
             DefaultRule::Undefined => "??",
             DefaultRule::Falsy => "?:",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Function {
-    Not,
-    Exists,
-    Count,
-    Length,
-    String,
-    Number,
-    Boolean,
-    Lowercase,
-    Uppercase,
-    Contains,
-    Coalesce,
-}
-
-impl Function {
-    pub(super) const ALL: [Function; 11] = [
-        Function::Not,
-        Function::Exists,
-        Function::Count,
-        Function::Length,
-        Function::String,
-        Function::Number,
-        Function::Boolean,
-        Function::Lowercase,
-        Function::Uppercase,
-        Function::Contains,
-        Function::Coalesce,
-    ];
-
-    /// Its name without the `$`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Function::Not => "not",
-            Function::Exists => "exists",
-            Function::Count => "count",
-            Function::Length => "length",
-            Function::String => "string",
-            Function::Number => "number",
-            Function::Boolean => "boolean",
-            Function::Lowercase => "lowercase",
-            Function::Uppercase => "uppercase",
-            Function::Contains => "contains",
-            Function::Coalesce => "coalesce",
-        }
-    }
-
-    /// The fewest and the most arguments it takes. JSONata's optional arguments are not part of the dialect.
-    pub(super) fn arity(self) -> (usize, usize) {
-        match self {
-            Function::Contains => (2, 2),
-            Function::Coalesce => (1, usize::MAX),
-            _ => (1, 1),
         }
     }
 }

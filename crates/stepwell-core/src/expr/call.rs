@@ -1,134 +1,162 @@
-//! The functions an expression can call.
+//! Calls a function: evaluates its arguments, fits them to what it takes, and says so if they do not fit.
 //!
 //! Undefined arguments follow JSONata 2: every function but `$exists` and `$count` gives undefined for them,
 //! `$not` too.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
-use serde_json::Value;
-
-use super::ast::{Function, Node};
-use super::eval::{Eval, Found, Side, is_absent, truth_value};
+use super::ast::Node;
+use super::error::{ExprError, ExprErrorKind};
+use super::eval::{Eval, Here, Side};
+use super::function::{Function, FunctionGroup};
 use super::number::Number;
-use super::{ExprError, ExprErrorKind, walk};
+use super::signature::{Misfit, fit};
+use super::value::{Found, Val};
+
+/// A call whose arguments are known to fit: each is undefined or of a type its parameter takes.
+pub(super) struct Call<'a> {
+    pub(super) function: Function,
+    pub(super) arguments: Vec<Found<'a>>,
+    pub(super) span: Range<usize>,
+    /// The arguments as they are written; one that was left out is not among them.
+    pub(super) nodes: &'a [Node],
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn found(&self, place: usize) -> Option<&Val<'a>> {
+        self.arguments.get(place)?.as_ref()
+    }
+
+    pub(super) fn take(&mut self, place: usize) -> Found<'a> {
+        self.arguments.get_mut(place)?.take()
+    }
+
+    pub(super) fn text(&self, place: usize) -> Option<&str> {
+        self.found(place)?.as_text()
+    }
+
+    pub(super) fn number(&self, place: usize) -> Option<Number> {
+        self.found(place)?.as_number()
+    }
+
+    /// A copy of a list's items, which are cheap to copy.
+    pub(super) fn items(&self, place: usize) -> Option<Vec<Val<'a>>> {
+        Some(self.found(place)?.items()?.iter().collect())
+    }
+}
 
 impl<'a> Eval<'a, '_> {
-    /// Calls a function; that it has enough arguments, the parser has seen to.
     pub(super) fn call(
         &mut self,
         function: Function,
         arguments: &'a [Node],
+        here: &Here<'a>,
         span: &Range<usize>,
     ) -> Result<Found<'a>, ExprError> {
-        if function == Function::Coalesce {
-            return self.coalesce(arguments);
-        }
-        let side = self.side(&arguments[0])?;
         match function {
-            Function::Exists => Ok(truth_value(side.found.is_some())),
-            Function::Count => Ok(Some(Cow::Owned(Value::from(count(&side.found))))),
-            Function::Contains => self.contains(&side, &arguments[1], span),
-            _ if side.found.is_none() => Ok(None),
-            Function::Not => Ok(truth_value(!self.is_true(&side.found, &side.span)?)),
-            Function::Boolean => Ok(truth_value(self.is_true(&side.found, &side.span)?)),
-            Function::Number => self.number_of(side),
-            Function::String => self.string_of(side, span),
-            _ => self.of_text(function, &side, span),
+            // The arguments behind the one that is taken are not evaluated.
+            Function::Coalesce => return self.coalesce(arguments, here),
+            Function::Not | Function::Boolean if arguments.len() == 1 => {
+                let found = self.node(&arguments[0], here)?;
+                let Some(_) = found else { return Ok(None) };
+                let truth = self.is_true(&found, &arguments[0].span)?;
+                return Ok(Some(Val::Bool(truth == (function == Function::Boolean))));
+            }
+            _ => {}
+        }
+        let sides = arguments.iter().map(|node| self.side(node, here)).collect::<Result<Vec<_>, _>>()?;
+        let fitted = self.fitted(function, &sides, here, span)?;
+        let call = Call { function, arguments: fitted, span: span.clone(), nodes: arguments };
+        match function.info().group {
+            FunctionGroup::String => self.text_function(call),
+            FunctionGroup::Number => self.number_function(call),
+            FunctionGroup::List => self.list_function(call),
+            FunctionGroup::Object => self.object_function(call),
+            FunctionGroup::Date => self.date_function(&call),
+            FunctionGroup::Logic => self.logic_function(&call),
         }
     }
 
-    /// The first argument that is neither undefined nor null; those behind it are not evaluated.
-    fn coalesce(&mut self, arguments: &'a [Node]) -> Result<Found<'a>, ExprError> {
+    /// The first argument that is neither undefined nor null.
+    fn coalesce(&mut self, arguments: &'a [Node], here: &Here<'a>) -> Result<Found<'a>, ExprError> {
         let mut found = None;
         for argument in arguments {
-            found = self.node(argument)?;
-            if !is_absent(&found) {
+            found = self.node(argument, here)?;
+            if found.as_ref().is_some_and(|value| !value.is_null()) {
                 break;
             }
         }
         Ok(found)
     }
 
-    fn contains(
-        &mut self,
-        side: &Side<'a>,
-        part: &'a Node,
-        span: &Range<usize>,
-    ) -> Result<Found<'a>, ExprError> {
-        let part = self.side(part)?;
-        let text = self.text(side, Function::Contains)?;
-        let sought = self.text(&part, Function::Contains)?;
-        let (Some(text), Some(sought)) = (text, sought) else { return Ok(None) };
-        self.paid(span, |budget| budget.spend_reading(text.len()))?;
-        Ok(truth_value(text.contains(sought)))
-    }
-
-    fn number_of(&mut self, side: Side<'a>) -> Result<Found<'a>, ExprError> {
-        let number = match side.found.as_deref() {
-            Some(Value::Number(_)) => return Ok(side.found),
-            Some(Value::Bool(truth)) => Number::Integer(i128::from(*truth)),
-            Some(Value::String(text)) => {
-                self.paid(&side.span, |budget| budget.spend_reading(text.len()))?;
-                match Number::written(text) {
-                    Some(number) => number,
-                    None => return Err(self.no_number(&side, text)),
-                }
-            }
-            _ => return Err(self.mistyped(&side, "`$number` needs a string, a number or a boolean")),
-        };
-        Ok(Some(Cow::Owned(Value::from(number))))
-    }
-
-    fn no_number(&self, side: &Side<'a>, text: &str) -> ExprError {
-        let shown: String = text.chars().take(40).collect();
-        let message = format!("{} is {shown:?}, which is not a number that fits", self.quoted(&side.span));
-        self.error(ExprErrorKind::Type, message, side.span.clone())
-    }
-
-    fn string_of(&mut self, side: Side<'a>, span: &Range<usize>) -> Result<Found<'a>, ExprError> {
-        match side.found {
-            Some(value) if !value.is_string() => {
-                let text = self.paid(span, |budget| walk::text(&value, budget))?;
-                Ok(Some(Cow::Owned(Value::String(text))))
-            }
-            found => Ok(found),
-        }
-    }
-
-    /// `$length`, `$lowercase` and `$uppercase`.
-    fn of_text(
+    /// The arguments in their places.
+    fn fitted(
         &mut self,
         function: Function,
-        side: &Side<'a>,
+        sides: &[Side<'a>],
+        here: &Here<'a>,
         span: &Range<usize>,
-    ) -> Result<Found<'a>, ExprError> {
-        let Some(text) = self.text(side, function)? else { return Ok(None) };
-        self.paid(span, |budget| budget.spend_reading(text.len()))?;
-        if function == Function::Length {
-            return Ok(Some(Cow::Owned(Value::from(text.chars().count()))));
-        }
-        self.paid(span, |budget| budget.spend_bytes(text.len()))?;
-        let made = if function == Function::Lowercase { text.to_lowercase() } else { text.to_uppercase() };
-        // `ß` and its like grow.
-        self.paid(span, |budget| budget.spend_bytes(made.len().saturating_sub(text.len())))?;
-        Ok(Some(Cow::Owned(Value::String(made))))
+    ) -> Result<Vec<Found<'a>>, ExprError> {
+        let params = function.info().params;
+        let found: Vec<Found<'a>> = sides.iter().map(|side| side.found.clone()).collect();
+        // Looking at the types of all items is a walk over them.
+        let items: usize = match params.iter().any(|param| param.is_list) {
+            true => found.iter().flatten().filter_map(Val::items).map(super::value::Items::len).sum(),
+            false => 0,
+        };
+        self.paid(span, |budget| budget.spend_steps(items))?;
+        let this = match sides.len() < params.len() {
+            true => self.value_of(here, span)?,
+            false => None,
+        };
+        fit(params, found, || this.clone())
+            .map_err(|misfit| self.misfit(function, &misfit, sides, span, &this))
     }
 
-    fn text<'s>(&self, side: &'s Side<'a>, function: Function) -> Result<Option<&'s str>, ExprError> {
-        match side.found.as_deref() {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.mistyped(side, &format!("`${}` needs a string", function.name()))),
+    fn misfit(
+        &self,
+        function: Function,
+        misfit: &Misfit,
+        sides: &[Side<'a>],
+        span: &Range<usize>,
+        here: &Found<'a>,
+    ) -> ExprError {
+        let name = function.name();
+        let needs = |param: &super::signature::Param| format!("`${name}` needs {}", param.wants());
+        match misfit {
+            Misfit::Argument(place, param) => match sides.get(*place) {
+                Some(side) => self.mistyped("T0410", side, &needs(param)),
+                None => {
+                    let message = format!("an argument is missing, and {}", needs(param));
+                    self.error(ExprErrorKind::Type, "T0410", message, span.clone())
+                }
+            },
+            Misfit::Items(place, param) => match sides.get(*place) {
+                Some(side) if side.found.as_ref().is_some_and(Val::is_list) => {
+                    let message =
+                        format!("{} holds something else, and {}", self.quoted(&side.span), needs(param));
+                    self.error(ExprErrorKind::Type, "T0412", message, side.span.clone())
+                }
+                Some(side) => self.mistyped("T0412", side, &needs(param)),
+                None => self.error(ExprErrorKind::Type, "T0412", needs(param), span.clone()),
+            },
+            Misfit::Here(param) => {
+                let is = here.as_ref().map_or("undefined", Val::kind);
+                let message =
+                    format!("an argument is left out, the item in its place is {is}, and {}", needs(param));
+                self.error(ExprErrorKind::Type, "T0411", message, span.clone())
+            }
         }
     }
-}
 
-/// The length of a list; as in JSONata, anything else is a list of itself.
-fn count(found: &Found<'_>) -> usize {
-    match found.as_deref() {
-        None => 0,
-        Some(Value::Array(items)) => items.len(),
-        Some(_) => 1,
+    /// The error about a value that a function cannot work with.
+    pub(super) fn bad_value(
+        &self,
+        code: &'static str,
+        message: impl Into<String>,
+        span: &Range<usize>,
+    ) -> ExprError {
+        let kind = if code == "unsupported" { ExprErrorKind::Unsupported } else { ExprErrorKind::Value };
+        self.error(kind, code, message, span.clone())
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{ExprError, ExprErrorKind};
+use super::error::{ExprError, ExprErrorKind};
 
 /// Longest first where one begins another. Those that are not part of the dialect are here too, so that the
 /// parser can refuse them by name.
@@ -55,7 +55,7 @@ impl<'s> Lexer<'s> {
                 self.at += 1;
                 Token::Variable(self.word())
             }
-            Some(c) if c.is_alphabetic() || c == '_' => match self.word().as_str() {
+            Some(c) if is_part_of_name(c) => match self.word().as_str() {
                 "null" => Token::Null,
                 "true" => Token::True,
                 "false" => Token::False,
@@ -72,16 +72,15 @@ impl<'s> Lexer<'s> {
 
     fn skip_blank(&mut self) -> Result<(), ExprError> {
         loop {
-            self.at = self.source.len() - self.rest().trim_start_matches([' ', '\t', '\n', '\r']).len();
+            self.at = self.source.len() - self.rest().trim_start_matches(is_blank).len();
             let Some(comment) = self.rest().strip_prefix("/*") else {
                 return Ok(());
             };
             match comment.find("*/") {
                 Some(length) => self.at += "/*".len() + length + "*/".len(),
                 None => {
-                    return Err(
-                        self.error("the comment is not closed: `*/` is missing", self.at..self.at + 2)
-                    );
+                    let message = "the comment is not closed: `*/` is missing";
+                    return Err(self.error("S0106", message, self.at..self.at + 2));
                 }
             }
         }
@@ -89,7 +88,7 @@ impl<'s> Lexer<'s> {
 
     fn word(&mut self) -> String {
         let rest = self.rest();
-        let length = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let length = rest.find(|c: char| !is_part_of_name(c)).unwrap_or(rest.len());
         self.at += length;
         rest[..length].to_owned()
     }
@@ -99,7 +98,7 @@ impl<'s> Lexer<'s> {
         let Some(symbol) = SYMBOLS.into_iter().find(|symbol| rest.starts_with(symbol)) else {
             let message =
                 format!("`{}` has no meaning here; a name with it goes in back-quotes", first.escape_debug());
-            return Err(self.error(message, self.at..self.at + first.len_utf8()));
+            return Err(self.error("S0204", message, self.at..self.at + first.len_utf8()));
         };
         self.at += symbol.len();
         Ok(Token::Symbol(symbol))
@@ -108,7 +107,8 @@ impl<'s> Lexer<'s> {
     fn quoted_name(&mut self) -> Result<Token, ExprError> {
         let inside = &self.rest()[1..];
         let Some(length) = inside.find('`') else {
-            return Err(self.error("the name in back-quotes is not closed", self.at..self.source.len()));
+            let message = "the name in back-quotes is not closed";
+            return Err(self.error("S0105", message, self.at..self.source.len()));
         };
         self.at += length + 2;
         Ok(Token::QuotedName(inside[..length].to_owned()))
@@ -122,17 +122,17 @@ impl<'s> Lexer<'s> {
         let span = self.at..self.at + length;
         self.at += length;
         if text.starts_with('0') && text[1..].starts_with(|c: char| c.is_ascii_digit()) {
-            return Err(self.error("a number cannot begin with a zero", span));
+            return Err(self.error("S0201", "a number cannot begin with a zero", span));
         }
         if text.bytes().all(|b| b.is_ascii_digit()) {
             let fits = text.parse().ok().filter(|n| *n <= i64::MIN.unsigned_abs());
             return fits
                 .map(Token::Integer)
-                .ok_or_else(|| self.error("the integer does not fit in 64 bits", span));
+                .ok_or_else(|| self.error("S0102", "the integer does not fit in 64 bits", span));
         }
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(Token::Decimal(number)),
-            _ => Err(self.error("the number is too large", span)),
+            _ => Err(self.error("S0102", "the number is too large", span)),
         }
     }
 
@@ -144,7 +144,7 @@ impl<'s> Lexer<'s> {
         loop {
             let here = self.at;
             let Some(c) = self.rest().chars().next() else {
-                return Err(self.error("the string is not closed", start..self.source.len()));
+                return Err(self.error("S0101", "the string is not closed", start..self.source.len()));
             };
             self.at += c.len_utf8();
             match c {
@@ -167,7 +167,7 @@ impl<'s> Lexer<'s> {
             Some('r') => '\r',
             Some('t') => '\t',
             Some('u') => return self.code_point(start),
-            _ => return Err(self.error("this escape is not one of JSON's", start..self.at)),
+            _ => return Err(self.error("S0103", "this escape is not one of JSON's", start..self.at)),
         })
     }
 
@@ -180,21 +180,32 @@ impl<'s> Lexer<'s> {
         }
         match char::decode_utf16(units).next() {
             Some(Ok(c)) => Ok(c),
-            _ => Err(self.error("this escape is half of a surrogate pair", start..self.at)),
+            _ => Err(self.error("S0104", "this escape is half of a surrogate pair", start..self.at)),
         }
     }
 
     fn code_unit(&mut self, start: usize) -> Result<u16, ExprError> {
         let digits = self.rest().get(..4).filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
         let unit = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
-        let unit = unit.ok_or_else(|| self.error("`\\u` needs four hexadecimal digits", start..self.at))?;
+        let message = "`\\u` needs four hexadecimal digits";
+        let unit = unit.ok_or_else(|| self.error("S0104", message, start..self.at))?;
         self.at += 4;
         Ok(unit)
     }
 
-    fn error(&self, message: impl Into<String>, span: Range<usize>) -> ExprError {
-        ExprError::new(ExprErrorKind::Syntax, message, span, self.source)
+    fn error(&self, code: &'static str, message: impl Into<String>, span: Range<usize>) -> ExprError {
+        ExprError::new(ExprErrorKind::Syntax, code, message, span, self.source)
     }
+}
+
+fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{b}')
+}
+
+/// As in JSONata, whatever is not a symbol can be in a name, letters of any script and a `$` too. Quotes and
+/// backslashes cannot, because there they are a slip.
+fn is_part_of_name(c: char) -> bool {
+    !c.is_whitespace() && !c.is_control() && !".[]{}(),@#;:?+-*/%|=<>^&!~\"'`\\".contains(c)
 }
 
 /// How much of `text`, which begins with a digit, is one number.

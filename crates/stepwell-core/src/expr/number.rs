@@ -5,8 +5,6 @@
 
 use std::cmp::Ordering;
 
-use serde_json::Value;
-
 use super::ast::Op;
 
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +25,13 @@ impl Number {
 
     /// A number written as text, as JSONata's `$number` takes it; `None` if it is none or does not fit.
     pub(super) fn written(text: &str) -> Option<Number> {
+        if let Some((prefix, digits)) = text.split_at_checked(2)
+            && let Some(base) = base(prefix)
+        {
+            let is_digits = digits.bytes().all(|b| char::from(b).is_digit(base));
+            let written = i64::from_str_radix(digits, base).ok().filter(|_| is_digits);
+            return written.map(|integer| Number::Integer(integer.into()));
+        }
         if !is_number(text) {
             return None;
         }
@@ -76,7 +81,80 @@ impl Number {
         }
     }
 
-    fn as_f64(self) -> f64 {
+    /// Whether it has no fraction.
+    pub(super) fn is_whole(self) -> bool {
+        match self {
+            Number::Integer(_) => true,
+            Number::Decimal(decimal) => decimal.fract() == 0.0,
+        }
+    }
+
+    /// The next whole number below, as an index into a list; far outside if it is far outside.
+    pub(super) fn floor_index(self) -> i64 {
+        match self {
+            Number::Integer(integer) => i64::try_from(integer).unwrap_or(i64::MAX),
+            // The cast saturates.
+            Number::Decimal(decimal) => decimal.floor() as i64,
+        }
+    }
+
+    /// Without its fraction; the ends of what fits if it does not fit.
+    pub(super) fn to_integer(self) -> i128 {
+        match self {
+            Number::Integer(integer) => integer,
+            // The cast saturates.
+            Number::Decimal(decimal) => decimal as i128,
+        }
+    }
+
+    /// A whole number: an integer if it fits in one.
+    pub(super) fn whole(decimal: f64) -> Number {
+        const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+        if (-LIMIT..LIMIT).contains(&decimal) && decimal.fract() == 0.0 {
+            Number::Integer((decimal as i64).into())
+        } else {
+            Number::Decimal(decimal)
+        }
+    }
+
+    /// A function of decimals that gives whole numbers; an integer is one already.
+    pub(super) fn to_whole(self, round: impl FnOnce(f64) -> f64) -> Number {
+        match self {
+            Number::Integer(_) => self,
+            Number::Decimal(decimal) => Number::whole(round(decimal)),
+        }
+    }
+
+    pub(super) fn is_negative(self) -> bool {
+        match self {
+            Number::Integer(integer) => integer < 0,
+            Number::Decimal(decimal) => decimal < 0.0,
+        }
+    }
+
+    /// Rounded to so many digits behind the point, a tie to the even digit, as JSONata rounds.
+    pub(super) fn rounded(self, digits: i64) -> Number {
+        match self {
+            Number::Integer(integer) if digits < 0 => Number::Integer(rounded_integer(integer, digits)),
+            Number::Integer(_) => self,
+            Number::Decimal(decimal) if digits == 0 => Number::whole(decimal.round_ties_even()),
+            Number::Decimal(decimal) => rounded_decimal(decimal, digits),
+        }
+    }
+
+    /// Exact while it fits in 64 bits; `None` if it is no finite number.
+    pub(super) fn power(self, exponent: Number) -> Option<Number> {
+        if let (Number::Integer(base), Number::Integer(exponent)) = (self, exponent)
+            && let Some(exact) = u32::try_from(exponent).ok().and_then(|exponent| base.checked_pow(exponent))
+            && i64::try_from(exact).is_ok()
+        {
+            return Some(Number::Integer(exact));
+        }
+        let power = self.as_f64().powf(exponent.as_f64());
+        power.is_finite().then_some(Number::Decimal(power))
+    }
+
+    pub(super) fn as_f64(self) -> f64 {
         match self {
             Number::Integer(integer) => integer as f64,
             Number::Decimal(decimal) => decimal,
@@ -84,17 +162,46 @@ impl Number {
     }
 }
 
-impl From<Number> for Value {
-    fn from(number: Number) -> Value {
-        match number {
-            // A result fits by construction; data beyond `i64` is a `u64`.
-            Number::Integer(integer) => match i64::try_from(integer) {
-                Ok(integer) => Value::from(integer),
-                Err(_) => Value::from(integer as u64),
-            },
-            Number::Decimal(decimal) => Value::from(decimal),
-        }
+/// `None` if the text has no prefix of a number in another base.
+fn base(prefix: &str) -> Option<u32> {
+    match prefix {
+        "0x" | "0X" => Some(16),
+        "0o" | "0O" => Some(8),
+        "0b" | "0B" => Some(2),
+        _ => None,
     }
+}
+
+fn rounded_integer(integer: i128, digits: i64) -> i128 {
+    let places = u32::try_from(digits.unsigned_abs()).unwrap_or(u32::MAX);
+    // More places than the integer has leave nothing.
+    let Some(unit) = 10i128.checked_pow(places.min(30)) else { return 0 };
+    let (whole, rest) = (integer.div_euclid(unit), integer.rem_euclid(unit));
+    let is_up = match (rest * 2).cmp(&unit) {
+        Ordering::Less => false,
+        Ordering::Greater => true,
+        Ordering::Equal => whole % 2 != 0,
+    };
+    (whole + i128::from(is_up)) * unit
+}
+
+/// The point is moved in the text of the number: multiplying by a power of ten would bring in errors of its
+/// own.
+fn rounded_decimal(decimal: f64, digits: i64) -> Number {
+    let shifted = shifted(decimal, digits);
+    if !shifted.is_finite() {
+        return Number::Decimal(decimal);
+    }
+    let rounded = self::shifted(shifted.round_ties_even(), -digits);
+    if digits < 0 { Number::whole(rounded) } else { Number::Decimal(rounded + 0.0) }
+}
+
+/// `decimal` with its point moved `places` to the right.
+fn shifted(decimal: f64, places: i64) -> f64 {
+    let text = format!("{decimal:e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent = exponent.parse::<i64>().unwrap_or(0).saturating_add(places);
+    format!("{mantissa}e{exponent}").parse().unwrap_or(f64::NAN)
 }
 
 fn integers(a: i128, op: Op, b: i128) -> Result<Number, &'static str> {

@@ -1,79 +1,72 @@
 //! What the dialect leaves out of JSONata, by name.
 //!
-//! A stored expression must never change its meaning, so a construct that is not evaluated yet is refused
-//! when it is parsed; and whoever wrote it should read that it is known and left out, not that a character
-//! was unexpected.
+//! A stored expression must never change its meaning, so a construct that is not evaluated is refused when it
+//! is parsed; and whoever wrote it should read that it is known and left out and what to write instead, not
+//! that a character was unexpected.
 
-use super::ExprErrorKind;
-use super::ast::Function;
+use super::function::{Function, functions};
 use crate::near;
 
-/// JSONata's own functions that the dialect does not have.
-const OTHER_FUNCTIONS: &str = "abs append assert average base64decode base64encode ceil clone decodeUrl \
-    decodeUrlComponent distinct each encodeUrl encodeUrlComponent error eval filter floor formatBase formatInteger \
-    formatNumber fromMillis join keys lookup map match max merge millis min now pad parseInteger power random reduce \
-    replace reverse round shuffle sift single sort split spread sqrt substring substringAfter substringBefore sum \
-    toMillis trim type typeOf zip";
+pub(super) const LAMBDA: &str = "functions of one's own (`function(…) {…}`) are not part of the dialect: map with \
+    `list.(…)`, filter with `list[…]`, sort with `list^(…)`";
+pub(super) const PARTIAL: &str =
+    "partial application (`?` as an argument) is not part of the dialect: write every argument";
+pub(super) const REGEX: &str = "regular expressions (`/…/`) are not part of the dialect: use `contains`, \
+    `startsWith`, `endsWith`, `split` or `replace` with strings";
+pub(super) const TRANSFORM: &str = "transforms (`|…|…|`) are not part of the dialect: build the object with `{…}` or \
+    with `merge([object, {…}])`";
+pub(super) const PARENT: &str = "the parent operator (`%`) is not part of the dialect: bind what you need to a \
+    variable before the step (`($a := …; …)`)";
+pub(super) const FOCUS: &str =
+    "context binding (`@`) is not part of the dialect: bind a variable in a block (`.($a := $; …)`)";
+pub(super) const POSITION: &str =
+    "position binding (`#`) is not part of the dialect: pick items by their place with `[n]` or `[[m..n]]`";
+pub(super) const BEHIND_GROUP: &str = "a step behind a grouping is not part of the dialect, because JSONata would \
+    take it before grouping: put the grouping in parentheses";
+pub(super) const BEHIND_APPLY: &str = "what stands behind the function of `~>` would be left out by JSONata: put \
+    the chain in parentheses";
 
-pub(super) const LAMBDA: &str = "lambda functions are not part of the dialect";
-pub(super) const BINDING: &str = "variable binding (`:=`) is not supported";
-pub(super) const CONTEXT: &str = "`$` and `$$` are not supported: begin with the name of a root";
-pub(super) const KEEP_LIST: &str = "`[]` behind a value (keep it a list) is not supported";
-pub(super) const PREDICATE: &str =
-    "predicates are not supported: only a whole number can be between `[` and `]` behind a value";
-pub(super) const STRING_STEP: &str = "a string as a step is not supported: use back-quotes";
-pub(super) const EXPRESSION_STEP: &str = "an expression as a step is not supported: only names";
-pub(super) const FUNCTION_STEP: &str = "a function as a step is not supported";
+/// JSONata's own functions that the dialect does not have, and what to do instead.
+const OTHER_FUNCTIONS: [(&str, &str); 12] = [
+    ("map", "map with `list.(…)`"),
+    ("filter", "filter with `list[…]`"),
+    ("reduce", "use `sum`, `max`, `min`, `average`, `join` or `merge`"),
+    ("single", "filter with `list[…]`"),
+    ("sift", "build the object with `{…}`"),
+    ("each", "use `keys` and `values`"),
+    ("eval", "write the expression itself"),
+    ("match", "use `contains`, `split` or `replace` with strings"),
+    ("random", "draw it in an action, so that it is recorded"),
+    ("shuffle", "shuffle in an action, so that the order is recorded"),
+    ("clone", "values never change, so there is nothing to copy"),
+    ("typeOf", "use `type`"),
+];
 
-/// Why a symbol cannot begin a value; `None` if it is merely in the wrong place.
-pub(super) fn as_operand(symbol: &str) -> Option<(ExprErrorKind, &'static str)> {
-    let message = match symbol {
-        "*" => "wildcards (`*`) are not supported",
-        "%" => "the parent operator (`%`) is not supported",
-        "/" => "regular expressions (`/…/`) are not supported",
-        "{" => "object constructors (`{…}`) are not supported",
-        "?" => "partial application (`?` as an argument) is not supported",
-        _ => return anywhere(symbol),
-    };
-    Some((ExprErrorKind::Unsupported, message))
-}
-
-/// Why a symbol cannot follow a value; `None` if it is merely in the wrong place.
-pub(super) fn as_operator(symbol: &str) -> Option<(ExprErrorKind, &'static str)> {
-    let message = match symbol {
-        "{" => "grouping (`{…}` behind a value) is not supported",
-        "(" => "calling a value is not supported: only named functions can be called",
-        "." | "[" => "taking a part of a literal is not supported",
-        _ => return anywhere(symbol),
-    };
-    Some((ExprErrorKind::Unsupported, message))
-}
-
-/// Why there is no function of this name, with the one that was probably meant.
-pub(super) fn function(name: &str) -> String {
-    if OTHER_FUNCTIONS.split_whitespace().any(|other| other == name) {
-        return format!("JSONata's function `${name}` is not supported");
+/// Why there is no such function, and whether that is on purpose.
+pub(super) fn function(name: &str) -> (bool, String) {
+    if let Some((_, instead)) = OTHER_FUNCTIONS.iter().find(|(other, _)| *other == name) {
+        return (true, format!("JSONata's function `${name}` is not part of the dialect: {instead}"));
     }
-    let known: Vec<String> = Function::ALL.iter().map(|function| format!("${}", function.name())).collect();
+    let known: Vec<String> = functions().iter().map(|info| format!("${}", info.name)).collect();
     let meant = near::did_you_mean(&format!("${name}"), known.iter().map(String::as_str));
-    format!("there is no function `${name}`{meant}")
+    (false, format!("there is no function `${name}`{meant}"))
 }
 
-fn anywhere(symbol: &str) -> Option<(ExprErrorKind, &'static str)> {
-    let message = match symbol {
-        "**" => "descendant wildcards (`**`) are not supported",
-        ".." => "ranges (`..`) are not supported",
-        ":=" => BINDING,
-        "~>" => "function chains (`~>`) are not supported",
-        "|" => "transforms (`|…|`) are not supported",
-        "^" => "sorting (`^(…)`) is not supported",
-        "@" => "context binding (`@`) is not supported",
-        "#" => "position binding (`#`) is not supported",
-        ";" => "blocks of several expressions (`;`) are not supported",
-        "&&" => return Some((ExprErrorKind::Syntax, "`&&` is not an operator: write `and`")),
-        "||" => return Some((ExprErrorKind::Syntax, "`||` is not an operator: write `or`")),
-        "!" => return Some((ExprErrorKind::Syntax, "`!` is not an operator: write `$not(…)`")),
-        _ => return None,
-    };
-    Some((ExprErrorKind::Unsupported, message))
+/// Why a function's name cannot stand without its arguments; `None` if it is no function's name.
+pub(super) fn function_value(name: &str) -> Option<String> {
+    let is_known = Function::named(name).is_some() || OTHER_FUNCTIONS.iter().any(|(other, _)| *other == name);
+    is_known.then(|| {
+        format!("`${name}` is a function, and functions as values are not part of the dialect: call it")
+    })
+}
+
+/// What belongs in the place of a symbol that other languages have.
+pub(super) fn foreign(symbol: &str) -> Option<(&'static str, &'static str)> {
+    match symbol {
+        "&&" => Some(("S0211", "`&&` is not an operator: write `and`")),
+        "||" => Some(("S0201", "`||` is not an operator: write `or`")),
+        "!" => Some(("S0204", "`!` is not an operator: write `$not(…)`")),
+        "~" => Some(("S0204", "`~` is not an operator")),
+        _ => None,
+    }
 }

@@ -1,71 +1,78 @@
-//! Walks over whole values: their truth, equality, size and text.
+//! Walks over whole values: their truth, equality, size and text, and the way back to JSON.
 //!
 //! Values come from outside and may be large or deep. Every walk pays for what it touches, and none recurses
 //! without a bound.
 
+use std::rc::Rc;
+
 use serde_json::{Map, Value};
 
-use super::number::Number;
-use super::{Budget, Overspent};
-
-/// The deepest value that is turned into text: what `serde_json` itself would read.
-const MAX_VALUE_DEPTH: u32 = 128;
+use super::budget::{Budget, Overspent};
+use super::value::{Fields, MAX_HEIGHT, Val, View};
 
 /// JSONata's truth. A list is true if any member is, however deep.
-pub(super) fn is_true(value: &Value, budget: &mut Budget) -> Result<bool, Overspent> {
-    let mut open = vec![value];
-    while let Some(value) = open.pop() {
-        let found = match value {
-            Value::Null => false,
-            Value::Bool(truth) => *truth,
-            Value::Number(number) => !Number::of(number).is_zero(),
-            Value::String(text) => !text.is_empty(),
-            Value::Object(fields) => !fields.is_empty(),
-            Value::Array(items) => {
+pub(super) fn is_true(value: &Val<'_>, budget: &mut Budget) -> Result<bool, Overspent> {
+    let mut open = Vec::new();
+    let mut next = Some(value.clone());
+    while let Some(value) = next {
+        let found = match value.view() {
+            View::Null => false,
+            View::Bool(truth) => truth,
+            View::Number(number) => !number.is_zero(),
+            View::Text(text) => !text.is_empty(),
+            View::Object(fields) => fields.len() > 0,
+            View::List(items) => {
                 budget.spend_steps(items.len())?;
-                open.extend(items);
+                open.extend(items.iter());
                 false
             }
         };
         if found {
             return Ok(true);
         }
+        next = open.pop();
     }
     Ok(false)
 }
 
 /// Deep equality, in which 1 and 1.0 are equal.
-pub(super) fn is_equal(left: &Value, right: &Value, budget: &mut Budget) -> Result<bool, Overspent> {
-    let mut open = vec![(left, right)];
-    while let Some((left, right)) = open.pop() {
-        let same = match (left, right) {
-            (Value::Null, Value::Null) => true,
-            (Value::Bool(a), Value::Bool(b)) => a == b,
-            (Value::Number(a), Value::Number(b)) => Number::of(a).compare(Number::of(b)).is_eq(),
-            (Value::String(a), Value::String(b)) => {
+pub(super) fn is_equal(left: &Val<'_>, right: &Val<'_>, budget: &mut Budget) -> Result<bool, Overspent> {
+    let mut open = Vec::new();
+    let mut next = Some((left.clone(), right.clone()));
+    while let Some((left, right)) = next {
+        let same = match (left.view(), right.view()) {
+            (View::Null, View::Null) => true,
+            (View::Bool(a), View::Bool(b)) => a == b,
+            (View::Number(a), View::Number(b)) => a.compare(b).is_eq(),
+            (View::Text(a), View::Text(b)) => {
                 budget.spend_reading(a.len().min(b.len()))?;
                 a == b
             }
-            (Value::Array(a), Value::Array(b)) => {
-                budget.spend_steps(a.len().min(b.len()))?;
-                open.extend(a.iter().zip(b));
-                a.len() == b.len()
+            (View::List(a), View::List(b)) if a.len() == b.len() => {
+                budget.spend_steps(a.len())?;
+                open.extend(a.iter().zip(b.iter()));
+                true
             }
-            (Value::Object(a), Value::Object(b)) => {
-                budget.spend_steps(a.len().min(b.len()))?;
-                a.len() == b.len() && same_keys(a, b, &mut open)
+            (View::Object(a), View::Object(b)) if a.len() == b.len() => {
+                budget.spend_steps(a.len())?;
+                let pairs = a.sorted().into_iter().map(|(name, left)| b.get(name).map(|right| (left, right)));
+                let pairs: Option<Vec<_>> = pairs.collect();
+                let same = pairs.is_some();
+                open.extend(pairs.into_iter().flatten());
+                same
             }
             _ => false,
         };
         if !same {
             return Ok(false);
         }
+        next = open.pop();
     }
     Ok(true)
 }
 
 /// Pays for a copy of `value`, by roughly the size of its JSON text.
-pub(super) fn spend_copy(value: &Value, budget: &mut Budget) -> Result<(), Overspent> {
+fn spend_copy(value: &Value, budget: &mut Budget) -> Result<(), Overspent> {
     let mut open = vec![value];
     while let Some(value) = open.pop() {
         match value {
@@ -88,19 +95,69 @@ pub(super) fn spend_copy(value: &Value, budget: &mut Budget) -> Result<(), Overs
     Ok(())
 }
 
+/// The JSON a value is, for the world outside. Text made by the expression was paid for when it was made.
+pub(super) fn to_json(value: Val<'_>, budget: &mut Budget) -> Result<Value, Overspent> {
+    Ok(match value {
+        Val::Ref(value) => {
+            spend_copy(value, budget)?;
+            value.clone()
+        }
+        Val::Bool(truth) => Value::Bool(truth),
+        Val::Integer(integer) => Value::from(integer),
+        Val::Decimal(decimal) => Value::from(decimal),
+        Val::Text(text) => match Rc::try_unwrap(text) {
+            Ok(text) => Value::String(text),
+            Err(shared) => {
+                budget.spend_bytes(shared.len())?;
+                Value::String(String::clone(&shared))
+            }
+        },
+        Val::List(list) => {
+            budget.spend_bytes(list.items.len() * 4 + 2)?;
+            let items = match Rc::try_unwrap(list) {
+                Ok(list) => list.items,
+                Err(shared) => shared.items.clone(),
+            };
+            Value::Array(items.into_iter().map(|item| to_json(item, budget)).collect::<Result<_, _>>()?)
+        }
+        Val::Object(object) => {
+            let fields = match Rc::try_unwrap(object) {
+                Ok(object) => object.fields,
+                Err(shared) => shared.fields.clone(),
+            };
+            let mut map = Map::new();
+            for (name, field) in fields {
+                budget.spend_bytes(name.len() + 5)?;
+                map.insert(name, to_json(field, budget)?);
+            }
+            Value::Object(map)
+        }
+    })
+}
+
 /// A value as `&` and `$string` see it.
-pub(super) fn text(value: &Value, budget: &mut Budget) -> Result<String, Overspent> {
+pub(super) fn text(value: &Val<'_>, budget: &mut Budget) -> Result<String, Overspent> {
     let mut text = String::new();
     append_text(value, &mut text, budget)?;
     Ok(text)
 }
 
 /// Appends a value as `&` and `$string` see it: a string as it is, anything else as its JSON text.
-pub(super) fn append_text(value: &Value, text: &mut String, budget: &mut Budget) -> Result<(), Overspent> {
-    match value {
-        Value::String(string) => append(string, text, budget),
-        _ => append_json(value, 0, text, budget),
+pub(super) fn append_text(value: &Val<'_>, text: &mut String, budget: &mut Budget) -> Result<(), Overspent> {
+    match value.as_text() {
+        Some(string) => append(string, text, budget),
+        None => Writer { text, budget, is_pretty: false }.value(value, 0),
     }
+}
+
+/// A value's JSON text over several lines, two blanks per level.
+pub(super) fn pretty(value: &Val<'_>, budget: &mut Budget) -> Result<String, Overspent> {
+    let mut text = String::new();
+    match value.as_text() {
+        Some(string) => append(string, &mut text, budget)?,
+        None => Writer { text: &mut text, budget, is_pretty: true }.value(value, 0)?,
+    }
+    Ok(text)
 }
 
 /// Appends and pays.
@@ -110,58 +167,74 @@ fn append(more: &str, text: &mut String, budget: &mut Budget) -> Result<(), Over
     Ok(())
 }
 
-fn append_json(value: &Value, depth: u32, text: &mut String, budget: &mut Budget) -> Result<(), Overspent> {
-    if depth > MAX_VALUE_DEPTH {
-        return Err(Overspent::Depth);
-    }
-    match value {
-        Value::Null => append("null", text, budget),
-        Value::Bool(truth) => append(if *truth { "true" } else { "false" }, text, budget),
-        Value::Number(number) => append(&Number::of(number).text(), text, budget),
-        Value::String(string) => append_quoted(string, text, budget),
-        Value::Array(items) => {
-            append("[", text, budget)?;
-            for (index, item) in items.iter().enumerate() {
-                append(if index > 0 { "," } else { "" }, text, budget)?;
-                append_json(item, depth + 1, text, budget)?;
-            }
-            append("]", text, budget)
-        }
-        Value::Object(fields) => {
-            append("{", text, budget)?;
-            // Sorted here too, so that the text is the same if a host builds `serde_json` with
-            // `preserve_order`.
-            let mut sorted: Vec<_> = fields.iter().collect();
-            sorted.sort_unstable_by_key(|(key, _)| *key);
-            for (index, (key, field)) in sorted.into_iter().enumerate() {
-                append(if index > 0 { "," } else { "" }, text, budget)?;
-                append_quoted(key, text, budget)?;
-                append(":", text, budget)?;
-                append_json(field, depth + 1, text, budget)?;
-            }
-            append("}", text, budget)
-        }
-    }
+struct Writer<'t, 'b> {
+    text: &'t mut String,
+    budget: &'b mut Budget,
+    is_pretty: bool,
 }
 
-/// A string as JSON writes it. The plain length is looked at first, so that no huge copy is made for nothing.
-fn append_quoted(string: &str, text: &mut String, budget: &mut Budget) -> Result<(), Overspent> {
-    if string.len() > budget.result_bytes {
-        return Err(Overspent::Bytes);
+impl Writer<'_, '_> {
+    fn value(&mut self, value: &Val<'_>, depth: u32) -> Result<(), Overspent> {
+        if depth > MAX_HEIGHT {
+            return Err(Overspent::Depth);
+        }
+        match value.view() {
+            View::Null => self.put("null"),
+            View::Bool(truth) => self.put(if truth { "true" } else { "false" }),
+            View::Number(number) => self.put(&number.text()),
+            View::Text(text) => self.quoted(text),
+            View::List(items) => {
+                self.put("[")?;
+                for (index, item) in items.iter().enumerate() {
+                    self.next(index, depth)?;
+                    self.value(&item, depth + 1)?;
+                }
+                self.end(items.len(), depth)?;
+                self.put("]")
+            }
+            View::Object(fields) => self.object(fields, depth),
+        }
     }
-    let quoted = serde_json::to_string(string).expect("a string always has a JSON text");
-    append(&quoted, text, budget)
-}
 
-/// Whether `b` has every key of `a`; their values are left for later.
-fn same_keys<'a>(
-    a: &'a Map<String, Value>,
-    b: &'a Map<String, Value>,
-    open: &mut Vec<(&'a Value, &'a Value)>,
-) -> bool {
-    a.iter().all(|(key, left)| {
-        let right = b.get(key);
-        open.extend(right.map(|right| (left, right)));
-        right.is_some()
-    })
+    fn object(&mut self, fields: Fields<'_, '_>, depth: u32) -> Result<(), Overspent> {
+        self.put("{")?;
+        for (index, (name, field)) in fields.sorted().into_iter().enumerate() {
+            self.next(index, depth)?;
+            self.quoted(name)?;
+            self.put(if self.is_pretty { ": " } else { ":" })?;
+            self.value(&field, depth + 1)?;
+        }
+        self.end(fields.len(), depth)?;
+        self.put("}")
+    }
+
+    /// What stands before a member.
+    fn next(&mut self, index: usize, depth: u32) -> Result<(), Overspent> {
+        self.put(if index > 0 { "," } else { "" })?;
+        if self.is_pretty { self.line(depth + 1) } else { Ok(()) }
+    }
+
+    /// What stands behind the last of `count` members.
+    fn end(&mut self, count: usize, depth: u32) -> Result<(), Overspent> {
+        if self.is_pretty && count > 0 { self.line(depth) } else { Ok(()) }
+    }
+
+    fn line(&mut self, depth: u32) -> Result<(), Overspent> {
+        self.put("\n")?;
+        (0..depth).try_for_each(|_| self.put("  "))
+    }
+
+    fn put(&mut self, more: &str) -> Result<(), Overspent> {
+        append(more, self.text, self.budget)
+    }
+
+    /// A string as JSON writes it. The plain length is looked at first, so that no huge copy is made for
+    /// nothing.
+    fn quoted(&mut self, string: &str) -> Result<(), Overspent> {
+        if string.len() > self.budget.result_bytes {
+            return Err(Overspent::Bytes);
+        }
+        let quoted = serde_json::to_string(string).expect("a string always has a JSON text");
+        self.put(&quoted)
+    }
 }

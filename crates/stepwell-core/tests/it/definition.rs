@@ -8,7 +8,7 @@ use stepwell_core::definition::UnreadableDefinition;
 use stepwell_core::retry::Retry;
 use stepwell_core::shadow::Shadow;
 use stepwell_core::spec::{
-    Action, ChildRule, Completion, Firing, Guard, Join, Place, Quorum, Transition, Trigger, Wait,
+    Action, ChildRule, Completion, Firing, Guard, Join, Loop, Over, Place, Quorum, Transition, Trigger, Wait,
 };
 use stepwell_core::{Definition, Limits, Name, Needs, ProblemCode, Problems, Spec};
 
@@ -76,10 +76,12 @@ fn number(code: ProblemCode) -> usize {
         Code::TooLarge => 20,
         Code::BadRetryTarget => 21,
         Code::BadShadow => 22,
+        Code::BadLoop => 23,
+        Code::BadPath => 24,
     }
 }
 
-const CODES: usize = 23;
+const CODES: usize = 25;
 
 /// One mistake each, with where it is reported.
 fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
@@ -115,6 +117,8 @@ fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
     all.push((Code::ActionWithFiringAll, "transition `odd`", acting));
     let wild = order().shadow("mail", Shadow::string("to[0].mail"));
     all.push((Code::BadShadow, "shadow column `mail`", wild));
+    all.push((Code::BadLoop, "place `round`", open_loop()));
+    all.push((Code::BadPath, "transition `odd`", with(|t| t.set("vars..x", json!(1)))));
     all
 }
 
@@ -125,6 +129,22 @@ fn retry_to(place: &str) -> Retry {
 
 fn wait_in_limbo(wait: Wait) -> Spec {
     order().auto("stall", "draft", "limbo").place("limbo", Place::Wait(wait)).auto("leave", "limbo", "done")
+}
+
+/// A loop whose body does not hold the place in which it begins.
+fn open_loop() -> Spec {
+    let round = Loop {
+        over: Over::While("true".to_owned()),
+        index: None,
+        first: "work".into(),
+        body: Vec::new(),
+        then: "done".into(),
+        most: None,
+        collect: None,
+        error_place: None,
+    };
+    let order = order().auto("begin", "draft", "round").place("round", Place::Loop(round));
+    order.step("work").auto("again", "work", "round")
 }
 
 fn looping_fork() -> Spec {
@@ -622,8 +642,14 @@ fn everything() -> Spec {
         form: Some(json!({"type": "object"})),
         answerers: vec!["role:manager".into()],
         error_place: Some("sorry".into()),
+        filter: Some("event.ok".into()),
     };
-    let join = Join { of: vec!["left".into(), "right".into()], quorum: Quorum::N(1), cancel_rest: true };
+    let join = Join {
+        of: vec!["left".into(), "right".into()],
+        quorum: Quorum::N(1),
+        cancel_rest: true,
+        ..Join::default()
+    };
     Spec::new("everything")
         .version(7)
         .context_schema(json!({"type": "object"}))

@@ -608,7 +608,8 @@ fn until_takes_an_instant_from_the_state_as_it_is_on_entering() {
     let definition = build(patient());
     for (deadline, found) in [(json!("tomorrow"), "\"tomorrow\""), (json!(5), "5")] {
         let error = start(&definition, RunId::nil(), json!({"deadline": deadline}), at(0)).unwrap_err();
-        let expected = DecideError::NotAnInstant { transition: "expire".into(), found: found.to_owned() };
+        let expected =
+            DecideError::NotAnInstant { transition: "expire".into(), word: "until", found: found.to_owned() };
         assert_eq!(error, expected);
     }
     let error = start(&definition, RunId::nil(), json!({}), at(0)).unwrap_err();

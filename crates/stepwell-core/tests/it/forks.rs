@@ -19,7 +19,7 @@ fn abc(quorum: Quorum, cancel_rest: bool) -> Spec {
         .step("a")
         .step("b")
         .step("c")
-        .place("j", Place::Join(Join { of, quorum, cancel_rest }))
+        .place("j", Place::Join(Join { of, quorum, cancel_rest, ..Join::default() }))
         .end("done")
         .signal("A")
         .signal("B")
@@ -172,11 +172,11 @@ fn nested(inner: Join, outer: Join) -> Spec {
 }
 
 fn inner(quorum: Quorum) -> Join {
-    Join { of: vec!["p".into(), "q".into()], quorum, cancel_rest: false }
+    Join { of: vec!["p".into(), "q".into()], quorum, cancel_rest: false, ..Join::default() }
 }
 
 fn outer(quorum: Quorum, cancel_rest: bool) -> Join {
-    Join { of: vec!["x".into(), "in".into()], quorum, cancel_rest }
+    Join { of: vec!["x".into(), "in".into()], quorum, cancel_rest, ..Join::default() }
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn splitting(quorum: Quorum, cancel_rest: bool) -> Spec {
         .step("a")
         .step("a2")
         .step("b")
-        .place("j", Place::Join(Join { of, quorum, cancel_rest }))
+        .place("j", Place::Join(Join { of, quorum, cancel_rest, ..Join::default() }))
         .end("done")
         .signal("A")
         .signal("A2")
@@ -329,7 +329,7 @@ fn a_branch_may_lead_straight_to_the_join() {
         Spec::new("straight")
             .fork("f", ["j", "b"])
             .step("b")
-            .place("j", Place::Join(Join { of, quorum: Quorum::Any, cancel_rest }))
+            .place("j", Place::Join(Join { of, quorum: Quorum::Any, cancel_rest, ..Join::default() }))
             .end("done")
             .signal("B")
             .signal("ON")
@@ -354,7 +354,7 @@ fn unreliable(quorum: Quorum) -> Spec {
         .step("a")
         .step("b")
         .step("c")
-        .place("j", Place::Join(Join { of, quorum, cancel_rest: false }))
+        .place("j", Place::Join(Join { of, quorum, cancel_rest: false, ..Join::default() }))
         .end_with("alone", json!("alone"))
         .end_with("done", json!("done"))
         .signal("JOIN")

@@ -17,4 +17,5 @@ mod restore;
 mod retried;
 mod schema;
 mod shadows;
+mod steps;
 mod template;

@@ -350,7 +350,7 @@ fn forked(version: u32, join: Join) -> Spec {
 }
 
 fn join(quorum: Quorum, cancel_rest: bool) -> Join {
-    Join { of: ["a", "b", "c"].map(Name::from).to_vec(), quorum, cancel_rest }
+    Join { of: ["a", "b", "c"].map(Name::from).to_vec(), quorum, cancel_rest, ..Join::default() }
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn an_open_fork_with_other_branches_is_an_obstacle_and_one_that_is_not_open_is_n
     let other = |branches: [&str; 3], of: &[&str]| {
         let mut spec = forked(2, join(Quorum::Any, false));
         let branches = branches.map(Name::from).to_vec();
-        spec.places.insert("fork".into(), Place::Fork { branches });
+        spec.places.insert("fork".into(), Place::Fork(stepwell_core::spec::Fork { branches, each: None }));
         let of = of.iter().map(|name| Name::from(*name)).collect();
         spec.places.insert("both".into(), Place::Join(Join { of, ..join(Quorum::Any, false) }));
         spec
@@ -441,7 +441,7 @@ fn an_open_fork_with_other_branches_is_an_obstacle_and_one_that_is_not_open_is_n
     assert_eq!(obstacles(&run, reordered.clone(), &Mapping::default()), [differs(&["b", "a", "c"])]);
     let mut more = forked(2, join(Quorum::Any, false));
     let branches = ["a", "b", "c", "a"].map(Name::from).to_vec();
-    more.places.insert("fork".into(), Place::Fork { branches });
+    more.places.insert("fork".into(), Place::Fork(stepwell_core::spec::Fork { branches, each: None }));
     assert_eq!(obstacles(&run, more.clone(), &Mapping::default()), [differs(&["a", "b", "c", "a"])]);
     let mut passed = run;
     for signal in ["A", "B", "C"] {
@@ -759,11 +759,14 @@ fn renamed(spec: &Spec, names: &[(&str, &str)]) -> Spec {
         }
     }
     let place = |place: &Place| match place {
-        Place::Fork { branches } => Place::Fork { branches: all(branches) },
+        Place::Fork(fork) => {
+            Place::Fork(stepwell_core::spec::Fork { branches: all(&fork.branches), each: None })
+        }
         Place::Join(join) => Place::Join(Join { of: all(&join.of), ..join.clone() }),
         Place::Wait(wait) => {
             Place::Wait(Wait { error_place: wait.error_place.as_ref().map(name), ..wait.clone() })
         }
+        Place::Loop(_) | Place::Catch(_) => unreachable!("these workflows have none"),
         Place::Step {} | Place::End { .. } => place.clone(),
     };
     let retry = |retry: &Retry| Retry {
@@ -776,6 +779,7 @@ fn renamed(spec: &Spec, names: &[(&str, &str)]) -> Spec {
         to: name(&t.to),
         guard: t.guard.as_ref().map(|of| guard(of, &name)),
         retry: t.retry.as_ref().map(retry),
+        error_place: t.error_place.as_ref().map(name),
         ..t.clone()
     };
     Spec {

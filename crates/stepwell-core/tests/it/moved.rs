@@ -28,7 +28,7 @@ fn finished_in(run: &Driver) -> Option<&str> {
 
 /// `draft` leads to a fork; `left` goes on to `left2`, both branches meet in `both`, and `next` follows.
 fn split(quorum: Quorum, cancel_rest: bool) -> Spec {
-    let join = Join { of: vec!["left2".into(), "right".into()], quorum, cancel_rest };
+    let join = Join { of: vec!["left2".into(), "right".into()], quorum, cancel_rest, ..Join::default() };
     Spec::new("split")
         .step("draft")
         .fork("fork", ["left", "right"])

@@ -388,10 +388,10 @@ impl Layout {
             1 => Quorum::Any,
             n => Quorum::N(n - 1),
         };
-        let join = self.put(Place::Join(Join { of: Vec::new(), quorum, cancel_rest }));
+        let join = self.put(Place::Join(Join { of: Vec::new(), quorum, cancel_rest, ..Join::default() }));
         self.way(&join, next, |t| t);
         let branches = branches.iter().map(|blocks| self.sequence(blocks, join.clone())).collect();
-        self.put(Place::Fork { branches })
+        self.put(Place::Fork(stepwell_core::spec::Fork { branches, each: None }))
     }
 
     fn turns(&mut self, body: &[Block], next: &Name) -> Name {
@@ -412,7 +412,7 @@ impl Layout {
             });
             let mut of: Vec<_> = by_transition.map(|t| t.from.clone()).collect();
             of.extend(self.spec.places.iter().filter_map(|(name, place)| match place {
-                Place::Fork { branches } if branches.contains(&join) => Some(name.clone()),
+                Place::Fork(fork) if fork.branches.contains(&join) => Some(name.clone()),
                 Place::Wait(wait) if wait.error_place.as_ref() == Some(&join) => Some(name.clone()),
                 _ => None,
             }));

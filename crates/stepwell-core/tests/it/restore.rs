@@ -14,7 +14,7 @@ use crate::driver::{Driver, at, build, bytes};
 fn rich() -> Spec {
     let children = Wait { children: Some(ChildRule::AllSettled), ..Wait::default() };
     let join =
-        Join { of: vec!["wait".into(), "parts".into(), "c".into()], quorum: Quorum::All, cancel_rest: false };
+        Join { of: vec!["wait".into(), "parts".into(), "c".into()], quorum: Quorum::All, ..Join::default() };
     let act = Action { name: "x".into(), input: Value::Null, save_as: Some("saved".to_owned()) };
     Spec::new("rich")
         .context_schema(json!({"type": "object", "properties": {"n": {"type": "number"}}}))

@@ -152,9 +152,9 @@ fn a_time_limits_action_is_retried_until_the_wait_is_resolved() {
 
 #[test]
 fn an_input_that_can_no_longer_be_made_is_an_error_that_names_the_transition() {
-    let mut run = Driver::start_with(paying(|t| t), json!({"amount": 5}));
-    let mut retrial = Retrial::of(&run.act(&Event::signal("PAY", json!({"by": "card"}))));
-    retrial.payload = json!(["no object"]);
+    let listed = paying(|t| t.input(json!([{"$expr": "context.amount"}])));
+    let mut run = Driver::start_with(listed, json!({"amount": 5}));
+    let retrial = Retrial::of(&run.act(&Event::signal("PAY", json!({"by": "card"}))));
     let missing = stepwell_core::patch::Patch::between(&json!({"amount": 5}), &json!({}));
     run.go(&Event::Patched { patch: missing });
     let error = run.undecidable(&Event::Retried { retrial, by_hand: true });

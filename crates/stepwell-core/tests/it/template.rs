@@ -67,11 +67,13 @@ fn an_undefined_field_is_left_out_and_anything_else_undefined_is_an_error() {
     assert_eq!(error.pointer, "");
     assert_eq!(
         error.to_string(),
-        "at the top: `payload.missing` is undefined, and only a field of an object can be left out"
+        "at the top: `payload.missing` is undefined, and only a field of an object can be left out: \
+         `payload.missing` is not there"
     );
     let error = render(&json!({"a/b": [1, {"$expr": "missing"}]})).unwrap_err();
     assert_eq!(error.pointer, "/a~1b/1");
-    assert_eq!(error.cause, TemplateCause::Undefined { expr: "missing".into() });
+    let TemplateCause::Undefined { expr, missing: Some(missing) } = error.cause else { panic!("{error}") };
+    assert_eq!((expr.as_str(), missing.part.as_str()), ("missing", "missing"));
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn every_problem_is_reported_with_its_pointer() {
     let found = problems(&json!({
         "a": {"$expr": 5},
         "b": {"$expr": "payload.name", "else": 1},
-        "c": [{"$expr": "1 +"}, {"$expr": "a[b]"}],
+        "c": [{"$expr": "1 +"}, {"$expr": "a#$i"}],
         "d": {"$secret": ["KEY"]},
         "e": {"$secret": "KEY", "x": 1},
         "f": {"$exp": "payload.name"},
@@ -104,7 +106,7 @@ fn every_problem_is_reported_with_its_pointer() {
         ("/a", "`$expr` takes an expression as a string"),
         ("/b", "an object with `$expr` has no other keys"),
         ("/c/0", "expected a value, found the end"),
-        ("/c/1", "predicates are not supported"),
+        ("/c/1", "position binding (`#`) is not part of the dialect"),
         ("/d", "`$secret` takes the name of a secret as a string"),
         ("/e", "an object with `$secret` has no other keys"),
         ("/f", "`$exp` is not a marker: only `$expr` and `$secret` are"),

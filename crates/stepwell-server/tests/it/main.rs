@@ -3,6 +3,7 @@
 
 mod api;
 mod email;
+mod expr;
 mod flows;
 mod kit;
 mod link;

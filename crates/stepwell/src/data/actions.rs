@@ -3,14 +3,15 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value, json};
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::{
     Direction, Ends, Entity, FillPart, Link, OpResult, Page, RELATED, Record, RecordQuery, Tally, ValueType,
 };
 use uuid::Uuid;
 
-use crate::action::ActionError;
+use crate::action::{ActionError, ActionInfo};
+use crate::actor::Permission;
 use crate::cx::{Cx, Once};
 use crate::data::changes::{Changes, Increment, NewLink, Set};
 use crate::data::error::DataError;
@@ -731,7 +732,7 @@ async fn list_relations(cx: Cx, input: InUseInput) -> Result<InUseOutput, Action
 
 /// Registers the actions that every engine has.
 pub(crate) fn equip(builder: Builder) -> Builder {
-    builder
+    let builder = builder
         .described("store.get", "Reads a key.", get)
         .described("store.set", "Gives a key a value.", set)
         .described("store.delete", "Takes a key's value away.", delete)
@@ -748,5 +749,41 @@ pub(crate) fn equip(builder: Builder) -> Builder {
             "links.list_relations",
             "Lists the relations in use in a namespace of links.",
             list_relations,
-        )
+        );
+    let writes = ["store.set", "store.delete", "store.increment", "links.upsert", "links.delete"];
+    let reads = [
+        "store.get",
+        "store.list",
+        "store.list_namespaces",
+        "links.lookup",
+        "links.list",
+        "links.list_namespaces",
+        "links.list_types",
+        "links.list_relations",
+    ];
+    let builder = writes.into_iter().fold(builder, |builder, name| {
+        builder.describe(name, |info| hinted(info).permission(Permission::Manage))
+    });
+    reads.into_iter().fold(builder, |builder, name| {
+        builder.describe(name, |info| hinted(info).permission(Permission::Read).without_side_effects())
+    })
+}
+
+/// Names that are in use are suggested, and others are allowed: namespaces, types and relations are free.
+fn hinted(info: ActionInfo) -> ActionInfo {
+    let is_links = info.group == "links";
+    let namespaces = if is_links { "links.list_namespaces" } else { "store.list_namespaces" };
+    let suggested =
+        |action: &str| json!({ "widget": "combobox", "suggestionsFrom": action, "allowCustom": true });
+    let things = json!({ "widget": "entity", "typesFrom": "links.list_types", "allowCustom": true });
+    info.hint("namespace", suggested(namespaces))
+        .hint("relation", suggested("links.list_relations"))
+        .hint("from_type", suggested("links.list_types"))
+        .hint("to_type", suggested("links.list_types"))
+        .hint("from", things.clone())
+        .hint("to", things)
+        .hint("direction", json!({ "widget": "segmented" }))
+        .hint("value", json!({ "widget": "json" }))
+        .hint("idempotency_key", json!({ "advanced": true }))
+        .icon(if is_links { "link" } else { "database" })
 }

@@ -22,6 +22,7 @@ use super::resume::{Asked, FLOW, Taking};
 use super::strategy::{Strategy, WATCH};
 use super::token::{self, Bound, Claims, Purpose, Secret};
 use crate::error::EngineError;
+use crate::lists;
 use crate::standing::Along;
 use crate::turn::{Turnless, open_waits_of};
 
@@ -364,6 +365,7 @@ impl Flows {
             Origin::Begun | Origin::Sealed { .. } => None,
         };
         along.definitions.push(standing.workflow.clone());
+        along.documents.extend(lists::kept(standing.run(), None, &standing.snapshot));
         along.create.push(NewRun {
             run: standing.run(),
             workflow: standing.definition().name().clone(),

@@ -719,7 +719,7 @@ async fn an_input_that_cannot_be_made_stops_the_run_and_a_retry_makes_it_again()
     let run = engine.start(Start::new("job")).await.unwrap();
     engine.settle().await;
     assert_eq!((status(&run).await, script.calls().len()), (Status::Failed, 0));
-    assert_eq!(error_code(&run).await.as_deref(), Some("undecidable"));
+    assert_eq!(error_code(&run).await.as_deref(), Some("expression"));
     let patch = Command::Patch { fields: json!({"missing": 1}) };
     engine.operate(run.id(), patch, &Operator::default()).await.unwrap();
     retry(&engine, &run).await;

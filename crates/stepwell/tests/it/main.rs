@@ -25,3 +25,4 @@ mod steps;
 mod timeouts;
 mod timers;
 mod world;
+mod written;

@@ -418,7 +418,12 @@ async fn an_action_whose_branch_has_ended_is_dropped_and_the_run_goes_on() {
         Ok(Value::Null)
     });
     let first_of = |of: [&str; 2]| {
-        Place::Join(Join { of: of.map(Into::into).into(), quorum: Quorum::Any, cancel_rest: true })
+        Place::Join(Join {
+            of: of.map(Into::into).into(),
+            quorum: Quorum::Any,
+            cancel_rest: true,
+            ..Join::default()
+        })
     };
     let definition = Spec::new("race")
         .fork("split", ["left", "right"])

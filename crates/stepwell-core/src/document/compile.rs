@@ -1,0 +1,685 @@
+//! Makes places and transitions of steps.
+//!
+//! A step is a place of its own name, and what it does is the transition that leaves it; what a step needs besides is
+//! named after it, with a point: `order.join`. Steps are compiled from the last to the first, so that each knows where the
+//! run goes after it. Where errors lead is known in the same way: the innermost of a step's `onError`, the `catch` around it,
+//! the policy of the loop or fork around it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::fields::Report;
+use super::model::{Each, ItemErrors, OnError, Sleep, Span, Step, StepKind, Wait};
+use super::problem::Place;
+use crate::ids::Name;
+use crate::retry::{Backoff, Retry};
+use crate::spec::{
+    self, Action, Assign, Catch, Collect, Fork, Guard, Join, Loop, Over, Quorum, Raise, Signal, Spec,
+    Transition, Trigger,
+};
+
+/// Adds the places and transitions of a list of steps to a spec.
+pub(super) fn steps(spec: Spec, steps: &[Step], report: &mut Report) -> Spec {
+    let mut compiler = Compiler { spec, scopes: Vec::new(), signals: BTreeMap::new(), report };
+    let end = compiler.place(END, spec::Place::End { output: None });
+    let initial = compiler.list(steps, &end, &Around::default());
+    compiler.spec.initial = Some(initial);
+    let mut spec = compiler.spec;
+    prune(&mut spec);
+    spec
+}
+
+/// Takes out what no run comes to and no author has written: the end behind a `return`, a join whose branches never meet.
+fn prune(spec: &mut Spec) {
+    let mut reached: BTreeSet<Name> = spec.initial.iter().cloned().collect();
+    let mut open: Vec<Name> = reached.iter().cloned().collect();
+    while let Some(name) = open.pop() {
+        let ways = spec.transitions.iter().filter(|transition| transition.from == name);
+        let mut next: Vec<&Name> =
+            ways.flat_map(|t| [Some(&t.to), t.error_place.as_ref()]).flatten().collect();
+        match spec.places.get(&name) {
+            Some(spec::Place::Wait(wait)) => next.extend(&wait.error_place),
+            Some(spec::Place::Fork(fork)) => {
+                next.extend(&fork.branches);
+                next.extend(fork.each.as_ref().and_then(|each| each.error_place.as_ref()));
+                // An empty list has no branches, and comes to the join all the same.
+                let join = format!("{name}.join");
+                next.extend(
+                    spec.places
+                        .get_key_value(join.as_str())
+                        .filter(|_| fork.each.is_some())
+                        .map(|(join, _)| join),
+                );
+            }
+            Some(spec::Place::Join(join)) => next.extend(&join.error_place),
+            Some(spec::Place::Loop(round)) => {
+                next.extend([&round.first, &round.then]);
+                next.extend(&round.error_place);
+            }
+            Some(spec::Place::Catch(catch)) => next.push(&catch.first),
+            Some(spec::Place::Step {} | spec::Place::End { .. }) | None => {}
+        }
+        let new: Vec<Name> = next.into_iter().filter(|name| !reached.contains(*name)).cloned().collect();
+        reached.extend(new.iter().cloned());
+        open.extend(new);
+    }
+    let is_kept = |name: &Name| reached.contains(name) || !(name.contains('.') || name.as_str() == END);
+    spec.places.retain(|name, _| is_kept(name));
+    spec.transitions.retain(|transition| is_kept(&transition.from));
+    for place in spec.places.values_mut() {
+        match place {
+            spec::Place::Loop(Loop { body, .. }) | spec::Place::Catch(Catch { body, .. }) => {
+                body.retain(is_kept)
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The place in which a run ends that has done all its steps; a step cannot be called so.
+pub(super) const END: &str = "end";
+
+/// What is around a step.
+#[derive(Debug, Clone, Default)]
+struct Around {
+    /// Where its errors lead.
+    handler: Option<Name>,
+    /// The loop around it: where its next round begins, and where the run goes after it.
+    rounds: Option<(Name, Name)>,
+    /// There is a loop, but a fork lies between.
+    is_cut_off: bool,
+    /// What it writes is its branch's own.
+    is_local: bool,
+}
+
+impl Around {
+    fn with_handler(&self, handler: Option<Name>) -> Self {
+        Around { handler, ..self.clone() }
+    }
+
+    /// What is around a step in a branch of a fork.
+    fn in_branch(&self, handler: Option<Name>, is_local: bool) -> Self {
+        let is_cut_off = self.is_cut_off || self.rounds.is_some();
+        Around { handler, rounds: None, is_cut_off, is_local: self.is_local || is_local }
+    }
+
+    fn path(&self, name: &str) -> String {
+        if self.is_local { format!("locals.vars.{name}") } else { format!("vars.{name}") }
+    }
+}
+
+struct Compiler<'a> {
+    spec: Spec,
+    /// The places of the loops and error scopes that are being compiled, innermost last.
+    scopes: Vec<Vec<Name>>,
+    /// Which step has declared a signal with a payload, and where.
+    signals: BTreeMap<String, (Place, Option<Value>)>,
+    report: &'a mut Report,
+}
+
+impl Compiler<'_> {
+    fn place(&mut self, name: impl Into<Name>, place: spec::Place) -> Name {
+        let name = name.into();
+        self.scopes.iter_mut().for_each(|scope| scope.push(name.clone()));
+        self.spec.places.insert(name.clone(), place);
+        name
+    }
+
+    fn transition(&mut self, transition: Transition) {
+        self.spec.transitions.push(transition);
+    }
+
+    /// Compiles something, and gives the places that came of it.
+    fn scoped<T>(&mut self, compile: impl FnOnce(&mut Self) -> T) -> (T, Vec<Name>) {
+        self.scopes.push(Vec::new());
+        let compiled = compile(self);
+        (compiled, self.scopes.pop().unwrap_or_default())
+    }
+
+    /// The place in which a list of steps begins.
+    fn list(&mut self, steps: &[Step], next: &Name, around: &Around) -> Name {
+        let mut next = next.clone();
+        for (index, step) in steps.iter().enumerate().rev() {
+            let leads_on =
+                step.condition.is_some() || !step.is_instant() || matches!(step.kind, StepKind::Set { .. });
+            if let (false, Some(after)) = (leads_on, steps.get(index + 1)) {
+                self.report.step = Some(after.id.clone());
+                let message = format!("no run comes here: `{}` before it leads elsewhere", step.id);
+                self.report.add("unreachable", after.at, message);
+            }
+            self.report.step = Some(step.id.clone());
+            next = self.step(step, &next, around);
+        }
+        next
+    }
+
+    fn step(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
+        let handler = self.handler(step, next, around);
+        let around = around.with_handler(handler);
+        let is_call = matches!(step.kind, StepKind::Call { .. });
+        let entry = match step.retry.as_ref().filter(|retry| retry.attempts > 0 && !is_call) {
+            Some(retry) => self.retried(step, retry, next, &around),
+            None => self.timed(step, next, &around),
+        };
+        let Some(condition) = &step.condition else { return entry };
+        let gate = self.place(format!("{}.when", step.id), spec::Place::Step {});
+        let id = |word: &str| format!("{}.{word}", step.id);
+        self.transition(Transition {
+            guard: guard(condition),
+            ..self.way(id("when"), &gate, &entry, &around)
+        });
+        self.transition(self.way(id("skip"), &gate, next, &around).priority(-1));
+        gate
+    }
+
+    /// A transition whose errors lead where those of its step do.
+    fn way(&self, id: impl Into<Name>, from: &Name, to: &Name, around: &Around) -> Transition {
+        let error_place = around.handler.clone();
+        Transition { error_place, ..Transition::new(id, from.clone(), to.clone()) }
+    }
+
+    /// Where the errors of a step lead.
+    fn handler(&mut self, step: &Step, next: &Name, around: &Around) -> Option<Name> {
+        let steps = match &step.on_error {
+            OnError::Fail => return around.handler.clone(),
+            OnError::Steps(steps) if !steps.is_empty() => Some(steps),
+            OnError::Continue | OnError::Steps(_) => None,
+        };
+        let (first, body) = self.scoped(|compiler| match steps {
+            Some(steps) => compiler.list(steps, next, around),
+            None => compiler.noted(step, next, around),
+        });
+        let catch = Catch { local: "error".to_owned(), first, body };
+        Some(self.place(format!("{}.error", step.id), spec::Place::Catch(catch)))
+    }
+
+    /// The run goes on after an error; it is kept where the result would have been.
+    fn noted(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
+        let failed = self.place(format!("{}.failed", step.id), spec::Place::Step {});
+        let mut way = self.way(format!("{}.failed", step.id), &failed, next, around);
+        if let Some(name) = step.result_name() {
+            way = way.set(around.path(name), json!({ "error": { "$expr": "error" } }));
+        }
+        self.transition(way);
+        failed
+    }
+
+    /// Begins the step again after an error, so often and with such pauses as its policy says.
+    fn retried(&mut self, step: &Step, retry: &Retry, next: &Name, around: &Around) -> Name {
+        let id = |word: &str| format!("{}.{word}", step.id);
+        let tries = format!("tries.`{}`", step.id);
+        let counter = format!("locals.tries.{}", step.id);
+        let retry_place = Name::from(id("retry"));
+        let inner = Around { handler: Some(retry_place.clone()), ..around.clone() };
+        let entry = self.timed(step, next, &inner);
+        let (again, body) = self.scoped(|compiler| compiler.place(id("again"), spec::Place::Step {}));
+        let catch = Catch { local: "error".to_owned(), first: again.clone(), body };
+        self.place(retry_place, spec::Place::Catch(catch));
+        let mut holds = format!("{tries} < {} and error.final != true", retry.attempts);
+        if let Some(codes) = &retry.retry_on {
+            let codes = serde_json::to_string(codes).expect("a list of texts is plain data");
+            holds = format!("{holds} and error.code in {codes}");
+        }
+        let pause = match retry.backoff {
+            _ if retry.delay_ms == 0 => Trigger::Auto,
+            Backoff::Fixed => Trigger::AfterMs(retry.delay_ms.min(retry.max_delay_ms).max(1)),
+            Backoff::Exponential => {
+                let (delay, most) = (seconds(retry.delay_ms), seconds(retry.max_delay_ms));
+                Trigger::After(format!("$min([{most}, {delay} * $power(2, {tries})])"))
+            }
+        };
+        let more = json!({ "$expr": format!("{tries} + 1") });
+        let way = self.way(id("again"), &again, &entry, around).on(pause).when(holds.clone());
+        self.transition(way.set(counter.clone(), more));
+        let spent =
+            self.way(id("spent"), &again, next, around).guard(Guard::Not(Box::new(Guard::Expr(holds))));
+        self.transition(Transition { fail: Some(rethrow("error")), ..spent });
+        let begin = self.place(id("try"), spec::Place::Step {});
+        self.transition(self.way(id("try"), &begin, &entry, around).set(counter, json!(0)));
+        begin
+    }
+
+    /// Races the step against its clock, if it has one that its own transitions cannot keep.
+    fn timed(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
+        let keeps_time =
+            matches!(step.kind, StepKind::Call { .. } | StepKind::Wait(_) | StepKind::Workflow { .. });
+        let timeout = match &step.timeout {
+            Some(timeout) if !keeps_time && !step.is_instant() => timeout,
+            _ => return self.plain(step, next, around),
+        };
+        let id = |word: &str| format!("{}.{word}", step.id);
+        let done = Name::from(id("done"));
+        let handler = around.handler.as_ref().map(|_| done.clone());
+        let entry = self.plain(step, &done, &around.in_branch(handler, false));
+        let clock = self.place(id("clock"), spec::Place::Step {});
+        let ring = Transition {
+            error_place: Some(done.clone()),
+            ..Transition::new(id("clock"), clock.clone(), done.clone())
+        };
+        self.transition(Transition { fail: Some(too_late(&step.id)), ..ring.on(after(timeout)) });
+        let error_place = match &around.handler {
+            Some(handler) => handler.clone(),
+            None => {
+                let late = self.place(id("late"), spec::Place::Step {});
+                let way = Transition::new(id("late"), late.clone(), next.clone());
+                self.transition(Transition { fail: Some(rethrow("error")), ..way });
+                late
+            }
+        };
+        let join = Join {
+            quorum: Quorum::Any,
+            cancel_rest: true,
+            error_place: Some(error_place),
+            ..Join::default()
+        };
+        let done = self.place(done, spec::Place::Join(join));
+        self.transition(self.way(id("done"), &done, next, around));
+        let branches = vec![entry, clock];
+        self.place(id("race"), spec::Place::Fork(Fork { branches, each: None }))
+    }
+
+    fn plain(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
+        match &step.kind {
+            StepKind::Call { action, input } => self.call(step, action, input, next, around),
+            StepKind::If { condition, then, otherwise } => {
+                let then = self.list(then, next, around);
+                let otherwise = self.list(otherwise, next, around);
+                let here = self.place(step.id.as_str(), spec::Place::Step {});
+                let way = self.way(format!("{}.then", step.id), &here, &then, around);
+                self.transition(Transition { guard: guard(condition), ..way });
+                self.transition(
+                    self.way(format!("{}.else", step.id), &here, &otherwise, around).priority(-1),
+                );
+                here
+            }
+            StepKind::Each(each) if each.parallel.is_some() => self.each_at_once(step, each, next, around),
+            StepKind::Each(each) => {
+                let over = Over::Items { list: each.items.clone(), item: each.item.clone() };
+                let settled = each.errors == ItemErrors::Collect;
+                let collect = collect(step, &each.result, settled, around);
+                let passes_over = each.errors != ItemErrors::Fail;
+                let rounds = Rounds { over, index: &each.index, most: each.most, collect, passes_over };
+                self.rounds(step, rounds, &each.body, next, around)
+            }
+            StepKind::While { condition, index, most, result, body } => {
+                let (over, collect) = (Over::While(condition.clone()), collect(step, result, false, around));
+                let rounds = Rounds { over, index, most: *most, collect, passes_over: false };
+                self.rounds(step, rounds, body, next, around)
+            }
+            StepKind::Break => self.out_of_loop(step, around, |(_, after)| after, next),
+            StepKind::Continue => self.out_of_loop(step, around, |(again, _)| again, next),
+            StepKind::Try { body, local, codes, catch } => {
+                self.try_catch(step, (body, local, codes.as_deref(), catch), next, around)
+            }
+            StepKind::Parallel { branches, settled } => self.parallel(step, branches, *settled, next, around),
+            StepKind::Return { value } => {
+                self.place(step.id.as_str(), spec::Place::End { output: value.clone() })
+            }
+            StepKind::Fail { code, message } => {
+                let here = self.place(step.id.as_str(), spec::Place::Step {});
+                let fail = Raise { code: code.clone(), message: message.clone() };
+                self.transition(Transition {
+                    fail: Some(fail),
+                    ..self.way(step.id.as_str(), &here, next, around)
+                });
+                here
+            }
+            StepKind::Set { values } => {
+                let here = self.place(step.id.as_str(), spec::Place::Step {});
+                let assign =
+                    |(name, value): &(String, Value)| Assign { to: around.path(name), value: value.clone() };
+                let set = values.iter().map(assign).collect();
+                self.transition(Transition { set, ..self.way(step.id.as_str(), &here, next, around) });
+                here
+            }
+            StepKind::Sleep(sleep) => {
+                let here = self.place(step.id.as_str(), spec::Place::Step {});
+                let on = match sleep {
+                    Sleep::For(span) => after(span),
+                    Sleep::Until(expr) => Trigger::Until(expr.clone()),
+                };
+                self.transition(self.way(step.id.as_str(), &here, next, around).on(on));
+                here
+            }
+            StepKind::Wait(wait) => self.wait(step, wait, next, around),
+            StepKind::Workflow { workflow, input } => self.workflow(step, workflow, input, next, around),
+        }
+    }
+
+    fn call(&mut self, step: &Step, action: &str, input: &Value, next: &Name, around: &Around) -> Name {
+        let here = self.place(step.id.as_str(), spec::Place::Step {});
+        let save_as = step.result_name().map(|name| around.path(name));
+        let mut way = self.way(step.id.as_str(), &here, next, around);
+        way.action = Some(Action { name: action.into(), input: input.clone(), save_as });
+        way.retry.clone_from(&step.retry);
+        match &step.timeout {
+            Some(Span::Ms(ms)) => way.timeout_ms = Some(*ms),
+            Some(Span::Expr(_)) => {
+                self.report.add(
+                    "type",
+                    step.at,
+                    "`timeout` of a call is a fixed duration, not an expression",
+                );
+            }
+            None => {}
+        }
+        self.transition(way);
+        here
+    }
+
+    fn rounds(
+        &mut self,
+        step: &Step,
+        rounds: Rounds<'_>,
+        body: &[Step],
+        next: &Name,
+        around: &Around,
+    ) -> Name {
+        let here = Name::from(step.id.as_str());
+        let handler = if rounds.passes_over { Some(here.clone()) } else { around.handler.clone() };
+        let inner = Around {
+            handler,
+            rounds: Some((here.clone(), next.clone())),
+            is_cut_off: false,
+            is_local: around.is_local,
+        };
+        let (first, body) = self.scoped(|compiler| compiler.list(body, &here, &inner));
+        let place = Loop {
+            over: rounds.over,
+            index: rounds.index.clone(),
+            first,
+            body,
+            then: next.clone(),
+            most: rounds.most,
+            collect: rounds.collect,
+            error_place: around.handler.clone(),
+        };
+        self.place(here, spec::Place::Loop(place))
+    }
+
+    fn each_at_once(&mut self, step: &Step, each: &Each, next: &Name, around: &Around) -> Name {
+        let join = Name::from(format!("{}.join", step.id));
+        let handler = match each.errors {
+            ItemErrors::Fail => around.handler.as_ref().map(|_| join.clone()),
+            ItemErrors::Continue | ItemErrors::Collect => Some(join.clone()),
+        };
+        let first = self.list(&each.body, &join, &around.in_branch(handler, true));
+        let error_place = around.handler.clone().filter(|_| each.errors == ItemErrors::Fail);
+        let collect = collect(step, &each.result, each.errors == ItemErrors::Collect, around);
+        let place = Join { collect, error_place, ..Join::default() };
+        self.place(join.clone(), spec::Place::Join(place));
+        self.transition(self.way(join.clone(), &join, next, around));
+        let over = spec::Each {
+            items: each.items.clone(),
+            item: each.item.clone(),
+            index: each.index.clone(),
+            limit: each.parallel.filter(|limit| *limit < u32::MAX),
+            error_place: around.handler.clone(),
+        };
+        let fork = Fork { branches: vec![first], each: Some(over) };
+        self.place(step.id.as_str(), spec::Place::Fork(fork))
+    }
+
+    fn parallel(
+        &mut self,
+        step: &Step,
+        branches: &[Vec<Step>],
+        settled: bool,
+        next: &Name,
+        around: &Around,
+    ) -> Name {
+        self.check_writes(branches);
+        self.report.step = Some(step.id.clone());
+        let join = Name::from(format!("{}.join", step.id));
+        let handler =
+            if settled { Some(join.clone()) } else { around.handler.as_ref().map(|_| join.clone()) };
+        let inner = around.in_branch(handler, false);
+        let branches = branches.iter().map(|steps| self.list(steps, &join, &inner)).collect();
+        let error_place = around.handler.clone().filter(|_| !settled);
+        let place = Join { collect: collect(step, &None, settled, around), error_place, ..Join::default() };
+        self.place(join.clone(), spec::Place::Join(place));
+        self.transition(self.way(join.clone(), &join, next, around));
+        self.place(step.id.as_str(), spec::Place::Fork(Fork { branches, each: None }))
+    }
+
+    /// Branches that go on at the same time do not write the same variable: which came last would be chance.
+    fn check_writes(&mut self, branches: &[Vec<Step>]) {
+        let mut writers: BTreeMap<String, usize> = BTreeMap::new();
+        for (index, steps) in branches.iter().enumerate() {
+            for (name, step) in written(steps) {
+                let first = *writers.entry(name.clone()).or_insert(index);
+                if first != index {
+                    self.report.step = Some(step.id.clone());
+                    let message = format!(
+                        "another branch writes `vars.{name}` at the same time: give them different names"
+                    );
+                    self.report.add("conflict", step.at, message);
+                }
+            }
+        }
+    }
+
+    fn out_of_loop(
+        &mut self,
+        step: &Step,
+        around: &Around,
+        which: impl FnOnce((Name, Name)) -> Name,
+        next: &Name,
+    ) -> Name {
+        if let Some(rounds) = around.rounds.clone() {
+            return which(rounds);
+        }
+        let message = match around.is_cut_off {
+            true => {
+                "a branch cannot leave or go on with the loop around its fork: let it end, and decide after it"
+            }
+            false => "there is no loop around it",
+        };
+        self.report.add("noLoop", step.at, format!("`{}`: {message}", step.word()));
+        next.clone()
+    }
+
+    fn try_catch(
+        &mut self,
+        step: &Step,
+        (body, local, codes, catch): (&[Step], &String, Option<&[String]>, &[Step]),
+        next: &Name,
+        around: &Around,
+    ) -> Name {
+        let place = Name::from(format!("{}.catch", step.id));
+        let (first, inside) = self.scoped(|compiler| {
+            let first = if catch.is_empty() { None } else { Some(compiler.list(catch, next, around)) };
+            compiler.report.step = Some(step.id.clone());
+            match (first, codes) {
+                (Some(first), None) => first,
+                (None, None) => compiler.caught(step, next, around),
+                (first, Some(codes)) => {
+                    let first = first.unwrap_or_else(|| next.clone());
+                    compiler.matched(step, local, codes, &first, around)
+                }
+            }
+        });
+        let catch = Catch { local: local.clone(), first, body: inside };
+        self.place(place.clone(), spec::Place::Catch(catch));
+        self.list(body, next, &around.with_handler(Some(place)))
+    }
+
+    /// An error is caught, and nothing is done about it.
+    fn caught(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
+        let here = self.place(format!("{}.caught", step.id), spec::Place::Step {});
+        self.transition(self.way(here.clone(), &here, next, around));
+        here
+    }
+
+    /// Only errors with one of these codes are dealt with; others go on to whoever is around.
+    fn matched(&mut self, step: &Step, local: &str, codes: &[String], first: &Name, around: &Around) -> Name {
+        let here = self.place(format!("{}.match", step.id), spec::Place::Step {});
+        let codes = serde_json::to_string(codes).expect("a list of texts is plain data");
+        let way = self.way(here.clone(), &here, first, around).when(format!("{local}.code in {codes}"));
+        self.transition(way);
+        let other = self.way(format!("{}.other", step.id), &here, first, around).priority(-1);
+        self.transition(Transition { fail: Some(rethrow(local)), ..other });
+        here
+    }
+
+    fn wait(&mut self, step: &Step, wait: &Wait, next: &Name, around: &Around) -> Name {
+        self.declare(step, wait);
+        let prompt =
+            wait.prompt.as_ref().filter(|prompt| prompt.as_object().is_some_and(|asked| !asked.is_empty()));
+        let waits = match prompt {
+            Some(_) => Name::from(format!("{}.answer", step.id)),
+            None => Name::from(step.id.as_str()),
+        };
+        let place = spec::Wait {
+            signal: Some(wait.signal.as_str().into()),
+            filter: wait.filter.clone(),
+            form: wait.form.clone(),
+            answerers: wait.answerers.clone(),
+            ..spec::Wait::default()
+        };
+        self.place(waits.clone(), spec::Place::Wait(place));
+        let mut way = self.way(waits.clone(), &waits, next, around);
+        if let Some(name) = step.result_name() {
+            way = way.set(around.path(name), json!({ "$expr": "event" }));
+        }
+        self.transition(way);
+        if let Some(timeout) = &step.timeout {
+            self.time_limit(step, timeout, &waits, wait.on_timeout.as_deref(), next, around);
+        } else if wait.on_timeout.is_some() {
+            self.report.add("noEffect", step.at, "`onTimeout` means nothing without `timeout`");
+        }
+        let Some(prompt) = prompt else { return waits };
+        let here = self.place(step.id.as_str(), spec::Place::Step {});
+        let way = self.way(format!("{}.ask", step.id), &here, &waits, around);
+        self.transition(way.set("locals.prompt", prompt.clone()));
+        here
+    }
+
+    /// A signal belongs to the workflow, not to a step: two steps that wait for the same one agree on what it brings.
+    fn declare(&mut self, step: &Step, wait: &Wait) {
+        let declared = self.spec.signals.entry(wait.signal.as_str().into()).or_insert_with(Signal::default);
+        let payload = wait.payload.clone();
+        match self.signals.get(&wait.signal) {
+            Some((first, known)) if *known != payload => {
+                let message = format!(
+                    "the step in line {} waits for `{}` with another payload: use another signal, or the same schema",
+                    first.line, wait.signal
+                );
+                self.report.add("conflict", step.at, message);
+            }
+            Some(_) => {}
+            None => {
+                declared.payload = declared.payload.take().or_else(|| payload.clone());
+                self.signals.insert(wait.signal.clone(), (step.at, payload));
+            }
+        }
+    }
+
+    fn time_limit(
+        &mut self,
+        step: &Step,
+        timeout: &Span,
+        waits: &Name,
+        on_timeout: Option<&[Step]>,
+        next: &Name,
+        around: &Around,
+    ) {
+        let id = format!("{}.timeout", step.id);
+        let (to, fail) = match on_timeout {
+            Some(steps) => (self.list(steps, next, around), None),
+            None => (next.clone(), Some(too_late(&step.id))),
+        };
+        self.report.step = Some(step.id.clone());
+        self.transition(Transition { fail, ..self.way(id, waits, &to, around).on(after(timeout)) });
+    }
+
+    fn workflow(
+        &mut self,
+        step: &Step,
+        workflow: &Value,
+        input: &Value,
+        next: &Name,
+        around: &Around,
+    ) -> Name {
+        let waits = Name::from(format!("{}.child", step.id));
+        let place = spec::Wait {
+            children: Some(spec::ChildRule::All),
+            error_place: around.handler.clone(),
+            ..spec::Wait::default()
+        };
+        self.place(waits.clone(), spec::Place::Wait(place));
+        let mut way = self.way(waits.clone(), &waits, next, around);
+        if let Some(name) = step.result_name() {
+            let output = "event.children[0].end.output ?? null";
+            way = way.set(around.path(name), json!({ "$expr": output }));
+        }
+        self.transition(way);
+        if let Some(timeout) = &step.timeout {
+            self.time_limit(step, timeout, &waits, None, next, around);
+        }
+        let here = self.place(step.id.as_str(), spec::Place::Step {});
+        let given = json!({ "workflow": workflow, "input": input });
+        let way = self.way(step.id.as_str(), &here, &waits, around).action("workflow.call");
+        self.transition(way.input(given));
+        here
+    }
+}
+
+/// What a loop is made of besides its steps.
+struct Rounds<'a> {
+    over: Over,
+    index: &'a Option<String>,
+    most: Option<u32>,
+    collect: Option<Collect>,
+    /// A round that fails does not end the loop.
+    passes_over: bool,
+}
+
+/// What becomes of what rounds or branches give: nothing, if nobody asks for it.
+fn collect(step: &Step, result: &Option<Value>, settled: bool, around: &Around) -> Option<Collect> {
+    let save_as = step.save_as.as_ref().map(|name| around.path(name));
+    (save_as.is_some() || settled).then(|| Collect { save_as, result: result.clone(), settled })
+}
+
+/// The variables that steps write, the first part of each path.
+fn written(steps: &[Step]) -> Vec<(String, &Step)> {
+    let mut found = Vec::new();
+    for step in steps {
+        let first = |path: &str| path.split('.').next().unwrap_or(path).to_owned();
+        found.extend(step.result_name().map(|name| (first(name), step)));
+        if let StepKind::Set { values } = &step.kind {
+            found.extend(values.iter().map(|(name, _)| (first(name), step)));
+        }
+        // What branches of a fork over a list write is their own.
+        if matches!(&step.kind, StepKind::Each(each) if each.parallel.is_some()) {
+            continue;
+        }
+        step.inner().into_iter().for_each(|steps| found.extend(written(steps)));
+    }
+    found
+}
+
+fn guard(condition: &str) -> Option<Guard> {
+    (condition != "true").then(|| Guard::Expr(condition.to_owned()))
+}
+
+fn after(span: &Span) -> Trigger {
+    match span {
+        Span::Ms(ms) => Trigger::AfterMs((*ms).max(1)),
+        Span::Expr(expr) => Trigger::After(expr.clone()),
+    }
+}
+
+fn seconds(ms: u64) -> String {
+    if ms.is_multiple_of(1_000) { (ms / 1_000).to_string() } else { (ms as f64 / 1_000.0).to_string() }
+}
+
+fn too_late(step: &str) -> Raise {
+    Raise { code: "timeout".into(), message: format!("step `{step}` was not done in time").into() }
+}
+
+fn rethrow(local: &str) -> Raise {
+    let part = |name: &str| json!({ "$expr": format!("{local}.{name}") });
+    Raise { code: part("code"), message: part("message") }
+}

@@ -1,0 +1,179 @@
+//! Documents: a whole workflow as YAML or JSON.
+//!
+//! A document is read into a tree that knows where everything stands ([`tree`]), then into steps ([`read`]), and those are
+//! compiled to the one kind of definition there is ([`compile`]), which keeps the document it came from. Everything that
+//! is wrong is reported, with line and column.
+
+mod compile;
+mod fields;
+mod model;
+mod names;
+mod problem;
+mod read;
+mod schema;
+mod tree;
+
+use serde_json::Value;
+
+pub use names::{InScope, Visible};
+pub use problem::{Place, Problem, Problems};
+pub use schema::schema;
+pub use tree::{MAX_BYTES, MAX_DEPTH, MAX_NODES};
+
+use self::fields::Report;
+use self::model::{Body, Model, Step};
+use self::tree::Node;
+use crate::check::Location;
+use crate::definition::Definition;
+use crate::limits::Limits;
+
+/// A document that has been read and compiled.
+#[derive(Debug, Clone)]
+pub struct Document {
+    value: Value,
+    model: Model,
+    definition: Definition,
+}
+
+impl Document {
+    /// Reads YAML or JSON; `name` is what the workflow is called if the document does not say so itself.
+    pub fn read(text: &str, name: Option<&str>) -> Result<Document, Problems> {
+        Document::read_within(text, name, &Limits::default())
+    }
+
+    /// The same with limits of one's own.
+    pub fn read_within(text: &str, name: Option<&str>, limits: &Limits) -> Result<Document, Problems> {
+        Document::of_tree(&tree::read(text)?, name, limits)
+    }
+
+    /// The same of a document that is JSON already; what is wrong with it has no line.
+    pub fn of_value(value: &Value, name: Option<&str>) -> Result<Document, Problems> {
+        Document::of_tree(&Node::of_value(value), name, &Limits::default())
+    }
+
+    fn of_tree(root: &Node, name: Option<&str>, limits: &Limits) -> Result<Document, Problems> {
+        let mut report = Report::default();
+        let model = read::model(root, name, &mut report);
+        if let Some(Model { body: Body::Steps(steps), .. }) = &model {
+            names::check(steps, &mut report);
+        }
+        let spec = model.as_ref().map(|model| {
+            let mut spec = match &model.body {
+                Body::Steps(steps) => compile::steps(model.frame.clone(), steps, &mut report),
+                Body::Places(spec) => spec.as_ref().clone(),
+            };
+            spec.document = Some(Box::new(root.to_value()));
+            spec
+        });
+        let (Some(model), Some(spec), true) = (model, spec, report.problems.is_empty()) else {
+            return Err(sorted(report));
+        };
+        match spec.build_within(limits) {
+            Ok(definition) => Ok(Document { value: root.to_value(), model, definition }),
+            Err(problems) => {
+                for problem in &problems.0 {
+                    located(problem, &model, root, &mut report);
+                }
+                Err(sorted(report))
+            }
+        }
+    }
+
+    /// The workflow it is.
+    pub fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// The workflow's name.
+    pub fn name(&self) -> &str {
+        &self.model.name
+    }
+
+    /// The author's number for this edition.
+    pub fn version(&self) -> u32 {
+        self.model.version
+    }
+
+    /// The document as JSON.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// The document as YAML; comments are not kept.
+    pub fn to_yaml(&self) -> String {
+        yaml(&self.value)
+    }
+
+    /// What expressions of a step can read; `None` if there is no such step.
+    pub fn in_scope(&self, step: &str) -> Option<InScope> {
+        match &self.model.body {
+            Body::Steps(steps) => names::in_scope(steps, step, self.model.frame.input.as_ref()),
+            Body::Places(_) => None,
+        }
+    }
+}
+
+/// Reads YAML or JSON as JSON, whatever it is; the problem says where it cannot be read.
+pub fn to_json(text: &str) -> Result<Value, Problems> {
+    Ok(tree::read(text)?.to_value())
+}
+
+/// JSON as YAML.
+pub fn yaml(value: &Value) -> String {
+    serde_saphyr::to_string(value).expect("JSON is plain data with text keys")
+}
+
+/// A problem of the definition, where the step stands that it comes from.
+fn located(problem: &crate::check::Problem, model: &Model, root: &Node, report: &mut Report) {
+    let name = match &problem.at {
+        Location::Place(name) | Location::Transition(name) => Some(name.as_str()),
+        _ => None,
+    };
+    let code = serde_json::to_value(problem.code).ok();
+    let code = code.as_ref().and_then(Value::as_str).unwrap_or("invalid").to_owned();
+    let step = match &model.body {
+        Body::Steps(steps) => name.and_then(|name| find(steps, name.split('.').next().unwrap_or(name))),
+        Body::Places(_) => None,
+    };
+    match step {
+        Some(step) => {
+            report.step = Some(step.id.clone());
+            report.add(&code, step.at, problem.message.clone());
+        }
+        None => {
+            report.step = None;
+            let at = name.and_then(|name| place_of(root, name)).unwrap_or(root.at);
+            report.add(&code, at, problem.to_string());
+        }
+    }
+}
+
+/// Where a place or transition stands in a document that is made of them.
+fn place_of(root: &Node, name: &str) -> Option<Place> {
+    let spec = root.field("spec").unwrap_or(root);
+    let places = spec.field("places").and_then(Node::fields).unwrap_or_default();
+    let place = places.iter().find(|(key, _)| key.text == name).map(|(key, _)| key.at);
+    place.or_else(|| match &spec.field("transitions")?.kind {
+        tree::Kind::List(items) => {
+            let is_it = |node: &&Node| node.field("id").and_then(Node::text) == Some(name);
+            items.iter().find(is_it).map(|node| node.at)
+        }
+        _ => None,
+    })
+}
+
+fn find<'a>(steps: &'a [Step], id: &str) -> Option<&'a Step> {
+    steps.iter().find_map(|step| {
+        if step.id == id {
+            return Some(step);
+        }
+        step.inner().into_iter().find_map(|inner| find(inner, id))
+    })
+}
+
+fn sorted(report: Report) -> Problems {
+    let mut problems = report.problems;
+    problems.sort_by_key(|problem| problem.at);
+    problems.dedup();
+    Problems(problems)
+}

@@ -1,0 +1,723 @@
+//! Reads a document's tree into a model, and reports everything that is wrong on the way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::compile::END;
+use super::fields::{Fields, Report, expr, span, template, text, wrong};
+use super::model::{Body, Each, ItemErrors, Model, OnError, Sleep, Span, Step, StepKind, Wait};
+use super::problem::Place;
+use super::tree::{Kind, Node};
+use crate::near::did_you_mean;
+use crate::retry::{Backoff, Retry};
+use crate::save::Save;
+use crate::spec::Spec;
+
+/// What a document calls its language.
+pub(crate) const API_VERSION: &str = "stepwell/v1";
+const KIND: &str = "Workflow";
+
+/// Every type of step.
+pub(crate) const TYPES: [&str; 17] = [
+    "action.call",
+    "control.if",
+    "control.forEach",
+    "control.while",
+    "control.break",
+    "control.continue",
+    "control.try",
+    "control.parallel",
+    "control.return",
+    "control.fail",
+    "vars.set",
+    "wait.sleep",
+    "wait.signal",
+    "wait.event",
+    "human.task",
+    "workflow.call",
+    "workflow.start",
+];
+
+/// Reads a document; `name` is what it is called if it does not say so itself.
+pub(crate) fn model(root: &Node, name: Option<&str>, report: &mut Report) -> Option<Model> {
+    let is_bare =
+        root.field("spec").is_none() && (root.field("steps").is_some() || root.field("places").is_some());
+    let mut fields = Fields::of(root, "a document", report)?;
+    let mut named = name.map(str::to_owned);
+    let mut version = 1;
+    if let Some(api) = fields.get("apiVersion")
+        && api.text() != Some(API_VERSION)
+    {
+        report.add("apiVersion", api.at, format!("`apiVersion` is `{API_VERSION}`"));
+    }
+    if let Some(kind) = fields.get("kind")
+        && kind.text() != Some(KIND)
+    {
+        report.add("kind", kind.at, format!("`kind` is `{KIND}`"));
+    }
+    if let Some(metadata) = fields.get("metadata") {
+        let mut metadata = Fields::of(metadata, "`metadata`", report)?;
+        named = metadata.text("name", report).or(named);
+        version = metadata.number("version", report).unwrap_or(1);
+        metadata.text("description", report);
+        metadata.get("labels");
+        metadata.get("annotations");
+        metadata.finish(report);
+    }
+    if is_bare {
+        named = fields.text("name", report).or(named);
+        fields.text("description", report);
+    }
+    let Some(named) = named else {
+        report.add("missing", root.at, "a document needs a name: `metadata: { name: … }`");
+        return None;
+    };
+    if is_bare {
+        let mut frame = Spec::new(named.as_str());
+        frame.version = fields.number("version", report).unwrap_or(version);
+        let body = spec_fields(&mut fields, &mut frame, report);
+        fields.finish(report);
+        return Some(Model { name: named, version: frame.version, frame, body: body? });
+    }
+    let spec = fields.need("spec", report);
+    fields.finish(report);
+    let mut frame = Spec::new(named.as_str());
+    frame.version = version;
+    let mut spec = Fields::of(spec?, "`spec`", report)?;
+    let body = spec_fields(&mut spec, &mut frame, report);
+    spec.finish(report);
+    Some(Model { name: named, version, frame, body: body? })
+}
+
+/// What stands under `spec`.
+fn spec_fields(fields: &mut Fields<'_>, frame: &mut Spec, report: &mut Report) -> Option<Body> {
+    triggers(fields, report);
+    frame.input = fields.schema("input", report);
+    frame.output = fields.schema("output", report);
+    let parts = [("documents", "documents"), ("shadows", "shadows"), ("signals", "signals")];
+    let mut plain = serde_json::Map::new();
+    for (name, key) in parts {
+        if let Some(node) = fields.get(name) {
+            plain.insert(key.to_owned(), node.to_value());
+        }
+    }
+    let steps = fields.get("steps");
+    let places = fields.get("places");
+    match (steps, places) {
+        (Some(steps), Some(_)) => {
+            report.add("conflict", steps.at, "a document has `steps` or `places`, not both");
+            None
+        }
+        (None, None) => {
+            report.add("missing", fields.at, "a document needs `steps` (or `places` and `transitions`)");
+            None
+        }
+        (Some(steps), None) => {
+            frame.envelope = true;
+            merge(frame, plain, fields.at, report);
+            let mut reader = Reader { report, ids: BTreeMap::new(), used: given_ids(steps), next: 0 };
+            let steps = reader.steps(steps, "steps");
+            Some(Body::Steps(steps))
+        }
+        (None, Some(places)) => {
+            plain.insert("places".to_owned(), places.to_value());
+            for name in ["initial", "transitions", "context", "firing", "completion"] {
+                if let Some(node) = fields.get(name) {
+                    plain.insert(name.to_owned(), node.to_value());
+                }
+            }
+            if fields.flag("envelope", report).unwrap_or(false) {
+                frame.envelope = true;
+            }
+            merge(frame, plain, places.at, report);
+            Some(Body::Places(Box::new(frame.clone())))
+        }
+    }
+}
+
+/// Puts the parts that are spelt as in a definition into one.
+fn merge(frame: &mut Spec, parts: serde_json::Map<String, Value>, at: Place, report: &mut Report) {
+    let mut whole = serde_json::to_value(&*frame).expect("a spec is plain data with text keys");
+    if let Value::Object(fields) = &mut whole {
+        fields.extend(parts);
+    }
+    match serde_json::from_value(whole) {
+        Ok(spec) => *frame = spec,
+        Err(error) => report.add("unreadable", at, error.to_string()),
+    }
+}
+
+fn triggers(fields: &mut Fields<'_>, report: &mut Report) {
+    let one = fields.get("trigger");
+    let many = fields.get("triggers");
+    let nodes: Vec<&Node> = match (one, many.map(|node| (&node.kind, node))) {
+        (Some(one), None) => vec![one],
+        (None, Some((Kind::List(items), _))) => items.iter().collect(),
+        (None, Some((_, node))) => return wrong(node, "triggers", "a list", report).unwrap_or_default(),
+        (Some(one), Some(_)) => {
+            return report.add("conflict", one.at, "write `trigger` or `triggers`, not both");
+        }
+        (None, None) => return,
+    };
+    for node in nodes {
+        let Some(mut trigger) = Fields::of(node, "a trigger", report) else { continue };
+        if trigger.need("type", report).is_none() {
+            continue;
+        }
+        let kind = trigger.word("type", &["event", "schedule", "manual", "webhook"], report);
+        match kind {
+            Some("event") => {
+                if trigger.either(&["eventName", "event"], report).is_none() {
+                    report.add("missing", node.at, "a trigger of type `event` needs `eventName`");
+                }
+                trigger.expr("filter", report);
+                trigger.get("correlation");
+            }
+            Some("schedule") => {
+                trigger.need("cron", report);
+                trigger.text("timezone", report);
+                trigger.word("missed", &["skip", "once", "all"], report);
+                trigger.word("overlap", &["start", "skip"], report);
+            }
+            Some("webhook") => {
+                trigger.text("path", report);
+                trigger.get("secret");
+            }
+            _ => {}
+        }
+        trigger.template("input", report);
+        trigger.finish(report);
+    }
+}
+
+/// The ids that are written anywhere below: those that are made up keep away from them.
+fn given_ids(node: &Node) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![node];
+    while let Some(node) = open.pop() {
+        match &node.kind {
+            Kind::List(items) => open.extend(items),
+            Kind::Map(fields) => {
+                found.extend(node.field("id").and_then(Node::text).map(str::to_owned));
+                open.extend(fields.iter().map(|(_, node)| node));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+struct Reader<'a> {
+    report: &'a mut Report,
+    /// Where each id stands.
+    ids: BTreeMap<String, Place>,
+    used: BTreeSet<String>,
+    next: usize,
+}
+
+impl Reader<'_> {
+    fn steps(&mut self, node: &Node, name: &str) -> Vec<Step> {
+        let outer = self.report.step.take();
+        let steps = match &node.kind {
+            Kind::List(items) => items.iter().filter_map(|item| self.step(item)).collect(),
+            _ => wrong(node, name, "a list of steps", self.report).unwrap_or_default(),
+        };
+        self.report.step = outer;
+        steps
+    }
+
+    /// A list of steps that has to have one.
+    fn body(&mut self, fields: &mut Fields<'_>, names: &[&'static str]) -> Vec<Step> {
+        let Some(node) = fields.either(names, self.report) else {
+            let message = format!("it needs `{}`, a list of steps", names[0]);
+            self.report.add("missing", fields.at, message);
+            return Vec::new();
+        };
+        let steps = self.steps(node, names[0]);
+        if matches!(&node.kind, Kind::List(items) if items.is_empty()) {
+            self.report.add("empty", node.at, format!("`{}` has no steps", names[0]));
+        }
+        steps
+    }
+
+    fn step(&mut self, node: &Node) -> Option<Step> {
+        let mut fields = Fields::of(node, "a step", self.report)?;
+        let id = self.id(&mut fields, node.at);
+        self.report.step = Some(id.clone());
+        let step = self.step_fields(&mut fields, id);
+        if step.is_some() {
+            fields.finish(self.report);
+        }
+        self.report.step = None;
+        step
+    }
+
+    fn id(&mut self, fields: &mut Fields<'_>, at: Place) -> String {
+        let given = fields.get("id");
+        let Some(given) = given else {
+            loop {
+                self.next += 1;
+                let made = format!("step{}", self.next);
+                if self.used.insert(made.clone()) {
+                    return made;
+                }
+            }
+        };
+        let id = text(given, "id", self.report).unwrap_or_else(|| format!("line{}", at.line));
+        let first = |c: char| c.is_alphabetic() || c == '_';
+        let rest = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+        if !id.starts_with(first) || !id.chars().all(rest) || id.chars().count() > 64 || id.starts_with("__")
+        {
+            let message = format!(
+                "`{id}` is not an id: a letter or `_`, then letters, digits, `_` and `-`, at most 64 in all"
+            );
+            self.report.add("badId", given.at, message);
+        }
+        if id == END {
+            self.report.add(
+                "badId",
+                given.at,
+                format!("`{END}` is where a run ends: call the step something else"),
+            );
+        }
+        if let Some(first) = self.ids.insert(id.clone(), given.at) {
+            let message = format!("another step is called `{id}`, in line {}: ids are unique", first.line);
+            self.report.add("duplicateId", given.at, message);
+        }
+        id
+    }
+
+    fn step_fields(&mut self, fields: &mut Fields<'_>, id: String) -> Option<Step> {
+        let kind = fields.need("type", self.report)?;
+        let word = text(kind, "type", self.report)?;
+        fields.text("name", self.report);
+        fields.text("description", self.report);
+        let is_loop_or_if = matches!(word.as_str(), "control.if" | "control.while");
+        let condition = if is_loop_or_if { None } else { fields.expr("condition", self.report) };
+        let retry = self.retry(fields);
+        let timeout = fields.span("timeout", self.report);
+        let on_error = self.on_error(fields, &word);
+        let save_as = self.save_as(fields);
+        let kind = self.kind(&word, kind, fields, &id)?;
+        let step = Step { at: fields.at, id, condition, retry, timeout, on_error, save_as, kind };
+        self.fits(&step);
+        Some(step)
+    }
+
+    /// What is said of a step goes with its type.
+    fn fits(&mut self, step: &Step) {
+        let word = step.word();
+        if step.is_instant() && step.timeout.is_some() {
+            self.report.add(
+                "noEffect",
+                step.at,
+                format!("`timeout` means nothing here: `{word}` takes no time"),
+            );
+        }
+        if step.is_instant() && step.retry.is_some() {
+            let message = format!("`retry` means nothing here: `{word}` would come to the same again");
+            self.report.add("noEffect", step.at, message);
+        }
+        let gives_nothing = step.result_name().is_none()
+            || matches!(step.kind, StepKind::If { .. } | StepKind::Try { .. } | StepKind::Sleep(_));
+        if step.save_as.is_some() && (gives_nothing || step.is_instant()) {
+            self.report.add(
+                "noEffect",
+                step.at,
+                format!("`saveAs` means nothing here: `{word}` has no result"),
+            );
+        }
+    }
+
+    fn save_as(&mut self, fields: &mut Fields<'_>) -> Option<String> {
+        let node = fields.get("saveAs")?;
+        let path = text(node, "saveAs", self.report)?;
+        let path = path.strip_prefix("vars.").unwrap_or(&path).to_owned();
+        if let Err(message) = Save::parse(&format!("vars.{path}")) {
+            self.report.add("badPath", node.at, message);
+        }
+        Some(path)
+    }
+
+    fn retry(&mut self, fields: &mut Fields<'_>) -> Option<Retry> {
+        let node = fields.get("retry")?;
+        let report = &mut *self.report;
+        let mut retry = Retry::default();
+        if let Kind::Number(_) = node.kind {
+            retry.attempts = super::fields::whole(node, "retry", report)?;
+            return Some(retry);
+        }
+        let mut fields = Fields::of(node, "`retry`", report)?;
+        let attempts = fields.either(&["attempts", "maxAttempts"], report);
+        match attempts {
+            Some(node) => retry.attempts = super::fields::whole(node, "attempts", report).unwrap_or(0),
+            None => report.add("missing", node.at, "`retry` needs `attempts`: how often it is tried again"),
+        }
+        for (name, ms) in [("delay", &mut retry.delay_ms), ("maxDelay", &mut retry.max_delay_ms)] {
+            if let Some(node) = fields.get(name) {
+                match span(node, name, report) {
+                    Some(Span::Ms(given)) => *ms = given,
+                    Some(Span::Expr(_)) => {
+                        report.add("type", node.at, format!("`{name}` is a fixed duration"))
+                    }
+                    None => {}
+                }
+            }
+        }
+        if fields.word("backoff", &["fixed", "exponential"], report) == Some("fixed") {
+            retry.backoff = Backoff::Fixed;
+        }
+        retry.retry_on = fields.texts("retryOn", report);
+        fields.finish(report);
+        Some(retry)
+    }
+
+    fn on_error(&mut self, fields: &mut Fields<'_>, word: &str) -> OnError {
+        let Some(node) = fields.get("onError") else { return OnError::Fail };
+        let steps = match &node.kind {
+            Kind::List(_) => Some(node),
+            Kind::Map(_) => {
+                let Some(mut inner) = Fields::of(node, "`onError`", self.report) else {
+                    return OnError::Fail;
+                };
+                let steps = inner.need("steps", self.report);
+                inner.finish(self.report);
+                steps
+            }
+            _ => None,
+        };
+        if let Some(steps) = steps {
+            return OnError::Steps(self.steps(steps, "onError"));
+        }
+        match node.text() {
+            Some("fail") => OnError::Fail,
+            Some("continue") => OnError::Continue,
+            _ => {
+                let message = format!("`onError` of `{word}` is `fail`, `continue` or a list of steps");
+                self.report.add("value", node.at, message);
+                OnError::Fail
+            }
+        }
+    }
+
+    fn kind(&mut self, word: &str, node: &Node, fields: &mut Fields<'_>, id: &str) -> Option<StepKind> {
+        Some(match word {
+            "action.call" => self.call(fields, id)?,
+            "control.if" => {
+                let condition = self.condition(fields)?;
+                let then = self.body(fields, &["then"]);
+                let otherwise = fields.get("else").map(|node| self.steps(node, "else"));
+                StepKind::If { condition, then, otherwise: otherwise.unwrap_or_default() }
+            }
+            "control.forEach" => StepKind::Each(self.each(fields)?),
+            "control.while" => StepKind::While {
+                condition: self.condition(fields)?,
+                index: self.local(fields, "indexVar"),
+                most: fields.number("maxIterations", self.report),
+                result: fields.template("result", self.report),
+                body: self.body(fields, &["body", "steps"]),
+            },
+            "control.break" => StepKind::Break,
+            "control.continue" => StepKind::Continue,
+            "control.try" => self.try_catch(fields)?,
+            "control.parallel" => self.parallel(fields)?,
+            "control.return" => {
+                let value = fields.either(&["value", "output"], self.report);
+                if let Some(value) = value {
+                    template(value, self.report);
+                }
+                StepKind::Return { value: value.map(Node::to_value) }
+            }
+            "control.fail" => StepKind::Fail {
+                code: fields.template("code", self.report).unwrap_or_else(|| "failed".into()),
+                message: fields
+                    .template("message", self.report)
+                    .unwrap_or_else(|| format!("step `{id}`").into()),
+            },
+            "vars.set" => self.set(fields)?,
+            "wait.sleep" => StepKind::Sleep(self.sleep(fields)?),
+            "wait.signal" => StepKind::Wait(self.signal(fields)?),
+            "wait.event" => StepKind::Wait(self.event(fields)?),
+            "human.task" => StepKind::Wait(self.task(fields, id)),
+            "workflow.call" => self.workflow(fields)?,
+            "workflow.start" => {
+                StepKind::Call { action: "workflow.start".to_owned(), input: self.start(fields)? }
+            }
+            unknown => {
+                let hint = did_you_mean(unknown, TYPES);
+                self.report.add("unknownType", node.at, format!("there is no step type `{unknown}`{hint}"));
+                return None;
+            }
+        })
+    }
+
+    fn condition(&mut self, fields: &mut Fields<'_>) -> Option<String> {
+        let node = fields.need("condition", self.report)?;
+        expr(node, "condition", self.report)
+    }
+
+    /// The name of a local.
+    fn local(&mut self, fields: &mut Fields<'_>, name: &'static str) -> Option<String> {
+        let node = fields.get(name)?;
+        let local = text(node, name, self.report)?;
+        let first = |c: char| c.is_alphabetic() || c == '_';
+        let is_name = local.starts_with(first) && local.chars().all(|c| c.is_alphanumeric() || c == '_');
+        if !is_name {
+            self.report.add("badName", node.at, format!("`{local}` is not a name: letters, digits and `_`"));
+        }
+        if RESERVED.contains(&local.as_str()) {
+            self.report.add("badName", node.at, format!("`{local}` is taken: call it something else"));
+        }
+        Some(local)
+    }
+
+    /// `config: { actionId }` or `action`; an action that is a step of its own is read as that.
+    fn call(&mut self, fields: &mut Fields<'_>, id: &str) -> Option<StepKind> {
+        let mut action = fields.text("action", self.report);
+        if let Some(config) = fields.get("config") {
+            let mut config = Fields::of(config, "`config`", self.report)?;
+            action = config.text("actionId", self.report).or(action);
+            config.number("version", self.report);
+            config.finish(self.report);
+        }
+        let Some(action) = action else {
+            self.report.add("missing", fields.at, "a call needs `action` (or `config: { actionId: … }`)");
+            return None;
+        };
+        if let "human.task" | "workflow.call" = action.as_str() {
+            let message = format!("`{action}` is a step: write `type: {action}`");
+            self.report.add("value", fields.at, message);
+        }
+        let _ = id;
+        let input =
+            fields.template("input", self.report).unwrap_or_else(|| Value::Object(Default::default()));
+        Some(StepKind::Call { action, input })
+    }
+
+    fn each(&mut self, fields: &mut Fields<'_>) -> Option<Each> {
+        let items = fields.need("items", self.report);
+        if let Some(items) = items {
+            template(items, self.report);
+        }
+        let item = self.local(fields, "itemVar").unwrap_or_else(|| "item".to_owned());
+        let index = self.local(fields, "indexVar");
+        let parallel = match fields.get("parallel") {
+            None => None,
+            Some(node) => match &node.kind {
+                Kind::Bool(true) => Some(u32::MAX),
+                Kind::Bool(false) => None,
+                _ => super::fields::whole(node, "parallel", self.report),
+            },
+        };
+        if parallel == Some(0) {
+            self.report.add("value", fields.at, "`parallel: 0` would let no item begin");
+        }
+        let errors = match fields.word("onItemError", &["fail", "continue", "collect"], self.report) {
+            Some("continue") => ItemErrors::Continue,
+            Some("collect") => ItemErrors::Collect,
+            _ => ItemErrors::Fail,
+        };
+        let most = fields.number("maxItems", self.report);
+        let result = fields.template("result", self.report);
+        let body = self.body(fields, &["body", "steps"]);
+        Some(Each { items: items?.to_value(), item, index, parallel, errors, most, result, body })
+    }
+
+    fn try_catch(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
+        let body = self.body(fields, &["body", "steps"]);
+        let node = fields.need("catch", self.report)?;
+        let (mut local, mut codes) = ("error".to_owned(), None);
+        let catch = match &node.kind {
+            Kind::Map(_) => {
+                let mut catch = Fields::of(node, "`catch`", self.report)?;
+                local = self.local(&mut catch, "as").unwrap_or(local);
+                codes = catch.texts("codes", self.report);
+                let steps = catch.need("steps", self.report);
+                catch.finish(self.report);
+                steps.map(|steps| self.steps(steps, "catch")).unwrap_or_default()
+            }
+            _ => self.steps(node, "catch"),
+        };
+        Some(StepKind::Try { body, local, codes, catch })
+    }
+
+    fn parallel(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
+        let settled = fields.word("errors", &["failFast", "collect"], self.report) == Some("collect");
+        let node = fields.need("branches", self.report)?;
+        let nodes: Vec<&Node> = match &node.kind {
+            Kind::List(items) => items.iter().collect(),
+            Kind::Map(fields) => fields.iter().map(|(_, node)| node).collect(),
+            _ => return wrong(node, "branches", "a list of branches", self.report),
+        };
+        if nodes.is_empty() {
+            self.report.add("empty", node.at, "`branches` has no branches");
+        }
+        let mut branches = Vec::new();
+        for node in nodes {
+            let steps = match &node.kind {
+                Kind::List(_) => Some(node),
+                _ => {
+                    let mut branch = Fields::of(node, "a branch", self.report)?;
+                    branch.text("name", self.report);
+                    let steps = branch.need("steps", self.report);
+                    branch.finish(self.report);
+                    steps
+                }
+            };
+            let read = steps.map(|steps| self.steps(steps, "steps")).unwrap_or_default();
+            if matches!(steps.map(|steps| &steps.kind), Some(Kind::List(items)) if items.is_empty()) {
+                self.report.add("empty", node.at, "the branch has no steps");
+            }
+            branches.push(read);
+        }
+        Some(StepKind::Parallel { branches, settled })
+    }
+
+    fn set(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
+        let Some(node) = fields.either(&["values", "vars"], self.report) else {
+            self.report.add("missing", fields.at, "`vars.set` needs `values`: names and what they become");
+            return None;
+        };
+        let Some(entries) = node.fields() else { return wrong(node, "values", "an object", self.report) };
+        let mut values = Vec::new();
+        for (key, value) in entries {
+            template(value, self.report);
+            let path = key.text.strip_prefix("vars.").unwrap_or(&key.text);
+            if let Err(message) = Save::parse(&format!("vars.{path}")) {
+                self.report.add("badPath", key.at, message);
+            }
+            values.push((path.to_owned(), value.to_value()));
+        }
+        if values.is_empty() {
+            self.report.add("empty", node.at, "`values` sets nothing");
+        }
+        Some(StepKind::Set { values })
+    }
+
+    fn sleep(&mut self, fields: &mut Fields<'_>) -> Option<Sleep> {
+        let length = fields.span("for", self.report);
+        let until = fields.get("until");
+        match (length, until) {
+            (Some(_), Some(until)) => {
+                self.report.add("conflict", until.at, "write `for` or `until`, not both");
+                None
+            }
+            (Some(Span::Ms(0)), None) => {
+                self.report.add("value", fields.at, "a sleep of no time is no sleep");
+                None
+            }
+            (Some(length), None) => Some(Sleep::For(length)),
+            (None, Some(until)) => {
+                // A fixed instant is text; an expression has its marker.
+                if let Kind::Text(text) = &until.kind {
+                    if text.parse::<crate::Timestamp>().is_err() {
+                        let message = format!("`{text}` is not an instant such as `2030-01-31T12:00:00Z`");
+                        self.report.add("value", until.at, message);
+                    }
+                    return Some(Sleep::Until(Value::String(text.clone()).to_string()));
+                }
+                expr(until, "until", self.report).map(Sleep::Until)
+            }
+            (None, None) => {
+                self.report.add(
+                    "missing",
+                    fields.at,
+                    "a sleep needs `for` (how long) or `until` (an instant)",
+                );
+                None
+            }
+        }
+    }
+
+    fn on_timeout(&mut self, fields: &mut Fields<'_>) -> Option<Vec<Step>> {
+        let node = fields.get("onTimeout")?;
+        Some(self.steps(node, "onTimeout"))
+    }
+
+    fn signal(&mut self, fields: &mut Fields<'_>) -> Option<Wait> {
+        let signal = fields.need("signal", self.report);
+        let signal = signal.and_then(|node| text(node, "signal", self.report));
+        let payload = fields.schema("payload", self.report);
+        let filter = fields.expr("filter", self.report);
+        let on_timeout = self.on_timeout(fields);
+        Some(Wait { signal: signal?, payload, filter, on_timeout, ..Wait::default() })
+    }
+
+    /// An event that concerns this run: what it says (`of`) is what the run knows (`key`).
+    fn event(&mut self, fields: &mut Fields<'_>) -> Option<Wait> {
+        let event = fields.either(&["eventName", "event"], self.report);
+        if event.is_none() {
+            self.report.add("missing", fields.at, "a wait for an event needs `eventName`");
+        }
+        let event = event.and_then(|node| text(node, "eventName", self.report));
+        let mut filters: Vec<String> = fields.expr("filter", self.report).into_iter().collect();
+        if let Some(node) = fields.get("correlation") {
+            let mut correlation = Fields::of(node, "`correlation`", self.report)?;
+            let of = correlation.need("event", self.report);
+            let of = of.and_then(|node| expr(node, "event", self.report));
+            let key = correlation.need("run", self.report);
+            let key = key.and_then(|node| expr(node, "run", self.report));
+            correlation.finish(self.report);
+            filters.extend(of.zip(key).map(|(of, key)| format!("({of}) = ({key})")));
+        }
+        let filter = match filters.len() {
+            0 => None,
+            1 => filters.pop(),
+            _ => Some(filters.iter().map(|one| format!("({one})")).collect::<Vec<_>>().join(" and ")),
+        };
+        let payload = fields.schema("payload", self.report);
+        let on_timeout = self.on_timeout(fields);
+        Some(Wait { signal: event?, payload, filter, on_timeout, ..Wait::default() })
+    }
+
+    fn task(&mut self, fields: &mut Fields<'_>, id: &str) -> Wait {
+        let mut prompt = serde_json::Map::new();
+        for name in ["title", "description", "data"] {
+            prompt.extend(fields.template(name, self.report).map(|value| (name.to_owned(), value)));
+        }
+        let signal = fields.text("signal", self.report).unwrap_or_else(|| id.to_owned());
+        let form = fields.schema("form", self.report);
+        let answerers = match fields.either(&["answerers", "assignees"], self.report).map(|node| &node.kind) {
+            Some(Kind::List(items)) => {
+                items.iter().filter_map(|item| text(item, "answerers", self.report)).collect()
+            }
+            Some(Kind::Text(one)) => vec![one.clone()],
+            Some(_) => {
+                self.report.add("type", fields.at, "`answerers` is a list of texts");
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        let on_timeout = self.on_timeout(fields);
+        let prompt = Some(Value::Object(prompt));
+        Wait { signal, payload: form.clone(), filter: None, prompt, form, answerers, on_timeout }
+    }
+
+    fn workflow(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
+        let workflow = fields.need("workflow", self.report);
+        if let Some(node) = workflow {
+            template(node, self.report);
+        }
+        let input =
+            fields.template("input", self.report).unwrap_or_else(|| Value::Object(Default::default()));
+        Some(StepKind::Workflow { workflow: workflow?.to_value(), input })
+    }
+
+    /// A run that is started and not waited for.
+    fn start(&mut self, fields: &mut Fields<'_>) -> Option<Value> {
+        let mut input = serde_json::Map::new();
+        for name in ["workflow", "input", "key", "at"] {
+            input.extend(fields.template(name, self.report).map(|value| (name.to_owned(), value)));
+        }
+        if !input.contains_key("workflow") {
+            self.report.add("missing", fields.at, "a start needs `workflow`");
+            return None;
+        }
+        Some(Value::Object(input))
+    }
+}
+
+/// Names that mean something else in expressions.
+pub(crate) const RESERVED: [&str; 8] =
+    ["payload", "vars", "meta", "locals", "session", "context", "event", "tries"];

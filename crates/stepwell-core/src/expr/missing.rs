@@ -1,0 +1,128 @@
+//! Finds the part of an expression that made it undefined, for whoever has to mend it.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::ast::{Kind, Node, Path};
+use super::budget::Budget;
+use super::error::{ExprError, quoted};
+use super::eval::{Eval, Here, collapsed};
+use super::scope::Scope;
+use super::value::{Val, View};
+use crate::near;
+
+/// How many items of a list are looked through for names that may have been meant.
+const ITEMS_LOOKED_AT: usize = 100;
+
+/// The part of an expression that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// The part, as it is written: `vars.lokup`.
+    pub part: String,
+    /// The bytes of the expression it is.
+    pub span: Range<usize>,
+    /// A name that is there and was probably meant.
+    pub meant: Option<String>,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not there", quoted(&self.part, &(0..self.part.len())))?;
+        match &self.meant {
+            Some(name) => write!(f, "; did you mean `{name}`?"),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(super) fn find<'a>(
+    root: &'a Node,
+    source: &'a str,
+    scope: &'a dyn Scope,
+    budget: &mut Budget,
+) -> Option<Missing> {
+    let mut eval = Eval::new(root, source, scope, budget).ok()?;
+    let top = eval.top();
+    // An error on the way means that something else is wrong, and was already said.
+    eval.missing(root, &top).ok()?
+}
+
+impl<'a> Eval<'a, '_> {
+    /// The first part of `node` that is undefined and that its being undefined comes from.
+    fn missing(&mut self, node: &'a Node, here: &Here<'a>) -> Result<Option<Missing>, ExprError> {
+        match &node.kind {
+            Kind::Path(path) => self.missing_step(path, here),
+            Kind::Block { nodes, .. } => {
+                let Some((last, before)) = nodes.split_last() else { return Ok(None) };
+                // What they bind is needed further on.
+                for node in before {
+                    self.node(node, here)?;
+                }
+                self.missing(last, here)
+            }
+            Kind::Conditional { test, then, otherwise } => match (self.truth(test, here)?, otherwise) {
+                (true, _) => self.missing(then, here),
+                (false, Some(otherwise)) => self.missing(otherwise, here),
+                (false, None) => Ok(None),
+            },
+            Kind::Default { right, .. } => self.missing(right, here),
+            Kind::Bind { value, .. } => self.missing(value, here),
+            Kind::Variable(name) if self.node(node, here)?.is_none() => {
+                let bound: Vec<&str> = self.bound.iter().map(|(bound, _)| *bound).collect();
+                let meant = near::near(name, bound).map(|name| format!("${name}"));
+                Ok(Some(self.part(node.span.clone(), meant)))
+            }
+            _ => {
+                for child in super::roots::children(node) {
+                    if self.node(child, here)?.is_none() {
+                        return self.missing(child, here);
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// The first step of a path that gives nothing.
+    fn missing_step(&mut self, path: &'a Path, here: &Here<'a>) -> Result<Option<Missing>, ExprError> {
+        let start = path.steps[0].span.start;
+        let mut before = None;
+        for (place, step) in path.steps.iter().enumerate() {
+            let found = collapsed(Some(self.steps(&path.steps[..=place], here)?), false);
+            if found.is_some() {
+                before = found;
+                continue;
+            }
+            if place == 0 && !matches!(step.kind, Kind::Name(_)) {
+                return Ok(self.missing(step, here)?.or(Some(self.part(step.span.clone(), None))));
+            }
+            let meant = match &step.kind {
+                Kind::Name(name) if place == 0 => near::near(name, self.scope.names()).map(str::to_owned),
+                Kind::Name(name) => before.as_ref().and_then(|value| near_field(name, value)),
+                _ => None,
+            };
+            // A name that is there, and was left without items by a predicate, is not misspelt.
+            let meant = meant.filter(|_| step.stages().is_empty());
+            return Ok(Some(self.part(start..step.span.end, meant)));
+        }
+        Ok(None)
+    }
+
+    fn part(&self, span: Range<usize>, meant: Option<String>) -> Missing {
+        let part = self.source.get(span.clone()).unwrap_or_default().to_owned();
+        Missing { part, span, meant }
+    }
+}
+
+/// The field closest to `name` that a value, or an item of a list, has.
+fn near_field(name: &str, value: &Val<'_>) -> Option<String> {
+    let items: Vec<Val<'_>> = match value.items() {
+        Some(items) => items.iter().take(ITEMS_LOOKED_AT).collect(),
+        None => vec![value.clone()],
+    };
+    items.iter().find_map(|item| {
+        let View::Object(fields) = item.view() else { return None };
+        let fields = fields.sorted();
+        near::near(name, fields.iter().map(|(field, _)| *field)).map(str::to_owned)
+    })
+}

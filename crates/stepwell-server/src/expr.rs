@@ -1,0 +1,190 @@
+//! `stepwell expr …`: tries out expressions.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use stepwell::core::Timestamp;
+use stepwell::core::expr::{Budget, Data, Expr, ExprError, ExprErrorKind, Scope, functions};
+
+use crate::exit::{Code, Failure};
+use crate::output;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Evaluates an expression on JSON, or many expressions.
+    Eval(Box<Eval>),
+    /// Lists the functions that expressions can call.
+    Functions {
+        /// Prints them as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Eval {
+    /// The expression.
+    #[arg(required_unless_present = "batch", conflicts_with = "batch")]
+    expr: Option<String>,
+    /// The JSON it is evaluated on; `-` reads standard input. Left out, there is no input.
+    #[arg(long)]
+    input: Option<PathBuf>,
+    /// A JSON object of variables, named without their `$`.
+    #[arg(long, conflicts_with = "batch")]
+    bindings: Option<PathBuf>,
+    /// Asks for a list: one item stays a list, and none is an empty list.
+    #[arg(long, conflicts_with = "batch")]
+    list: bool,
+    /// What `$now()` is, as RFC 3339; left out, it is now.
+    #[arg(long)]
+    now: Option<Timestamp>,
+    /// Prints the outcome as a JSON object, an error too.
+    #[arg(long)]
+    json: bool,
+    /// Reads lines of `{"expr", "data", "bindings"}` from the input (standard input if there is none) and
+    /// prints the outcome of each.
+    #[arg(long)]
+    batch: bool,
+}
+
+pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::Eval(eval) if eval.batch => batch(eval),
+        Verb::Eval(eval) => one(eval),
+        Verb::Functions { json } => list(*json),
+    }
+}
+
+fn one(eval: &Eval) -> Result<(), Failure> {
+    let input = eval.input.as_deref().map(document).transpose()?;
+    let bindings = match eval.bindings.as_deref().map(document).transpose()? {
+        None => Map::new(),
+        Some(Value::Object(bindings)) => bindings,
+        Some(_) => return Err(Failure::new(Code::Invalid, "the bindings are not a JSON object")),
+    };
+    let data = input.as_ref().map_or_else(Data::nothing, Data::new);
+    let scope = data.with_bindings(&bindings).with_now(eval.now.unwrap_or_else(now));
+    let source = eval.expr.as_deref().unwrap_or_default();
+    let found = evaluated(source, &scope, eval.list);
+    if eval.json {
+        output::line(&outcome(&found).to_string())?;
+        return found.map(|_| ()).map_err(|_| Failure::new(Code::Invalid, ""));
+    }
+    match found {
+        Ok(Some(value)) => output::line(&value.to_string()),
+        Ok(None) => {
+            let missing = Expr::parse(source).ok().and_then(|expr| expr.missing(&scope, &mut Budget::roomy()));
+            let why = missing.map(|missing| format!(": {missing}")).unwrap_or_default();
+            output::talk(&format!("undefined{why}"));
+            Ok(())
+        }
+        Err(error) => Err(Failure::new(Code::Invalid, format!("{}: {error}", error.code))),
+    }
+}
+
+fn evaluated(source: &str, scope: &dyn Scope, wants_list: bool) -> Result<Option<Value>, ExprError> {
+    let expr = Expr::parse(source)?;
+    let mut budget = Budget::roomy();
+    match wants_list {
+        true => Ok(expr.eval_list(scope, &mut budget)?.map(Value::Array)),
+        false => expr.eval(scope, &mut budget),
+    }
+}
+
+/// One line for each line, whatever is in it: who sends a thousand wants a thousand answers.
+fn batch(eval: &Eval) -> Result<(), Failure> {
+    let reader: Box<dyn Read> = match eval.input.as_deref().filter(|file| file.as_os_str() != "-") {
+        None => Box::new(std::io::stdin()),
+        Some(file) => Box::new(File::open(file).map_err(|error| unreadable(file, &error))?),
+    };
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line.map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        output::line(&answer(&line, eval.now).to_string())?;
+    }
+    Ok(())
+}
+
+fn answer(line: &[u8], at: Option<Timestamp>) -> Value {
+    let bad = |message: String| json!({"error": {"code": "input", "message": message, "refused": false}});
+    let row: Map<String, Value> = match serde_json::from_slice(line) {
+        Ok(row) => row,
+        Err(error) => return bad(error.to_string()),
+    };
+    let Some(Value::String(source)) = row.get("expr") else {
+        return bad("the line has no `expr` that is a string".to_owned());
+    };
+    let none = Map::new();
+    let bindings = match row.get("bindings") {
+        None | Some(Value::Null) => &none,
+        Some(Value::Object(bindings)) => bindings,
+        Some(_) => return bad("the `bindings` are not an object".to_owned()),
+    };
+    let data = row.get("data").map_or_else(Data::nothing, Data::new);
+    let scope = data.with_bindings(bindings).with_now(at.unwrap_or_else(now));
+    outcome(&evaluated(source, &scope, false))
+}
+
+/// What a program is told about an evaluation.
+fn outcome(found: &Result<Option<Value>, ExprError>) -> Value {
+    match found {
+        Ok(Some(value)) => json!({ "result": value }),
+        Ok(None) => json!({"undefined": true}),
+        Err(error) => json!({"error": {
+            "code": error.code,
+            "message": error.to_string(),
+            "refused": error.kind == ExprErrorKind::Unsupported,
+        }}),
+    }
+}
+
+fn list(as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        let rows: Vec<Value> = functions()
+            .iter()
+            .map(|info| {
+                json!({
+                    "name": info.name,
+                    "signature": info.signature,
+                    "summary": info.summary,
+                    "group": info.group.name(),
+                })
+            })
+            .collect();
+        return output::line(&Value::Array(rows).to_string());
+    }
+    let widest = functions().iter().map(|info| info.signature.chars().count()).max().unwrap_or(0);
+    functions().iter().try_for_each(|info| {
+        output::line(&format!("{:6}  {:widest$}  {}", info.group.name(), info.signature, info.summary))
+    })
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// A file of JSON; `-` is standard input.
+fn document(file: &Path) -> Result<Value, Failure> {
+    let mut text = String::new();
+    if file.as_os_str() == "-" {
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
+    } else {
+        text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
+    }
+    serde_json::from_str(&text)
+        .map_err(|error| Failure::new(Code::Invalid, format!("{}: {error}", file.display())))
+}
+
+fn unreadable(file: &Path, error: &std::io::Error) -> Failure {
+    let code = if error.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::Unexpected };
+    Failure::new(code, format!("{}: {error}", file.display()))
+}

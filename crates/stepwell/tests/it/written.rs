@@ -1,0 +1,276 @@
+//! Workflows that are written as documents, run by the engine.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepwell::core::{Definition, Document};
+use stepwell::data::NewLink;
+use stepwell::host::BoxFuture;
+use stepwell::store::{DocumentQuery, Entity, HistoryQuery, Status, TenantScope};
+use stepwell::{ActionError, Changes, Cx, Operator, Secrets, Signal, Start};
+
+use crate::kit::{self, LEASE_MS, context, error_code, ground, history, mortal, places, settle, status};
+
+/// A document as a workflow of this name.
+fn written(name: &str, text: &str) -> Definition {
+    let document = Document::read(text, Some(name)).unwrap_or_else(|problems| panic!("{problems}"));
+    document.definition().clone()
+}
+
+/// As the task mirror's author spells it.
+const MIRROR: &str = r#"
+trigger: { type: event, eventName: PROJECT_TASK_UPDATED }
+steps:
+  - id: lookup
+    type: action.call
+    config: { actionId: links.lookup }
+    input: { namespace: "project-task-mirror",
+             from: { type: "project_task", id: { $expr: "payload.task_id" } },
+             direction: "forward" }
+  - id: fan-out
+    type: control.forEach
+    items: { $expr: "vars.lookup.matches" }
+    itemVar: m
+    body:
+      - id: update
+        type: action.call
+        config: { actionId: projects.update_task }
+        input: { task_id: { $expr: "m.id" },
+                 name:    { $expr: "payload.changes.name" },
+                 description: { $expr: "payload.changes.description" } }
+"#;
+
+#[tokio::test]
+async fn the_task_mirror_runs_from_its_text() {
+    let tasks: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
+    let seen = tasks.clone();
+    let update = move |_: Cx, input: Value| {
+        let seen = seen.clone();
+        async move {
+            let id = input["task_id"].as_str().unwrap_or_default().to_owned();
+            seen.lock().unwrap().insert(id, input);
+            Ok::<_, ActionError>(json!({"updated": true}))
+        }
+    };
+    let engine = kit::start(|engine| {
+        engine.workflow(written("mirror", MIRROR)).action("projects.update_task", update)
+    })
+    .await
+    .unwrap();
+    let task = |id: &str| Entity::new("project_task", id);
+    let mut links = Changes::new();
+    for copy in ["b-1", "b-2"] {
+        links = links.link("project-task-mirror", NewLink::new(task("a"), task(copy)));
+    }
+    engine.write(links).await.unwrap();
+    let payload = json!({"task_id": "a", "changes": {"name": "Dig"}});
+    let run = engine.start(Start::new("mirror").input(&payload)).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+    let seen = std::mem::take(&mut *tasks.lock().unwrap());
+    // What the event does not say is left out, not set to nothing.
+    let expected = |id: &str| json!({"task_id": id, "name": "Dig"});
+    assert_eq!(seen, BTreeMap::from(["b-1", "b-2"].map(|id| (id.to_owned(), expected(id)))));
+    let nobody =
+        engine.start(Start::new("mirror").input(&json!({"task_id": "z", "changes": {}}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&nobody).await, tasks.lock().unwrap().len()), (Status::Completed, 0));
+}
+
+const LOOP: &str = "
+steps:
+  - id: each
+    type: control.forEach
+    items: { $expr: payload.items }
+    body:
+      - id: count
+        type: action.call
+        action: store.increment
+        input: { namespace: counts, key: all }
+      - { id: gate, type: wait.signal, signal: GO, condition: { $expr: 'item = \"stop\"' } }
+  - { id: done, type: control.return, value: { $expr: vars.count.value } }
+";
+
+fn items(count: usize, stop: Option<usize>) -> Value {
+    let item = |at: usize| if Some(at) == stop { "stop".to_owned() } else { format!("item number {at}") };
+    json!({"items": (0..count).map(item).collect::<Vec<_>>()})
+}
+
+#[tokio::test]
+async fn a_loops_list_is_kept_once_and_its_items_count_once() {
+    let (store, clock) = ground().await;
+    let (engine, tasks) =
+        mortal(store.clone(), &clock, |engine| engine.workflow(written("loop", LOOP))).await;
+    let run = engine.start(Start::new("loop").input(&items(200, Some(100)))).await.unwrap();
+    settle(&[&engine]).await;
+    assert_eq!(places(&run).await, ["gate"]);
+    let list =
+        |at| DocumentQuery { run: run.id(), at, key: None, kind: None, tag: None, limit: 100, cursor: None };
+    let kept = store.documents(engine.scope(), list(None)).await.unwrap().items;
+    assert_eq!(kept.len(), 1, "the list is kept once");
+    // The process dies, and another one goes on from where it was.
+    let id = run.id();
+    tasks.kill().await;
+    drop(engine);
+    let (engine, _tasks) =
+        mortal(store.clone(), &clock, |engine| engine.workflow(written("loop", LOOP))).await;
+    engine.advance(Duration::from_millis(2 * LEASE_MS)).await;
+    engine.signal(id, Signal::new("GO")).await.unwrap();
+    settle(&[&engine]).await;
+    let run = engine.run(id);
+    assert_eq!(run.result().await.unwrap(), json!(200));
+    let value = engine.kv("counts").get("all").await.unwrap().unwrap().value;
+    assert_eq!(value, json!(200));
+}
+
+#[tokio::test]
+async fn a_run_that_branches_off_in_the_middle_of_a_loop_goes_through_the_rest_of_its_list() {
+    let engine = kit::start(|engine| engine.workflow(written("loop", LOOP))).await.unwrap();
+    let run = engine.start(Start::new("loop").input(&items(120, Some(60)))).await.unwrap();
+    engine.settle().await;
+    let version = kit::version(&run).await;
+    let forked = engine.fork(run.id(), version, &Operator::default()).await.unwrap();
+    for one in [&run, &forked] {
+        engine.signal(one.id(), Signal::new("GO")).await.unwrap();
+    }
+    engine.settle().await;
+    assert_eq!(engine.kv("counts").get("all").await.unwrap().unwrap().value, json!(120 + 59));
+    assert_eq!(status(&forked).await, Status::Completed);
+}
+
+#[tokio::test]
+async fn items_at_once_have_their_results_in_order_also_those_that_only_the_commit_knows() {
+    let text = "
+steps:
+  - id: each
+    type: control.forEach
+    items: { $expr: payload.keys }
+    parallel: 4
+    saveAs: results
+    result: { $expr: vars.count.value }
+    body:
+      - { id: count, type: action.call, action: store.increment, input: { namespace: n, key: { $expr: item } } }
+      - { id: again, type: action.call, action: store.increment, input: { namespace: n, key: total, by: { $expr: vars.count.value } } }
+  - { id: done, type: control.return, value: { $expr: vars.results } }
+";
+    let engine = kit::start(|engine| engine.workflow(written("each", text))).await.unwrap();
+    let keys = json!({"keys": ["a", "b", "a", "c", "a", "b"]});
+    let run = engine.start(Start::new("each").input(&keys)).await.unwrap();
+    engine.settle().await;
+    let result = run.result().await.unwrap();
+    let mut counts: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    for (key, value) in ["a", "b", "a", "c", "a", "b"].iter().zip(result.as_array().unwrap()) {
+        counts.entry(key).or_default().push(value.as_i64().unwrap());
+    }
+    counts.values_mut().for_each(|values| values.sort_unstable());
+    assert_eq!(counts, BTreeMap::from([("a", vec![1, 2, 3]), ("b", vec![1, 2]), ("c", vec![1])]));
+    assert_eq!(engine.kv("n").get("total").await.unwrap().unwrap().value, json!(1 + 2 + 3 + 1 + 2 + 1));
+}
+
+#[tokio::test]
+async fn a_workflow_calls_starts_and_signals_others() {
+    let child = "
+steps:
+  - { id: fail, type: control.fail, condition: { $expr: payload.bad }, code: broken, message: no }
+  - { id: done, type: control.return, value: { $expr: payload.n * 2 } }
+";
+    let parent = "
+steps:
+  - { id: good, type: workflow.call, workflow: child, input: { n: 4 } }
+  - { id: bad, type: workflow.call, workflow: child, input: { bad: true, n: 1 }, onError: continue }
+  - { id: other, type: workflow.start, workflow: child, input: { n: 5 }, key: once }
+  - { id: done, type: control.return, value: { good: { $expr: vars.good }, bad: { $expr: vars.bad.error.code }, other: { $expr: vars.other.run } } }
+";
+    let build = |engine: stepwell::engine::Builder| {
+        engine.workflow(written("child", child)).workflow(written("parent", parent))
+    };
+    let engine = kit::start(build).await.unwrap();
+    let run = engine.start(Start::new("parent")).await.unwrap();
+    engine.settle().await;
+    let result = run.result().await.unwrap();
+    assert_eq!((&result["good"], &result["bad"]), (&json!(8), &json!("childrenFailed")));
+    let other = engine.run(result["other"].as_str().unwrap().parse().unwrap());
+    assert_eq!(other.result().await.unwrap(), json!(10));
+}
+
+/// Secrets of a test.
+struct Known;
+
+impl Secrets for Known {
+    fn secret(&self, _: TenantScope, name: &str) -> BoxFuture<Result<Option<String>, String>> {
+        let found = (name == "KEY").then(|| "hunter2-hunter2".to_owned());
+        Box::pin(async move { Ok(found) })
+    }
+}
+
+#[tokio::test]
+async fn a_secret_reaches_its_action_and_nothing_that_is_kept() {
+    let text = "
+steps:
+  - { id: call, type: action.call, action: outside, input: { key: { $secret: KEY }, say: { $expr: payload.say } } }
+  - { id: fail, type: action.call, action: angry, input: { key: { $secret: KEY } }, onError: continue }
+  - { id: none, type: action.call, action: outside, input: { key: { $secret: OTHER } }, onError: continue }
+  - { id: keep, type: action.call, action: store.set, input: { namespace: n, key: k, value: { $secret: KEY } }, onError: continue }
+";
+    let heard: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let hears = heard.clone();
+    let outside = move |_: Cx, input: Value| {
+        hears.lock().unwrap().push(input.clone());
+        async move { Ok::<_, ActionError>(input) }
+    };
+    let angry = |_: Cx, input: Value| async move {
+        Err::<Value, _>(ActionError::new("angry", format!("no such key: {}", input["key"])).finally())
+    };
+    let engine = kit::start(|engine| {
+        engine
+            .workflow(written("secret", text))
+            .action("outside", outside)
+            .action("angry", angry)
+            .secrets(Known)
+    })
+    .await
+    .unwrap();
+    let run = engine.start(Start::new("secret").input(&json!({"say": "hi"}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+    assert_eq!(*heard.lock().unwrap(), [json!({"key": "hunter2-hunter2", "say": "hi"})]);
+    let vars = context(&run).await["vars"].clone();
+    assert_eq!(vars["call"], json!({"key": "***", "say": "hi"}));
+    assert_eq!(vars["fail"]["error"]["message"], json!("no such key: \"***\""));
+    assert_eq!(vars["none"]["error"]["code"], json!("secret"));
+    assert_eq!(vars["keep"]["error"]["code"], json!("secret"));
+    let query = HistoryQuery { run: run.id(), from: 0, with_state: true, limit: 100 };
+    for row in engine.store().history(engine.scope(), query).await.unwrap().items {
+        let kept = [row.state.as_deref().unwrap_or_default(), &row.entry[..]].concat();
+        assert!(!String::from_utf8_lossy(&kept).contains("hunter2"));
+    }
+    assert!(!history(&engine, run.id()).await.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_run_is_started_with_has_to_fit() {
+    let text = "
+input: { type: object, required: [n], properties: { n: { type: integer } } }
+steps: [{ id: done, type: control.return, value: { $expr: payload.n } }]
+";
+    let engine = kit::start(|engine| engine.workflow(written("typed", text))).await.unwrap();
+    let refused = engine.start(Start::new("typed").input(&json!({"n": "one"}))).await;
+    assert!(refused.is_err_and(|error| error.to_string().contains("input")));
+    let run = engine.start(Start::new("typed").input(&json!({"n": 1}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.result().await.unwrap(), json!(1));
+}
+
+#[tokio::test]
+async fn an_error_of_an_expression_stops_the_run_and_names_its_step() {
+    let text = "steps: [{ id: sum, type: vars.set, values: { x: { $expr: 1 + payload.text } } }]";
+    let engine = kit::start(|engine| engine.workflow(written("broken", text))).await.unwrap();
+    let run = engine.start(Start::new("broken").input(&json!({"text": "no"}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, error_code(&run).await.as_deref()), (Status::Failed, Some("expression")));
+    let view = run.view().await.unwrap();
+    let error = view.ledger.stopped.unwrap().error.message;
+    assert!(error.contains("`sum`") && error.contains("payload.text"), "{error}");
+}

@@ -1,0 +1,1 @@
+//! Compares the expression dialect with another implementation of JSONata; see `tests/agree.rs`.
