@@ -77,7 +77,8 @@ fn one(eval: &Eval) -> Result<(), Failure> {
     match found {
         Ok(Some(value)) => output::line(&value.to_string()),
         Ok(None) => {
-            let missing = Expr::parse(source).ok().and_then(|expr| expr.missing(&scope, &mut Budget::roomy()));
+            let missing =
+                Expr::parse(source).ok().and_then(|expr| expr.missing(&scope, &mut Budget::roomy()));
             let why = missing.map(|missing| format!(": {missing}")).unwrap_or_default();
             output::talk(&format!("undefined{why}"));
             Ok(())

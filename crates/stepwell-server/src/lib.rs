@@ -1,6 +1,7 @@
-//! What a server of flows is made of: [routes] that programs mount in their own `axum` router, and [outlets] that reach
-//! people and programs.
+//! What a server of flows is made of: [routes] that programs mount in their own `axum` router, [outlets] that reach
+//! people and programs, and [actions] with which workflows do.
 
+pub mod actions;
 mod escape;
 pub mod outlets;
 pub mod routes;

@@ -31,7 +31,9 @@ enum Command {
         #[command(subcommand)]
         verb: expr::Verb,
     },
-    /// Works with workflow definitions.
+    /// Prints the JSON Schema of documents, for editors.
+    Schema,
+    /// Works with workflows: documents and definitions.
     Workflow {
         #[command(subcommand)]
         verb: workflow::Verb,
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dev(options) => dev::run(&options),
         Command::Expr { verb } => expr::run(&verb),
+        Command::Schema => workflow::schema(),
         Command::Workflow { verb } => workflow::run(&verb),
         Command::Version => output::line(&format!("stepwell {}", env!("CARGO_PKG_VERSION"))),
     };

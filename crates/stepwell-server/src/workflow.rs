@@ -1,87 +1,238 @@
-//! `stepwell workflow …`: works with definitions.
+//! `stepwell workflow …`: works with documents and definitions.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
-use stepwell::core::{Problems, Spec, graph::Graph};
+use stepwell::core::document::{self, Document};
+use stepwell::core::graph::Graph;
+use stepwell::core::{Definition, Spec};
+use stepwell::store::MemoryStore;
+use stepwell::{ActionInfo, Engine, check_calls};
 
 use crate::exit::{Code, Failure};
 use crate::output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Checks a definition and says everything that is wrong with it.
+    /// Checks workflows and says everything that is wrong with them, with line and column.
     Validate {
-        /// The definition as JSON; `-` reads standard input.
-        file: PathBuf,
-        /// Prints the result as JSON.
+        /// Documents (YAML or JSON) or definitions (JSON); `-` reads standard input.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Prints the result as JSON, one line per file.
         #[arg(long)]
         json: bool,
     },
-    /// Draws a definition.
+    /// Draws a workflow.
     Graph {
-        /// The definition as JSON; `-` reads standard input.
+        /// A document or a definition; `-` reads standard input.
         file: PathBuf,
         /// Prints the graph as JSON instead of Mermaid.
         #[arg(long)]
         json: bool,
     },
+    /// Writes a document as YAML or JSON; comments are not kept.
+    Convert {
+        /// The document; `-` reads standard input.
+        file: PathBuf,
+        /// What to write.
+        #[arg(long)]
+        to: Format,
+    },
+    /// Says what the expressions of a step can read.
+    Scope {
+        /// The document; `-` reads standard input.
+        file: PathBuf,
+        /// The step's id.
+        step: String,
+        /// Prints the result as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lists the actions that every engine has, with what they take and give.
+    Actions {
+        /// Prints everything that is known of them as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// How a document is written.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Format {
+    /// YAML.
+    Yaml,
+    /// JSON.
+    Json,
 }
 
 pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
     match verb {
-        Verb::Validate { file, json } => validate(file, *json),
+        Verb::Validate { files, json } => validate_all(files, *json),
         Verb::Graph { file, json } => draw(file, *json),
+        Verb::Convert { file, to } => convert(file, *to),
+        Verb::Scope { file, step, json } => scope(file, step, *json),
+        Verb::Actions { json } => actions(*json),
     }
 }
 
-fn validate(file: &PathBuf, as_json: bool) -> Result<(), Failure> {
-    let spec = match parse(&read(file)?) {
-        Ok(spec) => spec,
-        Err(problem) => return invalid(as_json, &[problem], "it is not a definition"),
-    };
-    let name = spec.name.clone();
-    match spec.build() {
-        Ok(definition) => {
-            let hash = definition.hash();
-            output::line(&if as_json {
-                json!({"valid": true, "name": name, "hash": hash, "problems": []}).to_string()
-            } else {
-                format!("{name}: valid, hash {hash}")
-            })
+/// The JSON Schema of documents, for editors.
+pub(crate) fn schema() -> Result<(), Failure> {
+    let schema = serde_json::to_string_pretty(&document::schema()).map_err(Failure::unexpected)?;
+    output::line(&schema)
+}
+
+/// A workflow that cannot be used: what is wrong with it, for programs and for people.
+struct Wrong {
+    problems: Vec<Value>,
+    message: String,
+}
+
+fn validate_all(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
+    let mut wrong = Vec::new();
+    for file in files {
+        let text = read(file)?;
+        match load(file, &text) {
+            Ok(definition) => output::line(&valid(&definition, as_json))?,
+            Err(found) => {
+                if as_json {
+                    output::line(&json!({"valid": false, "problems": found.problems}).to_string())?;
+                }
+                let name = if files.len() > 1 { format!("{}: ", file.display()) } else { String::new() };
+                wrong.push(format!("{name}{}", found.message));
+            }
         }
-        Err(problems) => {
-            let rows: Vec<_> = problems.0.iter().map(|problem| json!(problem)).collect();
-            invalid(as_json, &rows, &problems.to_string())
-        }
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false if as_json => Err(Failure::new(Code::Invalid, "")),
+        false => Err(Failure::new(Code::Invalid, wrong.join("\n"))),
     }
 }
 
-fn invalid(as_json: bool, problems: &[Value], message: &str) -> Result<(), Failure> {
+fn valid(definition: &Definition, as_json: bool) -> String {
+    let (name, hash) = (definition.name(), definition.hash());
+    let known = known_actions();
+    let is_known = |name: &str| known.iter().any(|info| info.name.as_str() == name);
+    let others: Vec<_> = definition.actions().into_iter().filter(|name| !is_known(name)).collect();
     if as_json {
-        output::line(&json!({"valid": false, "problems": problems}).to_string())?;
-        return Err(Failure::new(Code::Invalid, ""));
+        return json!({
+            "valid": true, "name": name, "hash": hash, "problems": [], "ownActions": others
+        })
+        .to_string();
     }
-    let detail =
-        problems.first().and_then(|problem| problem["message"].as_str()).filter(|_| problems.len() == 1);
-    Err(Failure::new(
-        Code::Invalid,
-        detail.map_or_else(|| message.to_owned(), |one| format!("{message}: {one}")),
-    ))
+    let mut line = format!("{name}: valid, hash {hash}");
+    if !others.is_empty() {
+        let others: Vec<_> = others.iter().map(|name| format!("`{name}`")).collect();
+        line = format!("{line}; calls {}, which the engine has to be given", others.join(", "));
+    }
+    line
 }
 
-fn draw(file: &PathBuf, as_json: bool) -> Result<(), Failure> {
-    let spec = parse(&read(file)?)
-        .map_err(|problem| Failure::new(Code::Invalid, problem["message"].as_str().unwrap_or_default()))?;
+/// Reads a workflow, whatever it is written as.
+fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
     let definition =
-        spec.build().map_err(|problems: Problems| Failure::new(Code::Invalid, problems.to_string()))?;
-    let graph = Graph::of(&definition);
+        if is_document(text) { read_document(file, text)?.definition().clone() } else { build(text)? };
+    let wrong = check_calls(&definition, &known_actions());
+    if wrong.is_empty() {
+        return Ok(definition);
+    }
+    let lines: Vec<_> = wrong.iter().map(|problem| format!("\n  {problem}")).collect();
+    let plural = if wrong.len() == 1 { "" } else { "s" };
+    Err(Wrong {
+        problems: wrong.iter().map(|problem| with_code(problem, "badCall")).collect(),
+        message: format!("the workflow has {} problem{plural}{}", wrong.len(), lines.concat()),
+    })
+}
+
+fn with_code(problem: &impl serde::Serialize, code: &str) -> Value {
+    let mut problem = json!(problem);
+    problem["code"] = code.into();
+    problem
+}
+
+/// A document has steps, or says that it is one; anything else is a definition.
+fn is_document(text: &str) -> bool {
+    match document::to_json(text) {
+        Ok(value) => ["steps", "spec", "apiVersion"].iter().any(|field| value.get(field).is_some()),
+        Err(_) => !text.trim_start().starts_with('{'),
+    }
+}
+
+fn read_document(file: &Path, text: &str) -> Result<Document, Wrong> {
+    let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
+    Document::read(text, name).map_err(|problems| Wrong {
+        problems: problems.0.iter().map(|problem| json!(problem)).collect(),
+        message: problems.to_string(),
+    })
+}
+
+/// Reads a definition; what is not one is a problem with its line and column.
+fn build(text: &str) -> Result<Definition, Wrong> {
+    let spec: Spec = serde_json::from_str(text).map_err(|error| {
+        let place = format!("line {}, column {}", error.line(), error.column());
+        let problem = json!({"code": "unreadable", "where": place, "message": error.to_string()});
+        Wrong { problems: vec![problem], message: format!("it is not a definition: {error}") }
+    })?;
+    spec.build().map_err(|problems| {
+        let rows: Vec<_> = problems.0.iter().map(|problem| json!(problem)).collect();
+        let mut message = problems.to_string();
+        if let [one] = problems.0.as_slice() {
+            message = format!("{message}: {}", one.message);
+        }
+        Wrong { problems: rows, message }
+    })
+}
+
+fn known_actions() -> Vec<ActionInfo> {
+    Engine::builder(Arc::new(MemoryStore::new())).actions()
+}
+
+fn draw(file: &Path, as_json: bool) -> Result<(), Failure> {
+    let graph = Graph::of(&load(file, &read(file)?).map_err(invalid)?);
     if as_json { output::line(&json!(graph).to_string()) } else { output::print(&graph.to_mermaid()) }
 }
 
-fn read(file: &PathBuf) -> Result<String, Failure> {
+fn invalid(wrong: Wrong) -> Failure {
+    Failure::new(Code::Invalid, wrong.message)
+}
+
+/// What cannot be used as a workflow is converted all the same: somebody may be in the middle of writing it.
+fn convert(file: &Path, to: Format) -> Result<(), Failure> {
+    let value =
+        document::to_json(&read(file)?).map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
+    match to {
+        Format::Yaml => output::print(&document::yaml(&value)),
+        Format::Json => output::line(&serde_json::to_string_pretty(&value).map_err(Failure::unexpected)?),
+    }
+}
+
+fn scope(file: &Path, step: &str, as_json: bool) -> Result<(), Failure> {
+    let document = read_document(file, &read(file)?).map_err(invalid)?;
+    let scope = document.in_scope(step);
+    let scope = scope.ok_or_else(|| Failure::new(Code::NotFound, format!("there is no step `{step}`")))?;
+    if as_json {
+        return output::line(&json!(scope).to_string());
+    }
+    let width = scope.names.iter().map(|name| name.path.chars().count()).max().unwrap_or(0);
+    scope.names.iter().try_for_each(|name| output::line(&format!("{:width$}  {}", name.path, name.about)))
+}
+
+fn actions(as_json: bool) -> Result<(), Failure> {
+    let actions = known_actions();
+    if as_json {
+        return output::line(&json!(actions).to_string());
+    }
+    let width = actions.iter().map(|info| info.name.len()).max().unwrap_or(0);
+    actions
+        .iter()
+        .try_for_each(|info| output::line(&format!("{:width$}  {}", info.name.as_str(), info.about)))
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     if file.as_os_str() == "-" {
         std::io::stdin()
@@ -93,16 +244,5 @@ fn read(file: &PathBuf) -> Result<String, Failure> {
         let code =
             if error.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::Unexpected };
         Failure::new(code, format!("{}: {error}", file.display()))
-    })
-}
-
-/// Reads JSON; what is not a definition is a problem with its line and column.
-fn parse(text: &str) -> Result<Spec, Value> {
-    serde_json::from_str(text).map_err(|error| {
-        json!({
-            "code": "unreadable",
-            "where": format!("line {}, column {}", error.line(), error.column()),
-            "message": error.to_string(),
-        })
     })
 }

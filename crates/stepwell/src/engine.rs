@@ -132,7 +132,12 @@ impl Builder {
         E: Into<crate::ActionError> + 'static,
     {
         let name = name.into();
-        self.registry.described.insert(name.clone(), ActionInfo::of::<I, O>(name.clone(), about.into()));
+        let info = ActionInfo::of::<I, O>(name.clone(), about.into());
+        let lists = crate::fit::lists(&info.input);
+        if !lists.is_empty() {
+            self.registry.lists.insert(name.clone(), lists);
+        }
+        self.registry.described.insert(name.clone(), info);
         self.action(name, action)
     }
 
@@ -144,6 +149,11 @@ impl Builder {
             self.registry.described.insert(info.name.clone(), info);
         }
         self
+    }
+
+    /// The actions that say what they do, in the order of their names.
+    pub fn actions(&self) -> Vec<ActionInfo> {
+        self.registry.described.values().cloned().collect()
     }
 
     /// Where `{"$secret": …}` in an action's input comes from; without it there are no secrets.
@@ -198,6 +208,9 @@ impl Builder {
         for name in self.registry.names() {
             let Some(workflow) = self.registry.by_name(&name) else { continue };
             let lacks = self.registry.missing(&workflow.definition);
+            if let Some(wrong) = self.registry.miscalls(&workflow.definition) {
+                return Err(EngineError::Invalid(wrong));
+            }
             if !lacks.is_empty() {
                 missing.push(format!("workflow `{name}` needs {}", lacks.join(", ")));
             }
@@ -320,6 +333,9 @@ impl Engine {
         if !lacks.is_empty() {
             let name = definition.name();
             return Err(EngineError::Invalid(format!("workflow `{name}` needs {}", lacks.join(", "))));
+        }
+        if let Some(wrong) = self.inner.registry.miscalls(&definition) {
+            return Err(EngineError::Invalid(wrong));
         }
         if let Some(flows) = self.inner.flows.get() {
             flows.admits(&definition)?;

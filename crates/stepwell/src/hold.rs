@@ -387,6 +387,7 @@ pub(crate) fn fly(
     let cx = Cx::new(inner, scope, standing, call.clone(), attempt, rests);
     let action = inner.registry.actions.get(&call.action).cloned();
     let secrets = inner.registry.secrets.clone();
+    let lists = inner.registry.lists.get(&call.action).cloned().unwrap_or_default();
     let permission = inner.registry.described.get(&call.action).and_then(|info| info.permission);
     async move {
         let began = host.now();
@@ -400,6 +401,7 @@ pub(crate) fn fly(
                 if let Some(permission) = permission {
                     cx.permit(permission).map_err(Failure::from)?;
                 }
+                crate::fit::as_lists(&mut input, &lists);
                 let revealed = secrets::reveal(secrets.as_ref(), scope, &name, &mut input).await?;
                 let mut result = action(cx, input).await.map_err(Failure::from);
                 match &mut result {

@@ -116,6 +116,8 @@ pub(crate) struct Registry {
     pub(crate) guards: BTreeMap<Name, BoxGuard>,
     /// Where secrets come from.
     pub(crate) secrets: Option<Arc<dyn crate::secrets::Secrets>>,
+    /// Where in the inputs of actions only lists are taken.
+    pub(crate) lists: BTreeMap<Name, Vec<String>>,
     /// What is to be said of actions.
     pub(crate) described: BTreeMap<Name, ActionInfo>,
 }
@@ -202,6 +204,15 @@ impl Registry {
     /// This process has every action and guard of a definition.
     pub(crate) fn serves(&self, workflow: &Workflow) -> bool {
         *workflow.is_served.get_or_init(|| self.missing(&workflow.definition).is_empty())
+    }
+
+    /// What is known to be wrong with the calls of a definition that was written as a document.
+    pub(crate) fn miscalls(&self, definition: &Definition) -> Option<String> {
+        definition.spec().document.as_ref()?;
+        let known: Vec<_> = self.described.values().cloned().collect();
+        let wrong = crate::fit::check_calls(definition, &known);
+        let wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+        (!wrong.is_empty()).then(|| format!("workflow `{}`: {}", definition.name(), wrong.join("; ")))
     }
 
     /// What a definition needs and this process does not have.

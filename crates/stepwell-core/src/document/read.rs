@@ -547,7 +547,11 @@ impl Reader<'_> {
         let node = fields.need("branches", self.report)?;
         let nodes: Vec<&Node> = match &node.kind {
             Kind::List(items) => items.iter().collect(),
-            Kind::Map(fields) => fields.iter().map(|(_, node)| node).collect(),
+            // By their names: JSON does not say which comes first.
+            Kind::Map(fields) => {
+                let by_name: BTreeMap<_, _> = fields.iter().map(|(key, node)| (&key.text, node)).collect();
+                by_name.into_values().collect()
+            }
             _ => return wrong(node, "branches", "a list of branches", self.report),
         };
         if nodes.is_empty() {
@@ -589,6 +593,8 @@ impl Reader<'_> {
             }
             values.push((path.to_owned(), value.to_value()));
         }
+        // By their names: JSON does not say which comes first, and all are made before any is written.
+        values.sort_by(|(a, _), (b, _)| a.cmp(b));
         if values.is_empty() {
             self.report.add("empty", node.at, "`values` sets nothing");
         }

@@ -18,11 +18,18 @@ const ITEMS_LOOKED_AT: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// The part, as it is written: `vars.lokup`.
-    pub part: String,
-    /// The bytes of the expression it is.
-    pub span: Range<usize>,
+    pub part: Box<str>,
     /// A name that is there and was probably meant.
-    pub meant: Option<String>,
+    pub meant: Option<Box<str>>,
+    start: u32,
+}
+
+impl Missing {
+    /// The bytes of the expression it is.
+    pub fn span(&self) -> Range<usize> {
+        let start = self.start as usize;
+        start..start + self.part.len()
+    }
 }
 
 impl fmt::Display for Missing {
@@ -109,8 +116,10 @@ impl<'a> Eval<'a, '_> {
     }
 
     fn part(&self, span: Range<usize>, meant: Option<String>) -> Missing {
-        let part = self.source.get(span.clone()).unwrap_or_default().to_owned();
-        Missing { part, span, meant }
+        // An expression is never as long as that.
+        let start = u32::try_from(span.start).unwrap_or(u32::MAX);
+        let part = self.source.get(span).unwrap_or_default().into();
+        Missing { part, meant: meant.map(String::into_boxed_str), start }
     }
 }
 

@@ -73,7 +73,7 @@ fn an_undefined_field_is_left_out_and_anything_else_undefined_is_an_error() {
     let error = render(&json!({"a/b": [1, {"$expr": "missing"}]})).unwrap_err();
     assert_eq!(error.pointer, "/a~1b/1");
     let TemplateCause::Undefined { expr, missing: Some(missing) } = error.cause else { panic!("{error}") };
-    assert_eq!((expr.as_str(), missing.part.as_str()), ("missing", "missing"));
+    assert_eq!((expr.as_str(), &*missing.part), ("missing", "missing"));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Outlets: how what resumes a flow reaches people by mail, and programs by webhook.
 
+pub(crate) mod client;
 pub mod email;
-mod target;
+pub mod mailer;
+pub(crate) mod target;
 pub mod template;
 pub mod webhook;
 
@@ -11,7 +13,8 @@ use axum::http::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use stepwell::core::Timestamp;
 
-pub use email::{Email, EmailBuilder, Security};
+pub use email::{Email, EmailBuilder};
+pub use mailer::{Mailer, MailerBuilder, Security};
 pub use template::Template;
 pub use webhook::{Webhook, WebhookBuilder};
 

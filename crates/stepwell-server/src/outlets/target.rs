@@ -1,4 +1,4 @@
-//! Where a webhook may go: which hosts, over which scheme, to which addresses.
+//! Where what goes out may go: which hosts, over which scheme, to which addresses.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -11,61 +11,135 @@ use axum::http::Uri;
 use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
 use tower_service::Service;
 
+use super::SetupError;
+
 /// What is allowed.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Allowed {
+pub(crate) struct Allowed {
     /// Only these hosts, if there are any.
-    pub(super) hosts: BTreeSet<String>,
+    pub(crate) hosts: BTreeSet<String>,
     /// These hosts may be in a private network.
-    pub(super) private: BTreeSet<String>,
+    pub(crate) private: BTreeSet<String>,
+    /// Addresses of these networks may be connected to, also if they are private.
+    pub(crate) networks: Vec<Network>,
     /// Plain HTTP is allowed also to other computers.
-    pub(super) plain: bool,
+    pub(crate) plain: bool,
 }
 
-/// Where a message must not go.
+/// Where nothing must go.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Forbidden(String);
+pub(crate) struct Forbidden(String);
 
 impl Allowed {
     /// Takes an address apart, and refuses one that is not allowed. Addresses behind names are looked at when they are known.
-    pub(super) fn target(&self, url: &str) -> Result<Uri, Forbidden> {
+    pub(crate) fn target(&self, url: &str) -> Result<Uri, Forbidden> {
+        let uri: Uri = url.parse().map_err(|_| Forbidden("it is not an address of the web".to_owned()))?;
+        self.check(&uri)?;
+        Ok(uri)
+    }
+
+    /// Refuses an address of the web that is not allowed.
+    pub(crate) fn check(&self, uri: &Uri) -> Result<(), Forbidden> {
         let no = |why: String| Err(Forbidden(why));
-        let Ok(uri) = url.parse::<Uri>() else { return no("it is not an address of the web".to_owned()) };
         let Some(host) = uri.host().map(plain_host) else {
             return no("it is not an address of the web such as `https://example.com/hook`".to_owned());
         };
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return no(format!("an address at `{host}` has a user in it, which is not sent"));
         }
-        if !self.hosts.is_empty() && !self.hosts.contains(&host) && !self.private.contains(&host) {
-            return no(format!("`{host}` is not one of the hosts that messages may go to"));
+        let ip = host.parse::<IpAddr>().ok();
+        let is_named = self.hosts.contains(&host) || self.private.contains(&host);
+        if !self.hosts.is_empty() && !is_named && !ip.is_some_and(|ip| self.is_in_network(ip)) {
+            return no(format!("`{host}` is not one of the hosts that are allowed"));
         }
         match uri.scheme_str() {
             Some("https") => {}
             Some("http") if self.plain || is_loopback(&host) => {}
             Some("http") => return no(format!("`{host}` would be sent a secret in the clear: use https")),
-            _ => return no(format!("messages to `{host}` go by https")),
+            _ => return no(format!("`{host}` is reached by https")),
         }
-        if let Ok(ip) = host.parse::<IpAddr>() {
-            self.address(&host, ip)?;
-        }
-        Ok(uri)
+        ip.map_or(Ok(()), |ip| self.address(&host, ip))
     }
 
-    /// Refuses an address in a private network, unless its host may be there.
+    /// Also allows a host, an address or a network, such as `db.internal`, `10.1.2.3` or `10.0.0.0/8`, that is private.
+    pub(crate) fn allow(&mut self, entry: &str) -> Result<(), SetupError> {
+        if let Some(network) = Network::parse(entry) {
+            self.networks.push(network);
+            return Ok(());
+        }
+        self.private.insert(named(entry)?);
+        Ok(())
+    }
+
+    /// Allows a host, and then only those that are allowed.
+    pub(crate) fn only(&mut self, host: &str) -> Result<(), SetupError> {
+        self.hosts.insert(named(host)?);
+        Ok(())
+    }
+
+    /// Refuses an address in a private network, unless it or its host may be there.
     fn address(&self, host: &str, ip: IpAddr) -> Result<(), Forbidden> {
-        if is_public(ip) || self.private.contains(host) {
+        if is_public(ip) || self.private.contains(host) || self.is_in_network(ip) {
             return Ok(());
         }
         Err(Forbidden(format!(
-            "`{host}` is in a private network, where messages do not go unless that is allowed"
+            "`{host}` is in a private network, where nothing is sent unless that is allowed"
         )))
+    }
+
+    fn is_in_network(&self, ip: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.has(ip))
     }
 }
 
+/// A network: the addresses that begin with the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Network {
+    first: IpAddr,
+    bits: u32,
+}
+
+impl Network {
+    /// Takes a network such as `10.0.0.0/8`, or one address.
+    fn parse(text: &str) -> Option<Self> {
+        let (ip, bits) = text.split_once('/').map_or((text, None), |(ip, bits)| (ip, Some(bits)));
+        let first: IpAddr = ip.trim_start_matches('[').trim_end_matches(']').parse().ok()?;
+        let most = if first.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Some(most), |bits| bits.parse().ok())?;
+        (bits <= most).then_some(Network { first, bits })
+    }
+
+    fn has(&self, ip: IpAddr) -> bool {
+        // What differs has to be behind the first bits; a shift by as many as there are leaves nothing.
+        let is_same = match (self.first, ip) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                (a.to_bits() ^ b.to_bits()).checked_shr(32 - self.bits) == Some(0)
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                (a.to_bits() ^ b.to_bits()).checked_shr(128 - self.bits) == Some(0)
+            }
+            _ => return false,
+        };
+        is_same || self.bits == 0
+    }
+}
+
+/// A host that is allowed, by its name.
+fn named(host: &str) -> Result<String, SetupError> {
+    let name = plain_host(host);
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if name.is_empty() || !name.chars().all(fits) {
+        return Err(SetupError::new(format!(
+            "`{host}` cannot be allowed: name a host such as `db.internal`, or, where private ones are allowed, an \
+             address such as `10.1.2.3` or a network such as `10.0.0.0/8`"
+        )));
+    }
+    Ok(name)
+}
+
 /// A host as it is compared: in small letters, without brackets and without the dot at its end.
-pub(super) fn plain_host(host: &str) -> String {
+pub(crate) fn plain_host(host: &str) -> String {
     let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
     host.to_ascii_lowercase()
 }
@@ -105,8 +179,8 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
         is_public_v4(Ipv4Addr::new(a, b, c, d))
     };
     match parts {
-        // An address of version 4 in an address of version 6: mapped, translated, 6to4.
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => inner(high, low),
+        // An address of version 4 in an address of version 6: translated, 6to4. One that is mapped is never needed.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => inner(high, low),
         [0x2002, high, low, ..] => inner(high, low),
         // Teredo, benchmarks, documentation.
         [0x2001, second, ..] => second != 0 && second != 2 && second != 0xdb8,
@@ -115,15 +189,15 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     }
 }
 
-/// Finds the addresses of a host and gives those only that messages may go to: what is connected to is what was looked at.
+/// Finds the addresses of a host and gives those only that may be connected to: what is connected to is what was looked at.
 #[derive(Debug, Clone)]
-pub(super) struct Resolver {
+pub(crate) struct Resolver {
     allowed: Arc<Allowed>,
     system: GaiResolver,
 }
 
 impl Resolver {
-    pub(super) fn new(allowed: Arc<Allowed>) -> Self {
+    pub(crate) fn new(allowed: Arc<Allowed>) -> Self {
         Resolver { allowed, system: GaiResolver::new() }
     }
 }
@@ -187,6 +261,7 @@ mod tests {
             "::1",
             "::ffff:127.0.0.1",
             "::ffff:10.0.0.1",
+            "::ffff:8.8.8.8",
             "::127.0.0.1",
             "64:ff9b::a00:1",
             "64:ff9b:1::1",
@@ -226,7 +301,7 @@ mod tests {
             assert!(any.target(url).is_err(), "{url}");
         }
         let hosts = ["hooks.example.com".to_owned()].into();
-        let some = Allowed { hosts, private: ["127.0.0.1".to_owned()].into(), plain: false };
+        let some = Allowed { hosts, private: ["127.0.0.1".to_owned()].into(), ..Allowed::default() };
         for url in ["https://hooks.example.com/", "https://HOOKS.example.com./", "http://127.0.0.1:8080/"] {
             assert!(some.target(url).is_ok(), "{url}");
         }
@@ -234,6 +309,51 @@ mod tests {
             ["https://example.com/", "https://hooks.example.com.evil.example/", "http://hooks.example.com/"]
         {
             assert!(some.target(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_is_a_host_an_address_or_a_network() {
+        let mut allowed = Allowed::default();
+        for entry in ["DB.internal.", "10.1.2.3", "192.168.0.0/16", "[fd00::1]", "fd12::/16", "172.16.0.9/31"]
+        {
+            allowed.allow(entry).unwrap();
+        }
+        for (host, ip, is_allowed) in [
+            ("db.internal", "127.0.0.1", true),
+            ("x", "10.1.2.3", true),
+            ("x", "10.1.2.4", false),
+            ("x", "192.168.255.255", true),
+            ("x", "192.169.0.0", true),
+            ("x", "172.16.0.8", true),
+            ("x", "172.16.0.10", false),
+            ("x", "fd00::1", true),
+            ("x", "fd00::2", false),
+            ("x", "fd12:ffff::1", true),
+            ("x", "::ffff:10.1.2.3", false),
+            ("x", "127.0.0.1", false),
+        ] {
+            assert_eq!(allowed.address(host, ip.parse().unwrap()).is_ok(), is_allowed, "{host} {ip}");
+        }
+        let mut all = Allowed::default();
+        all.allow("0.0.0.0/0").unwrap();
+        assert!(all.address("x", "10.0.0.1".parse().unwrap()).is_ok());
+        assert!(all.address("x", "::1".parse().unwrap()).is_err());
+        for entry in [
+            "",
+            ".",
+            "10.0.0.0/33",
+            "::/129",
+            "10.0.0.0/-1",
+            "10.0.0.0/",
+            "10.0/8",
+            "http://a",
+            "a:80",
+            "a b",
+            "*",
+            "ä",
+        ] {
+            assert!(allowed.allow(entry).is_err(), "{entry:?}");
         }
     }
 

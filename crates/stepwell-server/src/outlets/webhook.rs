@@ -13,18 +13,15 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use http_body_util::Full;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use serde_json::Value;
 use sha2::Sha256;
 use stepwell::flow::{Message, Outlet, OutletError};
 use stepwell::host::BoxFuture;
 use stepwell::{Clock, SystemClock};
 
-use super::target::{Allowed, Forbidden, Resolver, plain_host};
+use super::client::{HttpClient, Unanswered, client, unanswered};
+use super::target::{Allowed, Forbidden, plain_host};
 use super::{Links, SetupError, USUAL, checked};
 
 /// What a secret is written with in front.
@@ -122,18 +119,8 @@ impl WebhookBuilder {
         let url = url.map(|url| allowed.target(&url).map_err(wrong)).transpose()?;
         let links = links.map(|links| Links::new(&links)).transpose()?;
         let timeout = checked(timeout)?;
-        let mut tls = tls.map_or_else(system_tls, Ok)?;
-        tls.alpn_protocols.clear();
         let allowed = Arc::new(allowed);
-        let mut http = HttpConnector::new_with_resolver(Resolver::new(allowed.clone()));
-        http.enforce_http(false);
-        http.set_connect_timeout(Some(timeout));
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(http);
-        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(https);
+        let client = client(allowed.clone(), tls, timeout)?;
         Ok(Webhook(Arc::new(Inner { client, secrets, url, links, timeout, allowed, clock })))
     }
 }
@@ -150,7 +137,7 @@ impl fmt::Debug for Webhook {
 }
 
 struct Inner {
-    client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
+    client: HttpClient,
     secrets: BTreeSet<Vec<u8>>,
     url: Option<Uri>,
     links: Option<Links>,
@@ -246,15 +233,10 @@ fn judged(host: &str, status: StatusCode) -> Result<(), OutletError> {
 
 /// Why nobody answered. An address that is not allowed stays so; the rest may be tried again.
 fn not_sent(host: &str, error: &(dyn StdError + 'static)) -> OutletError {
-    let (mut why, mut cause) = (Vec::new(), Some(error));
-    while let Some(error) = cause {
-        if let Some(forbidden) = error.downcast_ref::<Forbidden>() {
-            return OutletError::new(forbidden.to_string()).finally();
-        }
-        why.push(error.to_string());
-        cause = error.source();
+    match unanswered(error) {
+        Unanswered::Forbidden(forbidden) => OutletError::new(forbidden.to_string()).finally(),
+        Unanswered::Broken(why) => OutletError::new(format!("`{host}` could not be reached: {why}")),
     }
-    OutletError::new(format!("`{host}` could not be reached: {}", why.join(": ")))
 }
 
 /// The bytes of a secret.
@@ -267,20 +249,6 @@ fn read(secret: &str) -> Result<Vec<u8>, SetupError> {
             SECRET_BYTES.end()
         ))
     })
-}
-
-/// Checks servers by the certificate authorities of the system.
-fn system_tls() -> Result<ClientConfig, SetupError> {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        tracing::warn!("the system has no certificate authorities: no server can be reached by https");
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let versions = versions.map_err(|error| SetupError(error.to_string()))?;
-    Ok(versions.with_root_certificates(roots).with_no_client_auth())
 }
 
 #[cfg(test)]

@@ -5,10 +5,13 @@ mod api;
 mod email;
 mod expr;
 mod flows;
+mod http;
 mod kit;
 mod link;
+mod mails;
 mod smtp;
 mod transports;
+mod web;
 mod webhook;
 
 use std::io::{BufRead, BufReader, Write};

@@ -24,5 +24,6 @@ mod stateless;
 mod steps;
 mod timeouts;
 mod timers;
+mod workflows;
 mod world;
 mod written;

@@ -88,19 +88,21 @@ impl<'a> Eval<'a, '_> {
         length: Option<Number>,
         span: &Range<usize>,
     ) -> Result<Found<'a>, ExprError> {
-        let count = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
-        let truncated = |number: Number| i64::try_from(number.to_integer()).unwrap_or(i64::MAX);
-        let start = start.map_or(0, truncated);
-        let start = if start < 0 { (count.saturating_add(start)).max(0) } else { start.min(count) };
-        let end = match length.map(truncated) {
-            Some(length) => start.saturating_add(length.max(0)).min(count),
+        let count = text.chars().count() as f64;
+        // From the end if negative, but never from before the beginning.
+        let start = start.map_or(0.0, Number::as_f64);
+        let start = if start < 0.0 { (count + start).max(0.0) } else { start };
+        let end = match length.map(Number::as_f64) {
+            Some(length) if length <= 0.0 => start,
+            Some(length) => start + length,
             None => count,
         };
-        let place = |characters: i64| {
-            let characters = usize::try_from(characters).unwrap_or(0);
-            text.char_indices().nth(characters).map_or(text.len(), |(place, _)| place)
+        let place = |characters: f64| {
+            // The cast cuts off the fraction and saturates.
+            text.char_indices().nth(characters as usize).map_or(text.len(), |(place, _)| place)
         };
-        self.copied(&text[place(start)..place(end)], span)
+        let (start, end) = (place(start), place(end));
+        self.copied(text.get(start..end).unwrap_or_default(), span)
     }
 
     /// `substringBefore` and `substringAfter`.

@@ -41,7 +41,7 @@ fn what_is_missing_is_named() {
         assert_eq!(expr.eval(&scope(), &mut Budget::default()), Ok(None), "{source}");
         let missing = expr.missing(&scope(), &mut Budget::default());
         missing.map(|missing| {
-            assert_eq!(missing.part, source[missing.span.clone()]);
+            assert_eq!(&*missing.part, &source[missing.span()]);
             missing.to_string()
         })
     };
@@ -69,5 +69,5 @@ fn what_is_missing_is_named() {
     let data = json!({"vars": {"lookup": {"matches": []}}});
     let expr = Expr::parse("vars.lokup.matches").unwrap();
     let missing = expr.missing(&Data::new(&data), &mut Budget::default()).unwrap();
-    assert_eq!((missing.part.as_str(), missing.meant.as_deref()), ("vars.lokup", Some("lookup")));
+    assert_eq!((&*missing.part, missing.meant.as_deref()), ("vars.lokup", Some("lookup")));
 }

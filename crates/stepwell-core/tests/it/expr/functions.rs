@@ -28,6 +28,7 @@ fn strings() {
         ("$substring('hello', -3, 2)", json!("ll")),
         ("$substring('hello', -30, 2)", json!("he")),
         ("$substring('hello', 30)", json!("")),
+        ("$substring('hello', 1.5, 2.5)", json!("ell")),
         ("$substring('hello', 1, -2)", json!("")),
         ("$substring('a😀b', 1, 1)", json!("😀")),
         ("$substring('hello', 0, 1e300)", json!("hello")),

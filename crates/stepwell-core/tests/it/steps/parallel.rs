@@ -82,17 +82,17 @@ steps:
 }
 
 #[test]
-fn branches_meet_again_and_their_results_are_in_the_order_they_are_written_in() {
+fn branches_meet_again_and_their_results_are_in_the_order_of_their_names() {
     let text = "
 steps:
   - id: both
     type: control.parallel
     saveAs: results
     branches:
-      slow:
+      a-slow:
         - { id: sleep, type: wait.sleep, for: 1h }
         - { id: a, type: action.call, action: echo, input: a }
-      fast:
+      b-fast:
         - { id: b, type: action.call, action: echo, input: b }
   - { id: done, type: control.return, value: { $expr: '[vars.results, vars.a, vars.b]' } }
 ";

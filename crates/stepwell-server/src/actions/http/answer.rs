@@ -1,0 +1,172 @@
+//! What a server's answer comes to: an output, or a failure that says whether to try again.
+
+use std::collections::BTreeMap;
+
+use axum::body::{Body, HttpBody};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, Response, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::BodyExt;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use stepwell::ActionError;
+use tokio::time::{Instant, timeout_at};
+
+use super::input::{Asked, media_type};
+use super::too_late;
+
+/// Bytes of a refusal that are read, and characters of it that are shown.
+const READ: usize = 4 * 1024;
+const SHOWN: usize = 500;
+
+/// What the server answered.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Output {
+    /// The status.
+    status: u16,
+    /// The headers, with names in small letters; several of one name are one text with commas.
+    headers: BTreeMap<String, String>,
+    /// The body: as JSON if the server says that it is, else as text; null if it is neither.
+    body: Value,
+    /// The body in base64, if it is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_base64: Option<String>,
+    /// The address that answered: the one that was asked, or where it sent the request on to, without the query.
+    pub(super) url: String,
+    /// How long it took.
+    pub(super) duration_ms: u64,
+}
+
+/// Reads an answer.
+pub(super) async fn read(
+    response: Response<Body>,
+    host: &str,
+    asked: &Asked,
+    deadline: Instant,
+) -> Result<Output, ActionError> {
+    let (head, body) = response.into_parts();
+    if !asked.expects(head.status) {
+        let begins = beginning(body, deadline).await;
+        return Err(failure(host, head.status, &head.headers, &begins, asked));
+    }
+    let bytes = whole(body, host, asked, deadline).await?;
+    let (body, body_base64) = value(&head.headers, bytes);
+    let headers = texts(&head.headers);
+    Ok(Output {
+        status: head.status.as_u16(),
+        headers,
+        body,
+        body_base64,
+        url: asked.url.clone(),
+        duration_ms: 0,
+    })
+}
+
+/// The whole body, unless it is too long: then no more is read, and the connection is closed.
+async fn whole(mut body: Body, host: &str, asked: &Asked, deadline: Instant) -> Result<Vec<u8>, ActionError> {
+    let most = asked.most_bytes;
+    let too_large = || {
+        let why = format!("the answer of `{host}` is longer than {most} bytes (`max_response_bytes`)");
+        ActionError::new("tooLarge", why).finally()
+    };
+    if body.size_hint().lower() > most as u64 {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::new();
+    loop {
+        let frame = timeout_at(deadline, body.frame()).await.map_err(|_| too_late(host, asked))?;
+        let Some(frame) = frame else { return Ok(bytes) };
+        let frame = frame.map_err(|error| {
+            ActionError::new(
+                "connect",
+                format!("the connection to `{host}` broke within the answer: {error}"),
+            )
+        })?;
+        let Some(data) = frame.data_ref() else { continue };
+        if data.len() > most - bytes.len() {
+            return Err(too_large());
+        }
+        bytes.extend_from_slice(data);
+    }
+}
+
+/// As much of a refusal as is there in time: that it was refused is known without.
+async fn beginning(mut body: Body, deadline: Instant) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < READ {
+        let Ok(Some(Ok(frame))) = timeout_at(deadline, body.frame()).await else { break };
+        bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+    }
+    bytes.truncate(READ);
+    bytes
+}
+
+/// The body as it is given to the workflow.
+fn value(headers: &HeaderMap, bytes: Vec<u8>) -> (Value, Option<String>) {
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => return (Value::Null, Some(STANDARD.encode(error.as_bytes()))),
+    };
+    let kind =
+        headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(media_type).unwrap_or_default();
+    let is_json = kind == "application/json" || kind.ends_with("+json");
+    if is_json && text.is_empty() {
+        return (Value::Null, None);
+    }
+    let json = is_json.then(|| serde_json::from_str(text.trim_start_matches('\u{feff}')).ok()).flatten();
+    (json.unwrap_or(Value::String(text)), None)
+}
+
+fn texts(headers: &HeaderMap) -> BTreeMap<String, String> {
+    let mut texts: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in headers {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        texts
+            .entry(name.as_str().to_owned())
+            .and_modify(|text| text.extend([", ", &value]))
+            .or_insert_with(|| value.clone().into_owned());
+    }
+    texts
+}
+
+/// The failure that a status is. What is wrong with the request stays wrong; the rest may be tried again.
+fn failure(host: &str, status: StatusCode, headers: &HeaderMap, begins: &[u8], asked: &Asked) -> ActionError {
+    let code = status.as_u16();
+    let mut message = format!("`{host}` answered with status {code}");
+    if let Some(later) = headers.get(RETRY_AFTER).filter(|_| matches!(code, 429 | 503)) {
+        let later: String = String::from_utf8_lossy(later.as_bytes()).chars().take(40).collect();
+        let is_seconds = later.bytes().all(|byte| byte.is_ascii_digit());
+        let unit = if is_seconds { " seconds" } else { "" };
+        message = format!("{message} and asks to be tried again after {later}{unit} (Retry-After)");
+    }
+    let begins = shown(begins, &asked.given);
+    if !begins.is_empty() {
+        message = format!("{message}: {begins}");
+    }
+    let failed = ActionError::new("httpStatus", message);
+    let may_pass = matches!(code, 408 | 425 | 429);
+    if status.is_client_error() && !may_pass { failed.finally() } else { failed }
+}
+
+/// The beginning of a refusal. It does not end within a text that was sent: half a secret would be found by nobody.
+fn shown(bytes: &[u8], given: &[String]) -> String {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        // The last character may be cut in half.
+        Err(error) if error.error_len().is_none() => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return format!("({} bytes that are no text)", bytes.len()),
+    };
+    let end = text.char_indices().nth(SHOWN).map_or(text.len(), |(at, _)| at);
+    let is_cut = end < text.len() || bytes.len() >= READ;
+    let mut cut = end;
+    for given in given.iter().filter(|_| is_cut) {
+        let within = text.match_indices(given.as_str()).find(|(at, _)| *at < cut && at + given.len() > cut);
+        cut = within.map_or(cut, |(at, _)| at);
+    }
+    let ellipsis = if is_cut { "…" } else { "" };
+    format!("{}{ellipsis}", &text[..cut])
+}

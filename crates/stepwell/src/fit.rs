@@ -1,0 +1,239 @@
+//! Whether what a workflow gives its actions can be what they take: said before it runs, as far as it can be known then.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use stepwell_core::{Definition, Name};
+
+use crate::action::ActionInfo;
+
+/// Something that is wrong with the call of an action.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallProblem {
+    /// The transition, or step, that calls it.
+    pub transition: Name,
+    /// The action.
+    pub action: Name,
+    /// Where in the input it is: a JSON pointer.
+    pub pointer: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl std::fmt::Display for CallProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CallProblem { transition, action, pointer, message } = self;
+        match pointer.is_empty() {
+            true => write!(f, "`{transition}` calls `{action}`: {message}"),
+            false => write!(f, "`{transition}` calls `{action}`: `{pointer}` {message}"),
+        }
+    }
+}
+
+/// Everything that is known to be wrong with the calls of a definition. What expressions will give is not known yet; actions that
+/// do not say what they take are not looked at.
+pub fn check_calls(definition: &Definition, actions: &[ActionInfo]) -> Vec<CallProblem> {
+    let mut found = Vec::new();
+    for transition in &definition.spec().transitions {
+        let Some(call) = &transition.action else { continue };
+        let Some(info) = actions.iter().find(|info| info.name == call.name) else { continue };
+        let mut fit = Fit { root: &info.input, pointer: String::new(), problems: Vec::new() };
+        fit.check(&info.input, &call.input);
+        found.extend(fit.problems.into_iter().map(|(pointer, message)| CallProblem {
+            transition: transition.id.clone(),
+            action: call.name.clone(),
+            pointer,
+            message,
+        }));
+    }
+    found
+}
+
+struct Fit<'a> {
+    root: &'a Value,
+    pointer: String,
+    problems: Vec<(String, String)>,
+}
+
+impl<'a> Fit<'a> {
+    fn check(&mut self, schema: &'a Value, input: &Value) {
+        let schema = resolved(self.root, schema);
+        if is_dynamic(input) {
+            return;
+        }
+        if let Some(Value::Array(choices)) = schema.get("anyOf").or_else(|| schema.get("oneOf")) {
+            return self.check_choices(choices, input);
+        }
+        if let Some(Value::Array(allowed)) = schema.get("enum")
+            && !allowed.contains(input)
+        {
+            let words: Vec<_> = allowed.iter().map(ToString::to_string).collect();
+            return self.problem(format!("is one of {}", words.join(", ")));
+        }
+        if let Some(wanted) = wanted_types(schema)
+            && !wanted.iter().any(|kind| is_of(kind, input))
+        {
+            return self.problem(format!("is {}, not {}", wanted.join(" or "), word(input)));
+        }
+        match input {
+            Value::Object(fields) => self.check_fields(schema, fields),
+            Value::Array(items) => {
+                let Some(inner) = schema.get("items") else { return };
+                for (index, item) in items.iter().enumerate() {
+                    self.inside(&index.to_string(), |fit| fit.check(inner, item));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// One of several shapes is enough; if none fits, what is wrong with the last is not worth telling.
+    fn check_choices(&mut self, choices: &'a [Value], input: &Value) {
+        let fits = choices.iter().any(|choice| {
+            let mut tried = Fit { root: self.root, pointer: String::new(), problems: Vec::new() };
+            tried.check(choice, input);
+            tried.problems.is_empty()
+        });
+        if !fits {
+            self.problem("has none of the shapes that are taken here".to_owned());
+        }
+    }
+
+    fn check_fields(&mut self, schema: &'a Value, fields: &Map<String, Value>) {
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let required = schema.get("required").and_then(Value::as_array);
+        for name in required.into_iter().flatten().filter_map(Value::as_str) {
+            if !fields.contains_key(name) {
+                self.problem(format!("needs `{name}`"));
+            }
+        }
+        let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
+        for (name, value) in fields {
+            match properties.and_then(|known| known.get(name)) {
+                Some(inner) => self.inside(name, |fit| fit.check(inner, value)),
+                None if is_closed => {
+                    let known: Vec<_> =
+                        properties.into_iter().flat_map(Map::keys).map(|name| format!("`{name}`")).collect();
+                    self.problem(format!("has no `{name}`; there are {}", known.join(", ")));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn inside(&mut self, step: &str, check: impl FnOnce(&mut Self)) {
+        let outer = self.pointer.len();
+        self.pointer.push('/');
+        self.pointer.push_str(&step.replace('~', "~0").replace('/', "~1"));
+        check(self);
+        self.pointer.truncate(outer);
+    }
+
+    fn problem(&mut self, message: String) {
+        self.problems.push((self.pointer.clone(), message));
+    }
+}
+
+/// What a reference within the schema stands for.
+fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+    let reference =
+        schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
+    reference.and_then(|pointer| root.pointer(pointer)).unwrap_or(schema)
+}
+
+fn is_dynamic(input: &Value) -> bool {
+    let marker = |fields: &Map<String, Value>| fields.contains_key("$expr") || fields.contains_key("$secret");
+    input.as_object().is_some_and(marker)
+}
+
+fn wanted_types(schema: &Value) -> Option<Vec<&str>> {
+    match schema.get("type")? {
+        Value::String(one) => Some(vec![one]),
+        Value::Array(several) => Some(several.iter().filter_map(Value::as_str).collect()),
+        _ => None,
+    }
+}
+
+fn is_of(kind: &str, value: &Value) -> bool {
+    match kind {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        _ => true,
+    }
+}
+
+fn word(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Pointers to the fields of an input that are lists and nothing else.
+pub(crate) fn lists(schema: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    collect_lists(schema, schema, String::new(), 0, &mut found);
+    found
+}
+
+fn collect_lists(root: &Value, schema: &Value, pointer: String, depth: u32, found: &mut Vec<String>) {
+    let schema = resolved(root, schema);
+    let types = wanted_types(schema).unwrap_or_default();
+    let is_list = types.contains(&"array") && types.iter().all(|kind| matches!(*kind, "array" | "null"));
+    if is_list && !pointer.is_empty() {
+        found.push(pointer);
+        return;
+    }
+    // Schemas may go in circles.
+    if depth > 4 {
+        return;
+    }
+    for (name, inner) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let name = name.replace('~', "~0").replace('/', "~1");
+        collect_lists(root, inner, format!("{pointer}/{name}"), depth + 1, found);
+    }
+}
+
+/// Where a list is wanted, a single value is a list of one.
+pub(crate) fn as_lists(input: &mut Value, pointers: &[String]) {
+    for pointer in pointers {
+        if let Some(value) = input.pointer_mut(pointer)
+            && !value.is_array()
+            && !value.is_null()
+        {
+            *value = Value::Array(vec![value.take()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{as_lists, lists};
+
+    #[test]
+    fn a_single_value_is_a_list_of_one_where_only_a_list_is_taken() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "to": { "type": "array" }, "any": { "type": ["array", "string"] },
+                "inner": { "$ref": "#/$defs/inner" }, "maybe": { "type": ["array", "null"] }
+            },
+            "$defs": { "inner": { "type": "object", "properties": { "ids": { "type": "array" } } } }
+        });
+        assert_eq!(lists(&schema), ["/inner/ids", "/maybe", "/to"]);
+        let mut input = json!({"to": "ann", "any": "x", "inner": {"ids": 7}, "maybe": null});
+        as_lists(&mut input, &lists(&schema));
+        assert_eq!(input, json!({"to": ["ann"], "any": "x", "inner": {"ids": [7]}, "maybe": null}));
+    }
+}
