@@ -11,6 +11,7 @@ use crate::{needs, process};
 mod bad_definition;
 mod commit;
 mod data;
+mod documents;
 mod figures;
 mod flows;
 mod kill;
@@ -153,6 +154,21 @@ const PROOFS: &[Proof] = &[
         name: "handle",
         about: "what resuming a flow behind a handle costs, beside a commit of the bare loop",
         run: flows::handle,
+    },
+    Proof {
+        name: "mirror",
+        about: "the two workflows of the task mirror run from the text of their documents, on both databases",
+        run: documents::mirror,
+    },
+    Proof {
+        name: "malformed",
+        about: "hundreds of documents with mistakes are refused, each with a place and a reason, none slowly",
+        run: documents::malformed,
+    },
+    Proof {
+        name: "long-loop",
+        about: "a loop over ten thousand items has a checkpoint per item, little memory, and counts each once across kills",
+        run: documents::long_loop,
     },
     Proof {
         name: "simulate",

@@ -16,7 +16,10 @@ mod isolation;
 mod kill;
 mod kill_engine;
 mod linearizable;
+mod long_loop;
 mod machine;
+mod malformed;
+mod mirror;
 mod one_winner;
 mod pages;
 mod recover;
@@ -95,6 +98,15 @@ enum Command {
     Tamper(tamper::Options),
     /// A mail scanner follows every link again and again, and changes nothing.
     Scanner(scanner::Options),
+    /// A document loops over a long list while its process is killed; every item counts once.
+    LongLoop(long_loop::Options),
+    /// The process that `long-loop` kills.
+    #[command(hide = true)]
+    LongLoopPart(long_loop::Part),
+    /// Two workflows that follow tasks run from the text of their documents.
+    Mirror(mirror::Options),
+    /// Documents with mistakes in them are refused, each with a place and a reason.
+    Malformed(malformed::Options),
     /// One tenant has very many runs due; how soon another one's only run is begun.
     Fair(fair::Options),
     /// Three processes share a server, and are killed, cut off and left without it again and again.
@@ -158,6 +170,10 @@ fn main() -> ExitCode {
         Command::OneWinnerPart(part) => one_winner::part(&part),
         Command::Tamper(options) => tamper::run(&options),
         Command::Scanner(options) => scanner::run(&options),
+        Command::LongLoop(options) => long_loop::run(&options),
+        Command::LongLoopPart(part) => long_loop::part(&part),
+        Command::Mirror(options) => mirror::run(&options),
+        Command::Malformed(options) => malformed::run(&options),
         Command::Fair(options) => fair::run(&options),
         Command::ThreeProcesses(options) => three::run(&options),
         Command::Simulate(options) => simulate::run(&options),

@@ -106,13 +106,13 @@ impl Spec {
     /// Adds an end place.
     #[must_use]
     pub fn end(self, name: impl Into<Name>) -> Self {
-        self.place(name, Place::End { output: None })
+        self.place(name, Place::End { output: None, error_place: None })
     }
 
     /// Adds an end place with a result.
     #[must_use]
     pub fn end_with(self, name: impl Into<Name>, output: Value) -> Self {
-        self.place(name, Place::End { output: Some(output) })
+        self.place(name, Place::End { output: Some(output), error_place: None })
     }
 
     /// Adds a wait place that a signal resolves.
@@ -295,7 +295,7 @@ impl Transition {
     /// It fails with this instead of leading to its target.
     #[must_use]
     pub fn fail(mut self, code: impl Into<Value>, message: impl Into<Value>) -> Self {
-        self.fail = Some(Raise { code: code.into(), message: message.into() });
+        self.fail = Some(Raise::New { code: code.into(), message: message.into() });
         self
     }
 

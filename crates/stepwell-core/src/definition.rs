@@ -62,7 +62,7 @@ pub(crate) enum PlaceKind {
     Join(JoinNode),
     Loop(LoopNode),
     Catch { local: String, first: PlaceIndex },
-    End { output: Option<Template> },
+    End { output: Option<Template>, error_place: Option<PlaceIndex> },
 }
 
 #[derive(Debug)]
@@ -71,6 +71,7 @@ pub(crate) struct EachNode {
     pub(crate) item: String,
     pub(crate) index: Option<String>,
     pub(crate) limit: u32,
+    pub(crate) most: Option<u32>,
     pub(crate) error_place: Option<PlaceIndex>,
 }
 
@@ -82,6 +83,7 @@ pub(crate) struct JoinNode {
     pub(crate) is_all: bool,
     pub(crate) cancel_rest: bool,
     pub(crate) collect: Option<CollectNode>,
+    pub(crate) pass_over: bool,
     pub(crate) error_place: Option<PlaceIndex>,
 }
 
@@ -129,6 +131,7 @@ pub(crate) struct WaitNode {
     pub(crate) signal: Option<Name>,
     pub(crate) filter: Option<Expr>,
     pub(crate) children: Option<ChildRule>,
+    pub(crate) prompt: Option<Template>,
     pub(crate) error_place: Option<PlaceIndex>,
 }
 
@@ -142,12 +145,19 @@ pub(crate) struct TransitionNode {
     pub(crate) priority: i32,
     pub(crate) action: Option<ActionNode>,
     pub(crate) set: Vec<(Save, Template)>,
-    pub(crate) fail: Option<(Template, Template)>,
+    pub(crate) fail: Option<RaiseNode>,
     pub(crate) retry: Retry,
     pub(crate) error_place: Option<PlaceIndex>,
     pub(crate) retry_target: Option<PlaceIndex>,
     pub(crate) timeout_ms: u64,
     pub(crate) loop_step: Option<LoopStep>,
+}
+
+#[derive(Debug)]
+pub(crate) enum RaiseNode {
+    New(Template, Template),
+    /// The error that this local holds.
+    Again(String),
 }
 
 #[derive(Debug)]

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::definition::{Compiled, Definition, PlaceIndex, PlaceKind, TransitionNode, WaitNode};
-use crate::expr::Budget;
+use crate::definition::{
+    Compiled, Definition, LoopNode, PlaceIndex, PlaceKind, RaiseNode, TransitionNode, WaitNode,
+};
+use crate::expr::{Budget, Scope};
 use crate::guard::{Answers, View, verdict};
 use crate::history::{Entry, cut};
 use crate::ids::{Name, RunId};
@@ -18,13 +20,12 @@ use crate::limits::{LimitExceeded, Limits, json_bytes};
 use crate::near::did_you_mean;
 use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure, GuardNo, Refusal, Rejected};
-use crate::rounds::Gave;
 use crate::save::Save;
-use crate::snapshot::{Activation, ActivationId, ActivationStatus, ChildEnd, Finished, Snapshot};
+use crate::snapshot::{Activation, ActivationId, ActivationStatus, ChildEnd, Finished, Gave, Snapshot};
 use crate::spec::Firing;
 use crate::template::Template;
 use crate::time::Timestamp;
-use crate::turn::{Candidate, Candidates, Origin, Turn, check_context};
+use crate::turn::{Candidate, Candidates, Origin, Turn, Way, check_context};
 use crate::ways;
 
 /// Something that happens to a run.
@@ -424,7 +425,7 @@ impl<'a> Decider<'a> {
         let is_meant = |activation: &&Activation| only.is_none_or(|only| only == activation.id);
         let (mut waits, mut verdicts) = (Vec::new(), Vec::new());
         for wait in self.waits_for(signal).filter(is_meant) {
-            match self.filtered(wait, payload)? {
+            match self.filtered(wait, payload) {
                 None => waits.push(wait),
                 Some(no) => verdicts.push(no),
             }
@@ -469,16 +470,16 @@ impl<'a> Decider<'a> {
     }
 
     /// The filter of a wait that does not want this signal.
-    fn filtered(&self, wait: &Activation, payload: &Value) -> Result<Option<GuardNo>, DecideError> {
-        let Some(filter) = self.waiting_in(wait).and_then(|node| node.filter.as_ref()) else {
-            return Ok(None);
-        };
+    fn filtered(&self, wait: &Activation, payload: &Value) -> Option<GuardNo> {
+        let filter = self.waiting_in(wait)?.filter.as_ref()?;
         let view = View::new(self.snapshot, &wait.locals, payload, self.now);
-        let wanted = filter.truth(&view, &mut Budget::default()).map_err(|error| {
-            DecideError::Expression { at: format!("filter of place `{}`", wait.place), error }
-        })?;
-        let no = || GuardNo { transition: wait.place.clone(), guard: format!("`{}`", filter.source()) };
-        Ok((!wanted).then(no))
+        let no = |why: String| Some(GuardNo { transition: wait.place.clone(), guard: why });
+        match filter.truth(&view, &mut Budget::default()) {
+            Ok(true) => None,
+            Ok(false) => no(format!("`{}`", filter.source())),
+            // What it asks cannot be told of this one: it is somebody else's.
+            Err(error) => no(format!("`{}` ({error})", filter.source())),
+        }
     }
 
     fn check_size(&self, payload: &Value) -> Result<(), DecideError> {
@@ -522,31 +523,44 @@ impl<'a> Decider<'a> {
         let at_rest = candidates.is_empty();
         let fired = if at_rest { None } else { Some(self.fire_by_mode(candidates, &Cause::Auto, &NOTHING)) };
         match fired {
-            Some(Err(Rejected::Refused(refusal))) => self.next_round(event).unwrap_or(Err(refusal.into())),
+            Some(Err(Rejected::Refused(refusal))) => self.go_on(event).unwrap_or(Err(refusal.into())),
             Some(decided) => decided,
-            None => self.next_round(event).unwrap_or(Err(Refusal::AtRest.into())),
+            None => self.go_on(event).unwrap_or(Err(Refusal::AtRest.into())),
         }
     }
 
-    /// The next round of a loop in which the run rests, if it does.
-    fn next_round(&self, event: &Event) -> Option<Result<Decision, Rejected>> {
+    /// What goes on without a transition: a run that rests in a loop, or stands before a place.
+    fn go_on(&self, event: &Event) -> Option<Result<Decision, Rejected>> {
         let Event::Advanced { activation: only } = event else { return None };
         let is_meant = |one: &&Activation| only.is_none_or(|only| only == one.id);
-        let (resting, place, node) =
-            self.snapshot.activations.iter().filter(is_meant).find_map(|activation| {
-                let place = *self.compiled.by_name.get(&activation.place)?;
-                match &self.compiled.places[place].kind {
-                    PlaceKind::Loop(node) => Some((activation, place, node)),
-                    _ => None,
-                }
-            })?;
+        self.snapshot.activations.iter().filter(is_meant).find_map(|activation| {
+            let place = *self.compiled.by_name.get(&activation.place)?;
+            match &self.compiled.places[place].kind {
+                _ if activation.status == ActivationStatus::Before => Some(self.go_in(activation, place)),
+                PlaceKind::Loop(node) => Some(self.next_round(activation, place, node)),
+                _ => None,
+            }
+        })
+    }
+
+    fn next_round(
+        &self,
+        resting: &Activation,
+        place: PlaceIndex,
+        node: &LoopNode,
+    ) -> Result<Decision, Rejected> {
         let mut turn = self.turn();
-        let origin = Origin::of(turn.leave(resting.id)?);
-        let gone = turn.go_round(place, node, origin, &NOTHING);
-        Some(
-            gone.map_err(Into::into)
-                .map(|()| change(turn.conclude(format!("__loop:{}", resting.place), &NOTHING, false))),
-        )
+        let origin = Origin::of(turn.leave(resting.id).expect(FOUND));
+        turn.go_round(place, node, origin, &NOTHING)?;
+        Ok(change(turn.conclude(format!("__loop:{}", resting.place), &NOTHING, false)))
+    }
+
+    /// The place it stands before is entered.
+    fn go_in(&self, standing: &Activation, place: PlaceIndex) -> Result<Decision, Rejected> {
+        let mut turn = self.turn();
+        let (origin, event) = turn.go_in(standing.id).expect(FOUND);
+        turn.enter(place, origin, &event)?;
+        Ok(change(turn.conclude(format!("__enter:{}", standing.place), &NOTHING, false)))
     }
 
     fn timer_fired(&self, event: &Event, id: ActivationId) -> Result<Decision, Rejected> {
@@ -724,7 +738,12 @@ impl<'a> Decider<'a> {
             origin.step_loop(transition.loop_step);
             origin.answered(transition, activation.received.is_some());
             turn.transitions.push(transition.id.clone());
-            write(&mut turn, &mut origin, made)?;
+            if let Err(error) = write(&mut turn, &mut origin, made) {
+                return match several {
+                    true => Err(error.into()),
+                    false => self.caught(Candidate { transition, activation }, error, payload),
+                };
+            }
             turn.enter(transition.to, origin, at_hand(activation, payload))?;
         }
         Ok(change(turn.conclude(first.unwrap_or_default(), payload, false)))
@@ -771,9 +790,36 @@ impl<'a> Decider<'a> {
     }
 
     fn action_done(&self, call: &ActionCall, outcome: &Outcome) -> Result<Decision, Rejected> {
-        let Candidate { transition, activation } = self.still_there(call.activation, &call.transition)?;
+        let candidate = self.still_there(call.activation, &call.transition)?;
+        outcome.check(&self.compiled.limits).map_err(DecideError::from)?;
+        let done = self.done(candidate, call, outcome, Way::In)?;
+        // Children that were started are waited for where the run goes on, and nowhere before it.
+        self.or_before(done, outcome.children == 0, || self.done(candidate, call, outcome, Way::Before))
+    }
+
+    /// What an action has come to is kept also if the place it leads to cannot be entered: that is not the action's mistake.
+    /// The run then stands before that place.
+    fn or_before(
+        &self,
+        entered: Entered,
+        may_stand: bool,
+        stand: impl FnOnce() -> Result<Entered, Rejected>,
+    ) -> Result<Decision, Rejected> {
+        match entered {
+            Err(error) if may_stand && error.can_be_caught() => Ok(stand()??),
+            entered => Ok(entered?),
+        }
+    }
+
+    /// An action's result, and the place it leads to.
+    fn done(
+        &self,
+        Candidate { transition, activation }: Candidate<'_>,
+        call: &ActionCall,
+        outcome: &Outcome,
+        way: Way,
+    ) -> Result<Entered, Rejected> {
         let limits = &self.compiled.limits;
-        outcome.check(limits).map_err(DecideError::from)?;
         let mut turn = self.turn();
         let has_changed = turn.change_context(&outcome.context, outcome.whole.as_ref());
         turn.change_session(&outcome.session)?;
@@ -797,12 +843,14 @@ impl<'a> Decider<'a> {
             origin.gave = Gave::Value(outcome.output.clone());
         }
         turn.transitions.push(transition.id.clone());
-        turn.enter(transition.to, origin, &call.payload)?;
+        if let Err(error) = turn.come_to(transition.to, origin, &call.payload, way) {
+            return Ok(Err(error));
+        }
         let mut done = turn.conclude(named(&call.cause, transition, activation), &call.payload, false);
         done.entry.input = cut(&call.input, limits);
         done.entry.output = cut(&outcome.output, limits);
         done.entry.duration_us = Some(outcome.duration_us);
-        Ok(change(done))
+        Ok(Ok(change(done)))
     }
 
     fn action_failed(
@@ -823,13 +871,16 @@ impl<'a> Decider<'a> {
         let Some(place) = transition.error_place else {
             return Ok(Decision::Stop(failure.clone()));
         };
-        let mut turn = self.turn();
-        let mut left = turn.leave(activation.id).expect(FOUND);
-        left.retried.remove(&transition.id);
-        turn.fail_to(place, left, failure)?;
-        let mut failed = turn.conclude(format!("__error:{}", transition.id), &call.payload, false);
-        failed.entry.input = cut(&call.input, &self.compiled.limits);
-        Ok(change(failed))
+        let lead = |way: Way| -> Entered {
+            let mut turn = self.turn();
+            let mut left = turn.leave(activation.id).expect(FOUND);
+            left.retried.remove(&transition.id);
+            turn.fail_with(place, Origin::of(left), failure, way)?;
+            let mut failed = turn.conclude(format!("__error:{}", transition.id), &call.payload, false);
+            failed.entry.input = cut(&call.input, &self.compiled.limits);
+            Ok(change(failed))
+        };
+        self.or_before(lead(Way::In), true, || Ok(lead(Way::Before)))
     }
 
     /// Tries a failed action again. Its guard said yes when it was first tried, and is not asked again.
@@ -928,12 +979,21 @@ impl<'a> Decider<'a> {
                 Some(timer) if timer.at > self.now => return Ok(Some(format!("timer, due {}", timer.at))),
                 Some(_) => {}
             }
-        } else if activation.status == ActivationStatus::Waiting {
-            return Ok(Some(format!("`{}` is waiting", activation.place)));
+        } else {
+            match activation.status {
+                ActivationStatus::Waiting => return Ok(Some(format!("`{}` is waiting", activation.place))),
+                ActivationStatus::Before => {
+                    return Ok(Some(format!("`{}` could not be entered", activation.place)));
+                }
+                ActivationStatus::Active => {}
+            }
         }
         Ok(self.guard(candidate, &NOTHING)?.map(|no| format!("guard {}", no.guard)))
     }
 }
+
+/// A decision, or why the place it leads to cannot be entered.
+type Entered = Result<Decision, DecideError>;
 
 /// What a transition writes into the run's data.
 type Made<'a> = Vec<(&'a Save, Value)>;
@@ -945,10 +1005,18 @@ fn made<'t>(transition: &'t TransitionNode, view: &View<'_>) -> Result<Made<'t>,
         let at = || format!("{what} of transition `{}`", transition.id);
         template.render(view, &mut budget).map_err(|error| DecideError::Template { at: at(), error })
     };
-    if let Some((code, message)) = &transition.fail {
-        let (code, message) = (render(code, "code")?, render(message, "message")?);
-        let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        return Err(DecideError::Raised(Failure::new(text(code), text(message)).finally()));
+    match &transition.fail {
+        Some(RaiseNode::New(code, message)) => {
+            let (code, message) = (render(code, "code")?, render(message, "message")?);
+            let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            return Err(DecideError::Raised(Failure::new(text(code), text(message))));
+        }
+        Some(RaiseNode::Again(local)) => {
+            let held = view.root(local).and_then(|held| serde_json::from_value(held.clone()).ok());
+            let lost = || Failure::new("failed", format!("`{local}` holds no error"));
+            return Err(DecideError::Raised(held.unwrap_or_else(lost)));
+        }
+        None => {}
     }
     let write = |(save, value): &'t (Save, Template)| Ok((save, render(value, "`set`")?));
     transition.set.iter().map(write).collect()
@@ -956,11 +1024,12 @@ fn made<'t>(transition: &'t TransitionNode, view: &View<'_>) -> Result<Made<'t>,
 
 /// Writes it; the last of it is what the transition gives to a join or loop.
 fn write(turn: &mut Turn<'_>, origin: &mut Origin, made: Made<'_>) -> Result<(), DecideError> {
+    let is_shared = made.iter().any(|(save, _)| !save.is_local);
     for (save, value) in made {
-        turn.save(save, &mut origin.locals, value.clone())?;
+        turn.put(save, &mut origin.locals, value.clone())?;
         origin.gave = Gave::Value(value);
     }
-    Ok(())
+    if is_shared { check_context(turn.compiled, &turn.next.context) } else { Ok(()) }
 }
 
 /// The payload of the event, or else what the activation's wait was resolved with.

@@ -110,7 +110,10 @@ impl Graph {
                 PlaceKind::Wait(wait) => {
                     graph.edges.extend(wait.error_place.map(|to| plain(to, "error")));
                 }
-                PlaceKind::Step | PlaceKind::End { .. } => {}
+                PlaceKind::End { error_place, .. } => {
+                    graph.edges.extend(error_place.map(|to| plain(to, "error")));
+                }
+                PlaceKind::Step => {}
             }
         }
         for transition in &compiled.transitions {
@@ -268,7 +271,7 @@ fn open_wait(definition: &Definition, activation: &Activation) -> Option<OpenWai
             open.form.clone_from(&wait.form);
             open.answerers.clone_from(&wait.answerers);
         }
-        _ if activation.status == ActivationStatus::Waiting => return None,
+        _ if activation.status != ActivationStatus::Active => return None,
         _ => {
             let leaving = spec.transitions.iter().filter(|transition| transition.from == activation.place);
             open.signals.extend(leaving.filter_map(|transition| match &transition.on {

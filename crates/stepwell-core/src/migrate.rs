@@ -373,7 +373,7 @@ impl Migration<'_> {
             let place = &activation.place;
             let Some((index, around)) = self.index(place).zip(around(activation.branch)) else { continue };
             // Many activations may be in the same place of the same forks, and then have the same ways.
-            let arrives = is_in_join(self.from, activation);
+            let arrives = is_in_join(self.from, activation) || activation.status == ActivationStatus::Before;
             if !followed.insert((place, around.clone(), arrives)) {
                 continue;
             }
@@ -425,6 +425,7 @@ fn timers_of(turn: &Turn<'_>, activation: &Activation) -> Vec<Result<Option<Time
     let Some(node) = turn.compiled.place(&activation.place) else { return Vec::new() };
     let is_waiting = activation.status == ActivationStatus::Waiting;
     let runs = match node.kind {
+        _ if activation.status == ActivationStatus::Before => false,
         PlaceKind::Join(_) => !is_waiting,
         // The time limits of a wait are over once it is resolved.
         PlaceKind::Wait(_) => is_waiting,

@@ -265,6 +265,7 @@ impl DecideError {
                 | DecideError::Template { .. }
                 | DecideError::NotAnInstant { .. }
                 | DecideError::ContextUnfit(_)
+                | DecideError::OutputUnfit { .. }
                 | DecideError::Limit(_)
         )
     }

@@ -11,21 +11,15 @@ use crate::guard::{VARS, View};
 use crate::ids::Name;
 use crate::refusal::{DecideError, Failure};
 use crate::save::Save;
-use crate::snapshot::{Activation, ActivationStatus, Branch, Passing, PassingId};
+use crate::snapshot::{Activation, ActivationStatus, Branch, Gave, Passing, PassingId};
 use crate::template::Template;
-use crate::turn::{Origin, Turn, check_context};
+use crate::turn::{Origin, Turn, Way, check_context};
 
 /// Rounds that one change may begin; then the run rests in the loop, and goes on with the next change.
 const ROUNDS: u32 = 8;
 
-/// What an activation brings to the join or loop it comes to.
-#[derive(Debug, Clone, Default)]
-pub(crate) enum Gave {
-    #[default]
-    Nothing,
-    Value(Value),
-    Failed(Failure),
-}
+/// The code of a failure: a list is longer, or a loop goes round more often, than is allowed.
+const TOO_MANY: &str = "tooManyRounds";
 
 impl JoinNode {
     /// How many branches of this passing make it fire.
@@ -82,8 +76,8 @@ impl Turn<'_> {
             Gave::Failed(failure) => serde_json::to_value(failure).expect("a failure is plain data"),
             Gave::Value(_) | Gave::Nothing => Value::Null,
         };
-        push_frame(&mut origin, name, None);
-        put_local(&mut origin, local, error);
+        push_frame(&mut origin, name, None, [local]);
+        origin.locals.insert(local.to_owned(), error);
         self.pass_through(name);
         self.enter(first, origin, event)
     }
@@ -119,11 +113,13 @@ impl Turn<'_> {
         origin: &mut Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
-        let list = match &node.over {
-            OverNode::Items { list, .. } => Some(self.list(name, list, &origin.locals, event)?.0),
-            OverNode::While(_) => None,
+        let (list, item) = match &node.over {
+            OverNode::Items { list, item } => {
+                (Some(self.list(name, list, &origin.locals, event)?.0), Some(item.as_str()))
+            }
+            OverNode::While(_) => (None, None),
         };
-        push_frame(origin, name, list);
+        push_frame(origin, name, list, item.into_iter().chain(node.index.as_deref()));
         Ok(())
     }
 
@@ -161,7 +157,7 @@ impl Turn<'_> {
         };
         if begins {
             if let Some(index) = &node.index {
-                put_local(&mut origin, index, round.into());
+                origin.locals.insert(index.clone(), round.into());
             }
             self.pass_through(name);
             return self.enter(node.first, origin, event);
@@ -193,7 +189,7 @@ impl Turn<'_> {
                 let next = items.items().get(round as usize).cloned();
                 let begins = next.is_some();
                 if let Some(next) = next {
-                    put_local(origin, item, next);
+                    origin.locals.insert(item.clone(), next);
                 }
                 begins
             }
@@ -210,7 +206,7 @@ impl Turn<'_> {
         let most = u64::from(node.most.unwrap_or(u32::MAX)).min(self.compiled.limits.loop_rounds);
         if begins && u64::from(round) >= most {
             let message = format!("`{name}` would begin round {}, and at most {most} are allowed", round + 1);
-            return Err(DecideError::Raised(Failure::new("tooManyRounds", message).finally()));
+            return Err(DecideError::Raised(Failure::new(TOO_MANY, message).finally()));
         }
         Ok(begins)
     }
@@ -261,8 +257,19 @@ impl Turn<'_> {
         Ok(Some(if collect.settled { json!({ "status": "completed", "output": value }) } else { value }))
     }
 
-    /// Puts a value where it belongs.
+    /// Puts a value where it belongs, if it fits there.
     pub(crate) fn save(
+        &mut self,
+        save: &Save,
+        locals: &mut Map<String, Value>,
+        value: Value,
+    ) -> Result<(), DecideError> {
+        self.put(save, locals, value)?;
+        if save.is_local { Ok(()) } else { check_context(self.compiled, &self.next.context) }
+    }
+
+    /// The same without asking whether the context still fits its schema.
+    pub(crate) fn put(
         &mut self,
         save: &Save,
         locals: &mut Map<String, Value>,
@@ -277,10 +284,10 @@ impl Turn<'_> {
         if !context.is_object() {
             *context = Value::Object(Map::new());
         }
-        if let Value::Object(fields) = context {
-            save.put(fields, value).map_err(unfit)?;
+        match context {
+            Value::Object(fields) => save.put(fields, value).map_err(unfit),
+            _ => Ok(()),
         }
-        check_context(self.compiled, &self.next.context)
     }
 
     /// Something cannot be done in a place: where its errors lead, or an error of the whole change.
@@ -291,7 +298,7 @@ impl Turn<'_> {
         error: DecideError,
     ) -> Result<(), DecideError> {
         match error_place {
-            Some(place) if error.can_be_caught() => self.fail_with(place, origin, &error.failure()),
+            Some(place) if error.can_be_caught() => self.fail_with(place, origin, &error.failure(), Way::In),
             _ => Err(error),
         }
     }
@@ -312,6 +319,11 @@ impl Turn<'_> {
             Err(error) => return self.fail_in(each.error_place, origin, error),
         };
         let total = u32::try_from(list.items().len()).unwrap_or(u32::MAX);
+        if let Some(most) = each.most.filter(|most| total > *most) {
+            let message = format!("`{name}` has {total} items, and at most {most} are allowed");
+            let error = DecideError::Raised(Failure::new(TOO_MANY, message).finally());
+            return self.fail_in(each.error_place, origin, error);
+        }
         self.pass_through(&name);
         if total == 0 {
             let Some(join) = join else { return Ok(()) };
@@ -323,19 +335,23 @@ impl Turn<'_> {
             list: Some(id),
             ..Passing::opened(passing, name, &origin)
         });
-        for _ in 0..total.min(each.limit) {
+        let room = self.compiled.limits.activations.saturating_sub(self.next.activations.len() as u64).max(1);
+        for _ in 0..u64::from(total.min(each.limit)).min(room) {
             self.begin_branch(passing, event)?;
         }
         Ok(())
     }
 
-    /// Begins the next branch of a fork over a list.
-    fn begin_branch(&mut self, id: PassingId, event: &Value) -> Result<(), DecideError> {
+    /// Begins the next branch of a fork over a list, if there is one and it is still wanted.
+    pub(crate) fn begin_branch(&mut self, id: PassingId, event: &Value) -> Result<(), DecideError> {
         let compiled = self.compiled;
         let Some(passing) = self.next.passings.iter_mut().find(|passing| passing.id == id) else {
             return Ok(());
         };
         let index = passing.begun;
+        if passing.fired || index >= passing.branches {
+            return Ok(());
+        }
         passing.begun += 1;
         let Some(PlaceKind::Fork { branches, each: Some(each), .. }) =
             compiled.place(&passing.fork).map(|node| &node.kind)
@@ -364,9 +380,9 @@ impl Turn<'_> {
         };
         passing.arrived += 1;
         passing.results.extend(given.map(|given| (branch.index, given)));
-        let (needed, more) = (node.needed(passing), passing.begun < passing.branches);
-        if passing.arrived < needed {
-            return if more { self.begin_branch(branch.passing, event) } else { Ok(()) };
+        if passing.arrived < node.needed(passing) {
+            self.to_begin.push_back(branch.passing);
+            return Ok(());
         }
         passing.fired = true;
         let results = std::mem::take(&mut passing.results).into_values().collect();
@@ -389,44 +405,47 @@ impl Turn<'_> {
     ) -> Result<(), DecideError> {
         let PlaceKind::Join(node) = &self.compiled.places[place].kind else { return Ok(()) };
         if let Some(save) = node.collect.as_ref().and_then(|collect| collect.save.as_ref()) {
-            self.save(save, &mut after.locals, Value::Array(results))?;
+            let saved = self.save(save, &mut after.locals, Value::Array(results));
+            if let Err(error) = saved {
+                return self.fail_in(node.error_place, after, error);
+            }
         }
         self.stay(place, ActivationStatus::Active, after, event).map(drop)
     }
 
-    /// What a branch that comes to a join gives, if that is collected. A failure that nobody asked to collect is handed back,
-    /// if the join says where it leads; to one that says nothing of failures every branch is the same.
+    /// What a branch that comes to a join gives, if that is collected. A failure that is neither collected nor passed over is
+    /// handed back, if the join says where it leads; to one that says nothing of failures every branch is the same.
     pub(crate) fn given_to_join(
         &self,
         place: PlaceIndex,
         node: &JoinNode,
         origin: &mut Origin,
         event: &Value,
-    ) -> Result<Result<Option<Value>, (PlaceIndex, Failure)>, DecideError> {
-        let settled = node.collect.as_ref().is_some_and(|collect| collect.settled);
-        if let (Gave::Failed(failure), Some(error_place), false) = (&origin.gave, node.error_place, settled) {
-            return Ok(Err((error_place, failure.clone())));
+    ) -> Result<Option<Value>, DecideError> {
+        let is_kept = node.pass_over || node.collect.as_ref().is_some_and(|collect| collect.settled);
+        if let (Gave::Failed(failure), Some(_), false) = (&origin.gave, node.error_place, is_kept) {
+            return Err(DecideError::Raised(failure.clone()));
         }
         let name = &self.compiled.places[place].name;
         let given =
             node.collect.as_ref().map(|collect| self.given(name, collect, origin, event)).transpose()?;
         origin.gave = Gave::Nothing;
-        Ok(Ok(given.flatten()))
+        Ok(given.flatten())
     }
 
-    /// A branch has failed, and nobody asked to collect that: the others end, and the run goes where errors lead.
+    /// A branch has failed, or what it gives cannot be made: the others end, and the run goes where errors lead.
     pub(crate) fn fail_join(
         &mut self,
-        error_place: PlaceIndex,
+        error_place: Option<PlaceIndex>,
         id: PassingId,
-        failure: &Failure,
+        error: DecideError,
     ) -> Result<(), DecideError> {
         let after = self.next.passing(id).map(Passing::after).unwrap_or_default();
         self.end_branches(id);
         if let Some(passing) = self.next.passings.iter_mut().find(|passing| passing.id == id) {
             passing.fired = true;
         }
-        self.fail_with(error_place, after, failure)
+        self.fail_in(error_place, after, error)
     }
 }
 
@@ -474,28 +493,28 @@ impl Passing {
     }
 }
 
-/// What branches have put into variables of their own goes on after them, in the order of the branches.
+/// What branches have put into variables of their own goes on after them, in the order of the branches. What a branch has left
+/// as it was is not what it has made.
 pub(crate) fn merge_vars<'a>(after: &mut Origin, branches: impl Iterator<Item = &'a Activation>) {
+    let before = after.locals.get(VARS).cloned().unwrap_or_default();
     for branch in branches {
         let Some(Value::Object(made)) = branch.locals.get(VARS) else { continue };
         let vars = after.locals.entry(VARS).or_insert_with(|| Value::Object(Map::new()));
+        let made = made.iter().filter(|(name, value)| before.get(name.as_str()) != Some(*value));
         if let Value::Object(vars) = vars {
-            vars.extend(made.clone());
+            vars.extend(made.map(|(name, value)| (name.clone(), value.clone())));
         }
     }
 }
 
-fn push_frame(origin: &mut Origin, place: &Name, list: Option<ListId>) {
-    let frame = Frame { place: place.clone(), round: 0, list, results: Vec::new(), hidden: Map::new() };
+/// A loop or error scope begins, with locals of its own: they hide what is there under their names.
+fn push_frame<'n>(
+    origin: &mut Origin,
+    place: &Name,
+    list: Option<ListId>,
+    own: impl IntoIterator<Item = &'n str>,
+) {
+    let hidden = own.into_iter().filter_map(|name| origin.locals.remove_entry(name)).collect();
+    let frame = Frame { place: place.clone(), round: 0, list, results: Vec::new(), hidden };
     origin.frames.push(frame);
-}
-
-/// Puts a local of the innermost frame in place; in its first round it hides what was there under that name.
-fn put_local(origin: &mut Origin, name: &str, value: Value) {
-    let before = origin.locals.insert(name.to_owned(), value);
-    if let (Some(before), Some(frame)) = (before, origin.frames.last_mut())
-        && frame.round == 0
-    {
-        frame.hidden.entry(name.to_owned()).or_insert(before);
-    }
 }

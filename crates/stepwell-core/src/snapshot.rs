@@ -87,9 +87,12 @@ pub struct Activation {
     /// The timers that run while it is here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timers: Vec<Timer>,
-    /// What its wait was resolved with.
+    /// What its wait was resolved with; before a place, what the event at hand brought.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received: Option<Value>,
+    /// What it brings along for the place it stands before.
+    #[serde(default, skip_serializing_if = "Gave::is_nothing")]
+    pub gave: Gave,
     /// The children it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<Children>,
@@ -110,6 +113,27 @@ pub enum ActivationStatus {
     Active,
     /// Not before its wait is resolved or its join fires.
     Waiting,
+    /// It stands before its place, which could not be entered: it is tried again whenever the run goes on by itself.
+    Before,
+}
+
+/// What an activation brings to the place it comes to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Gave {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// A result, for a join or a loop.
+    Value(Value),
+    /// An error.
+    Failed(Failure),
+}
+
+impl Gave {
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Gave::Nothing
+    }
 }
 
 /// Which branch of which passing of a fork.
@@ -376,10 +400,10 @@ impl Snapshot {
         if here.peek().is_none() {
             return if self.completed.contains(place) { PlaceStatus::Completed } else { PlaceStatus::Idle };
         }
-        if here.any(|activation| activation.status == ActivationStatus::Active) {
-            return PlaceStatus::Active;
+        if here.all(|activation| activation.status == ActivationStatus::Waiting) {
+            return PlaceStatus::Waiting;
         }
-        PlaceStatus::Waiting
+        PlaceStatus::Active
     }
 
     /// When the next timer is due, counting only those after `now`.
@@ -544,7 +568,9 @@ impl Snapshot {
         let (id, place) = (activation.id, &activation.place);
         let Some(node) = compiled.place(place) else { return };
         let waiting = activation.status == ActivationStatus::Waiting;
+        let is_before = activation.status == ActivationStatus::Before;
         match node.kind {
+            _ if is_before => {}
             PlaceKind::Fork { .. } | PlaceKind::End { .. } | PlaceKind::Catch { .. } => {
                 found.push(format!("activation {id} rests in `{place}`, where nothing can rest"));
             }
@@ -601,7 +627,8 @@ impl Snapshot {
 
     fn check_children(&self, node: &PlaceNode, activation: &Activation, found: &mut Vec<String>) {
         let (id, place) = (activation.id, &activation.place);
-        let expected = matches!(&node.kind, PlaceKind::Wait(wait) if wait.children.is_some());
+        let is_before = activation.status == ActivationStatus::Before;
+        let expected = !is_before && matches!(&node.kind, PlaceKind::Wait(wait) if wait.children.is_some());
         match &activation.children {
             None if expected => {
                 found.push(format!("activation {id} in `{place}` has no account of its children"));

@@ -107,6 +107,9 @@ pub enum Place {
         /// The run's result, with `{"$expr": …}` in it where it depends on the context.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<Value>,
+        /// Where the run goes if the result cannot be made or does not fit; without it the run stops.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error_place: Option<Name>,
     },
 }
 
@@ -123,13 +126,18 @@ pub struct Wait {
     /// Resolved by the children that the transition into this place started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<ChildRule>,
+    /// What whoever answers is asked, with `{"$expr": …}` in it where it depends on the run: the local `prompt` while the run
+    /// is here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Value>,
     /// JSON Schema of the form that is shown to whoever answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
     /// Who may answer: names the host gives a meaning to (users, roles, groups).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answerers: Vec<String>,
-    /// Where the run goes when the children can no longer do what the rule asks; without it the run stops.
+    /// Where the run goes when the children can no longer do what the rule asks, or when the prompt cannot be made; without it
+    /// the run stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
 }
@@ -159,7 +167,10 @@ pub struct Each {
     /// So many branches at once at most; without it as many as a run may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Where the run goes if there is no list.
+    /// More items than this are an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<u32>,
+    /// Where the run goes if there is no list, or one that is too long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
 }
@@ -264,7 +275,11 @@ pub struct Join {
     /// What becomes of what the branches give.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collect: Option<Collect>,
-    /// A branch that comes here because of an error ends the others, and the run goes there; without it the run stops.
+    /// A branch that comes here because of an error gives nothing, and the others go on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub pass_over: bool,
+    /// A branch that comes here because of an error ends the others, and the run goes there, unless such errors are passed
+    /// over or collected. The run goes there too if what the branches give cannot be put together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
 }
@@ -363,11 +378,16 @@ pub struct Assign {
 /// A failure that the workflow itself declares.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Raise {
-    /// A word for the kind of failure, with `{"$expr": …}` in it where it depends on the run.
-    pub code: Value,
-    /// What happened, for a person.
-    pub message: Value,
+pub enum Raise {
+    /// A new one.
+    New {
+        /// A word for the kind of failure, with `{"$expr": …}` in it where it depends on the run.
+        code: Value,
+        /// What happened, for a person.
+        message: Value,
+    },
+    /// The error that this local holds, passed on as it is.
+    Again(String),
 }
 
 /// Code found by name in the action registry.

@@ -2,7 +2,7 @@
 //!
 //! A [`Turn`] works on a copy of the snapshot and keeps account of what it did; dispatch decides which moves to make.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -17,10 +17,10 @@ use crate::ids::Name;
 use crate::limits::json_bytes;
 use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure};
-use crate::rounds::{Gave, merge_vars};
+use crate::rounds::merge_vars;
 use crate::schema::Misfit;
 use crate::snapshot::{
-    Activation, ActivationId, ActivationStatus, Branch, ChildEnd, Children, Finished, PROMPT, Passing,
+    Activation, ActivationId, ActivationStatus, Branch, ChildEnd, Children, Finished, Gave, PROMPT, Passing,
     PassingId, Snapshot, Timer,
 };
 use crate::spec::{ChildRule, Completion, LoopStep};
@@ -125,6 +125,15 @@ impl Origin {
     }
 }
 
+/// How far a run comes that leads to a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Into it.
+    In,
+    /// Before it: it cannot be entered now.
+    Before,
+}
+
 /// The moves of one decision, on a copy of the snapshot.
 pub(crate) struct Turn<'a> {
     pub(crate) compiled: &'a Compiled,
@@ -132,6 +141,10 @@ pub(crate) struct Turn<'a> {
     pub(crate) now: Timestamp,
     /// Rounds of loops that this change has begun.
     pub(crate) rounds: u32,
+    /// A place is being entered.
+    is_entering: bool,
+    /// Forks over lists of which another branch is to begin, as soon as the place that is being entered is.
+    pub(crate) to_begin: VecDeque<PassingId>,
     entered: Vec<Name>,
     exited: Vec<Name>,
     pub(crate) transitions: Vec<Name>,
@@ -148,6 +161,8 @@ impl<'a> Turn<'a> {
             next,
             now,
             rounds: 0,
+            is_entering: false,
+            to_begin: VecDeque::new(),
             entered: Vec::new(),
             exited: Vec::new(),
             transitions: Vec::new(),
@@ -160,10 +175,20 @@ impl<'a> Turn<'a> {
     /// Takes an activation out of its place, which is thereby completed.
     pub(crate) fn leave(&mut self, id: ActivationId) -> Option<Activation> {
         let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
-        let activation = self.next.activations.remove(at);
+        let mut activation = self.next.activations.remove(at);
+        self.forget_prompt(&mut activation);
         self.complete(&activation.place);
         self.exited.push(activation.place.clone());
         Some(activation)
+    }
+
+    /// What whoever answers in a place is asked there is not asked further on.
+    fn forget_prompt(&self, left: &mut Activation) {
+        if let Some(PlaceKind::Wait(WaitNode { prompt: Some(_), .. })) =
+            self.compiled.place(&left.place).map(|node| &node.kind)
+        {
+            left.locals.remove(PROMPT);
+        }
     }
 
     fn complete(&mut self, place: &Name) {
@@ -175,18 +200,38 @@ impl<'a> Turn<'a> {
     /// Takes an activation out of its place by force: the place is not completed.
     pub(crate) fn take(&mut self, id: ActivationId) -> Option<Activation> {
         let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
-        let activation = self.next.activations.remove(at);
+        let mut activation = self.next.activations.remove(at);
+        self.forget_prompt(&mut activation);
         self.end(std::slice::from_ref(&activation));
         Some(activation)
     }
 
-    /// Enters a place, whatever its kind.
+    /// Enters a place, whatever its kind, and whatever that leads to.
     pub(crate) fn enter(
         &mut self,
         place: PlaceIndex,
-        mut origin: Origin,
+        origin: Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
+        if self.is_entering {
+            return self.enter_one(place, origin, event);
+        }
+        self.is_entering = true;
+        let entered = self.enter_one(place, origin, event).and_then(|()| self.begin_branches(event));
+        self.is_entering = false;
+        entered
+    }
+
+    /// Begins the branches that are to begin. One after the other, not one inside the other: there may be very many that
+    /// are over as soon as they have begun.
+    fn begin_branches(&mut self, event: &Value) -> Result<(), DecideError> {
+        while let Some(passing) = self.to_begin.pop_front() {
+            self.begin_branch(passing, event)?;
+        }
+        Ok(())
+    }
+
+    fn enter_one(&mut self, place: PlaceIndex, mut origin: Origin, event: &Value) -> Result<(), DecideError> {
         if self.next.is_terminal || origin.branch.is_some_and(|branch| self.closed.contains(&branch.passing))
         {
             return Ok(());
@@ -206,7 +251,15 @@ impl<'a> Turn<'a> {
             PlaceKind::Join(join) => self.arrive(place, join, origin, event),
             PlaceKind::Loop(round) => self.enter_loop(place, round, origin, event),
             PlaceKind::Catch { local, first } => self.enter_catch(place, local, *first, origin, event),
-            PlaceKind::End { output } => self.come_to_end(&node.name, output.as_ref(), &origin, event),
+            PlaceKind::End { output, error_place } => {
+                let made =
+                    output.as_ref().map(|output| self.render_output(&node.name, output, &origin, event));
+                match made.transpose() {
+                    Ok(output) => self.come_to_end(&node.name, output),
+                    Err(error) => return self.fail_in(*error_place, origin, error),
+                }
+                Ok(())
+            }
         }
     }
 
@@ -257,9 +310,40 @@ impl<'a> Turn<'a> {
             retried: origin.retried,
             timers,
             received: None,
+            gave: Gave::Nothing,
             children: None,
         });
         Ok(id)
+    }
+
+    /// Stands before a place that cannot be entered now.
+    pub(crate) fn stand_before(&mut self, place: PlaceIndex, mut origin: Origin, event: &Value) {
+        self.leave_frames(place, &mut origin);
+        let id = self.number();
+        self.next.activations.push(Activation {
+            id,
+            place: self.compiled.places[place].name.clone(),
+            status: ActivationStatus::Before,
+            since: self.now,
+            branch: origin.branch,
+            position: origin.position,
+            frames: origin.frames,
+            locals: origin.locals,
+            retried: origin.retried,
+            timers: Vec::new(),
+            received: (!event.is_null()).then(|| event.clone()),
+            gave: origin.gave,
+            children: None,
+        });
+    }
+
+    /// Takes an activation that stands before its place away from there: it is going in.
+    pub(crate) fn go_in(&mut self, id: ActivationId) -> Option<(Origin, Value)> {
+        let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
+        let mut standing = self.next.activations.remove(at);
+        let event = standing.received.take().unwrap_or_default();
+        let gave = std::mem::take(&mut standing.gave);
+        Some((Origin { gave, ..Origin::of(standing) }, event))
     }
 
     pub(crate) fn number(&mut self) -> u64 {
@@ -316,9 +400,15 @@ impl<'a> Turn<'a> {
         &mut self,
         place: PlaceIndex,
         wait: &WaitNode,
-        origin: Origin,
+        mut origin: Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
+        if let Some(prompt) = &wait.prompt {
+            match self.render_prompt(place, prompt, &origin, event) {
+                Ok(asked) => drop(origin.locals.insert(PROMPT.to_owned(), asked)),
+                Err(error) => return self.fail_in(wait.error_place, origin, error),
+            }
+        }
         let children = origin.children;
         let Some(id) = self.rest(place, ActivationStatus::Waiting, origin, event)? else { return Ok(()) };
         if wait.children.is_none() {
@@ -328,6 +418,22 @@ impl<'a> Turn<'a> {
             activation.children = Some(Children { total: children, ended: Default::default() });
         }
         self.weigh_children(id, wait)
+    }
+
+    fn render_prompt(
+        &self,
+        place: PlaceIndex,
+        prompt: &Template,
+        origin: &Origin,
+        event: &Value,
+    ) -> Result<Value, DecideError> {
+        let view = View::new(&self.next, &origin.locals, event, self.now);
+        let asked = prompt.render(&view, &mut Budget::default()).map_err(|error| {
+            let at = format!("prompt of place `{}`", self.compiled.places[place].name);
+            DecideError::Template { at, error }
+        })?;
+        self.compiled.limits.nesting("the prompt", &asked)?;
+        Ok(asked)
     }
 
     /// Counts a child's end.
@@ -371,8 +477,14 @@ impl<'a> Turn<'a> {
     ) -> Result<(), DecideError> {
         let Some(activation) = self.next.activation(id) else { return Ok(()) };
         let place = &activation.place;
-        let message = format!("the children that `{place}` waits for can no longer fulfil {rule:?}");
-        let failure = Failure::new("childrenFailed", message).finally();
+        let failed = activation.children.iter().flat_map(|children| children.ended.values());
+        let failed = failed.filter_map(|end| match end {
+            ChildEnd::Failed { error } => Some(format!(": {error}")),
+            ChildEnd::Completed { .. } | ChildEnd::Cancelled => None,
+        });
+        let why = failed.into_iter().next().unwrap_or_default();
+        let message = format!("the children that `{place}` waits for can no longer fulfil {rule:?}{why}");
+        let failure = Failure::new("childrenFailed", message);
         let Some(error_place) = wait.error_place else {
             self.stopped = Some(failure);
             return Ok(());
@@ -388,7 +500,7 @@ impl<'a> Turn<'a> {
         left: Activation,
         failure: &Failure,
     ) -> Result<(), DecideError> {
-        self.fail_with(place, Origin::of(left), failure)
+        self.fail_with(place, Origin::of(left), failure, Way::In)
     }
 
     /// The same for whoever has no place any more.
@@ -397,6 +509,7 @@ impl<'a> Turn<'a> {
         place: PlaceIndex,
         mut origin: Origin,
         failure: &Failure,
+        way: Way,
     ) -> Result<(), DecideError> {
         let error = serde_json::to_value(failure).expect("a failure is plain data");
         match self.compiled.places[place].kind {
@@ -405,7 +518,24 @@ impl<'a> Turn<'a> {
             }
             _ => drop(origin.locals.insert("error".to_owned(), error.clone())),
         }
-        self.enter(place, origin, &error)
+        self.come_to(place, origin, &error, way)
+    }
+
+    /// Enters a place, or stands before it.
+    pub(crate) fn come_to(
+        &mut self,
+        place: PlaceIndex,
+        origin: Origin,
+        event: &Value,
+        way: Way,
+    ) -> Result<(), DecideError> {
+        match way {
+            Way::In => self.enter(place, origin, event),
+            Way::Before => {
+                self.stand_before(place, origin, event);
+                Ok(())
+            }
+        }
     }
 
     /// A waiting activation becomes active, with what it was given; its time limits are over.
@@ -465,9 +595,9 @@ impl<'a> Turn<'a> {
             return Ok(());
         }
         let (is_each, mut after) = (passing.list.is_some(), passing.after());
-        let given = match self.given_to_join(place, node, &mut origin, event)? {
+        let given = match self.given_to_join(place, node, &mut origin, event) {
             Ok(given) => given,
-            Err((error_place, failure)) => return self.fail_join(error_place, branch.passing, &failure),
+            Err(error) => return self.fail_join(node.error_place, branch.passing, error),
         };
         if is_each {
             return self.arrive_each(place, node, branch, given, event);
@@ -514,7 +644,7 @@ impl<'a> Turn<'a> {
                 self.weigh_children(id, wait)?;
             }
         }
-        Ok(())
+        self.begin_branches(&Value::Null)
     }
 
     fn catch_up_join(&mut self, id: PassingId) -> Result<(), DecideError> {
@@ -564,14 +694,7 @@ impl<'a> Turn<'a> {
         self.exited.extend(places.into_iter().cloned());
     }
 
-    fn come_to_end(
-        &mut self,
-        place: &Name,
-        output: Option<&Template>,
-        origin: &Origin,
-        event: &Value,
-    ) -> Result<(), DecideError> {
-        let output = output.map(|template| self.render_output(place, template, origin, event)).transpose()?;
+    fn come_to_end(&mut self, place: &Name, output: Option<Value>) {
         self.entered.push(place.clone());
         self.complete(place);
         let end = Finished::Completed { place: place.clone(), output };
@@ -579,7 +702,6 @@ impl<'a> Turn<'a> {
             Completion::FirstEnd => self.finish(end),
             Completion::AllBranches => self.next.last_end = Some(end),
         }
-        Ok(())
     }
 
     fn render_output(

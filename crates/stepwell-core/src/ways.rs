@@ -81,7 +81,9 @@ impl<'a> Walk<'a> {
                 }
                 PlaceKind::Catch { first, .. } => self.enter(*first, forks)?,
                 PlaceKind::Step => self.leave(place, &forks)?,
-                PlaceKind::End { .. } => {}
+                PlaceKind::End { error_place, .. } => {
+                    error_place.map_or(Ok(()), |error| self.enter(error, forks))?;
+                }
             }
         }
         Ok(())

@@ -51,7 +51,7 @@ fn agree(ours: &Ours, theirs: &Theirs) -> bool {
 
 /// What is ours on purpose, or theirs by mistake.
 fn is_known(source: &str, ours: &Ours, theirs: &Theirs) -> bool {
-    let message = ours.as_ref().err().map_or("", |error| error.message.as_str());
+    let message = ours.as_ref().err().map_or("", |error| &*error.message);
     // Documented: an infinity is an error here, at once.
     message.starts_with("division by zero")
         // Documented: membership is by value.

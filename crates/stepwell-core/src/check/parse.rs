@@ -7,14 +7,14 @@ use super::refs::Links;
 use super::{Location, ProblemCode, Report};
 use crate::definition::{
     self, ActionNode, CollectNode, Compiled, EachNode, GuardNode, JoinNode, LoopNode, OverNode, PlaceIndex,
-    PlaceKind, PlaceNode, TransitionNode, TriggerNode, WaitNode,
+    PlaceKind, PlaceNode, RaiseNode, TransitionNode, TriggerNode, WaitNode,
 };
 use crate::expr::{Expr, ExprError};
 use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
 use crate::save::Save;
 use crate::schema::Schema;
-use crate::spec::{Collect, Guard, Over, Place, Quorum, Spec, Transition};
+use crate::spec::{Collect, Guard, Over, Place, Quorum, Raise, Spec, Transition};
 use crate::template::Template;
 
 /// Everything that had to be parsed; `None` or missing where it could not be.
@@ -32,7 +32,7 @@ pub(super) struct Parts {
 /// What a place has that had to be parsed, according to its kind.
 #[derive(Debug, Default)]
 struct PlaceParts {
-    /// Of an end its output, of a loop or a fork its list.
+    /// Of an end its output, of a loop or a fork its list, of a wait its prompt.
     template: Option<Template>,
     /// Of a wait its filter, of a loop its condition.
     expr: Option<Expr>,
@@ -45,7 +45,7 @@ struct TransitionParts {
     guard: Option<GuardNode>,
     action: Option<ActionNode>,
     set: Vec<(Save, Template)>,
-    fail: Option<(Template, Template)>,
+    fail: Option<RaiseNode>,
 }
 
 pub(super) fn parse(spec: &Spec, report: &mut Report) -> Parts {
@@ -75,11 +75,12 @@ fn place_parts(name: &Name, place: &Place, report: &mut Report) -> PlaceParts {
     let at = Location::Place(name.clone());
     let mut parts = PlaceParts::default();
     match place {
-        Place::End { output: Some(source) } => parts.template = template(source, "output", &at, report),
+        Place::End { output: Some(source), .. } => parts.template = template(source, "output", &at, report),
         Place::Wait(wait) => {
             if let Some(form) = &wait.form {
                 schema(form, "the form", &at, report);
             }
+            parts.template = wait.prompt.as_ref().and_then(|source| template(source, "prompt", &at, report));
             parts.expr = wait.filter.as_ref().and_then(|source| expression(source, &at, report));
         }
         Place::Fork(fork) => {
@@ -95,7 +96,7 @@ fn place_parts(name: &Name, place: &Place, report: &mut Report) -> PlaceParts {
             }
             parts.collect = round.collect.as_ref().map(|collect| collected(collect, &at, report));
         }
-        Place::End { output: None } | Place::Step {} | Place::Catch(_) => {}
+        Place::End { output: None, .. } | Place::Step {} | Place::Catch(_) => {}
     }
     parts
 }
@@ -130,9 +131,13 @@ fn transition(t: &Transition, report: &mut Report) -> Option<TransitionParts> {
         let value = template(&assign.value, &assign.to, &at, report);
         set.extend(to.zip(value));
     }
-    let fail = t.fail.as_ref().and_then(|raise| {
-        let code = template(&raise.code, "code", &at, report);
-        code.zip(template(&raise.message, "message", &at, report))
+    let fail = t.fail.as_ref().and_then(|raise| match raise {
+        Raise::New { code, message } => {
+            let code = template(code, "code", &at, report);
+            let message = template(message, "message", &at, report);
+            code.zip(message).map(|(code, message)| RaiseNode::New(code, message))
+        }
+        Raise::Again(local) => Some(RaiseNode::Again(local.clone())),
     });
     let lost_guard = matches!(guard, Some(None));
     let lost_action = matches!(action, Some(None));
@@ -276,6 +281,7 @@ fn assemble_kind(
             signal: wait.signal.clone(),
             filter: parts.expr,
             children: wait.children,
+            prompt: parts.template,
             error_place,
         }),
         Place::Fork(fork) => PlaceKind::Fork {
@@ -286,6 +292,7 @@ fn assemble_kind(
                 item: each.item.clone(),
                 index: each.index.clone(),
                 limit: each.limit.unwrap_or(u32::MAX),
+                most: each.most,
                 error_place,
             }),
         },
@@ -294,6 +301,7 @@ fn assemble_kind(
             is_all: join.quorum == Quorum::All,
             cancel_rest: join.cancel_rest,
             collect: parts.collect,
+            pass_over: join.pass_over,
             error_place,
         }),
         Place::Loop(round) => PlaceKind::Loop(LoopNode {
@@ -313,7 +321,7 @@ fn assemble_kind(
         Place::Catch(catch) => {
             PlaceKind::Catch { local: catch.local.clone(), first: links.first[index].expect(checked) }
         }
-        Place::End { .. } => PlaceKind::End { output: parts.template },
+        Place::End { .. } => PlaceKind::End { output: parts.template, error_place },
     }
 }
 

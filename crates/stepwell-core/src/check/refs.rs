@@ -109,7 +109,8 @@ fn resolve_place(
     let (mut branches, mut of, mut first, mut then) = (Vec::new(), BTreeSet::new(), None, None);
     let (mut body, mut error_place): (&[Name], _) = (&[], None);
     match place {
-        Place::Step {} | Place::End { .. } => {}
+        Place::Step {} => {}
+        Place::End { error_place: error, .. } => error_place = error.as_ref(),
         Place::Wait(wait) => {
             error_place = wait.error_place.as_ref();
             resolve_wait(wait, leaving, at, report);

@@ -22,7 +22,7 @@ use crate::spec::{
 /// Adds the places and transitions of a list of steps to a spec.
 pub(super) fn steps(spec: Spec, steps: &[Step], report: &mut Report) -> Spec {
     let mut compiler = Compiler { spec, scopes: Vec::new(), signals: BTreeMap::new(), report };
-    let end = compiler.place(END, spec::Place::End { output: None });
+    let end = compiler.place(END, spec::Place::End { output: None, error_place: None });
     let initial = compiler.list(steps, &end, &Around::default());
     compiler.spec.initial = Some(initial);
     let mut spec = compiler.spec;
@@ -58,7 +58,8 @@ fn prune(spec: &mut Spec) {
                 next.extend(&round.error_place);
             }
             Some(spec::Place::Catch(catch)) => next.push(&catch.first),
-            Some(spec::Place::Step {} | spec::Place::End { .. }) | None => {}
+            Some(spec::Place::End { error_place, .. }) => next.extend(error_place),
+            Some(spec::Place::Step {}) | None => {}
         }
         let new: Vec<Name> = next.into_iter().filter(|name| !reached.contains(*name)).cloned().collect();
         reached.extend(new.iter().cloned());
@@ -187,11 +188,25 @@ impl Compiler<'_> {
             OnError::Continue | OnError::Steps(_) => None,
         };
         let (first, body) = self.scoped(|compiler| match steps {
-            Some(steps) => compiler.list(steps, next, around),
+            Some(steps) => {
+                let first = compiler.list(steps, next, around);
+                compiler.begun(&step.id, first, around)
+            }
             None => compiler.noted(step, next, around),
         });
         let catch = Catch { local: "error".to_owned(), first, body };
         Some(self.place(format!("{}.error", step.id), spec::Place::Catch(catch)))
+    }
+
+    /// A loop or an error scope begins with a place of its own. If its first step leads out of it (a `break`, a `continue`),
+    /// that is one which does nothing else.
+    fn begun(&mut self, id: &str, first: Name, around: &Around) -> Name {
+        if self.scopes.last().is_some_and(|own| own.contains(&first)) {
+            return first;
+        }
+        let here = self.place(format!("{id}.out"), spec::Place::Step {});
+        self.transition(self.way(here.clone(), &here, &first, around));
+        here
     }
 
     /// The run goes on after an error; it is kept where the result would have been.
@@ -226,7 +241,11 @@ impl Compiler<'_> {
             Backoff::Fixed => Trigger::AfterMs(retry.delay_ms.min(retry.max_delay_ms).max(1)),
             Backoff::Exponential => {
                 let (delay, most) = (seconds(retry.delay_ms), seconds(retry.max_delay_ms));
-                Trigger::After(format!("$min([{most}, {delay} * $power(2, {tries})])"))
+                // Doubled as often as it takes to come to the longest pause: more would be too large for a number.
+                let doublings = (0..63)
+                    .find(|k| retry.delay_ms.saturating_mul(1 << k) >= retry.max_delay_ms)
+                    .unwrap_or(0);
+                Trigger::After(format!("$min([{most}, {delay} * $power(2, $min([{doublings}, {tries}]))])"))
             }
         };
         let more = json!({ "$expr": format!("{tries} + 1") });
@@ -242,8 +261,12 @@ impl Compiler<'_> {
 
     /// Races the step against its clock, if it has one that its own transitions cannot keep.
     fn timed(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
-        let keeps_time =
-            matches!(step.kind, StepKind::Call { .. } | StepKind::Wait(_) | StepKind::Workflow { .. });
+        let keeps_time = match &step.kind {
+            StepKind::Call { .. } | StepKind::Wait(_) => true,
+            // A time that cannot be told is an error before the other workflow is started.
+            StepKind::Workflow { .. } => matches!(step.timeout, Some(Span::Ms(_))),
+            _ => false,
+        };
         let timeout = match &step.timeout {
             Some(timeout) if !keeps_time && !step.is_instant() => timeout,
             _ => return self.plain(step, next, around),
@@ -314,11 +337,12 @@ impl Compiler<'_> {
             }
             StepKind::Parallel { branches, settled } => self.parallel(step, branches, *settled, next, around),
             StepKind::Return { value } => {
-                self.place(step.id.as_str(), spec::Place::End { output: value.clone() })
+                let error_place = around.handler.clone().filter(|_| value.is_some());
+                self.place(step.id.as_str(), spec::Place::End { output: value.clone(), error_place })
             }
             StepKind::Fail { code, message } => {
                 let here = self.place(step.id.as_str(), spec::Place::Step {});
-                let fail = Raise { code: code.clone(), message: message.clone() };
+                let fail = Raise::New { code: code.clone(), message: message.clone() };
                 self.transition(Transition {
                     fail: Some(fail),
                     ..self.way(step.id.as_str(), &here, next, around)
@@ -384,7 +408,10 @@ impl Compiler<'_> {
             is_cut_off: false,
             is_local: around.is_local,
         };
-        let (first, body) = self.scoped(|compiler| compiler.list(body, &here, &inner));
+        let (first, body) = self.scoped(|compiler| {
+            let first = compiler.list(body, &here, &inner);
+            compiler.begun(&step.id, first, &inner)
+        });
         let place = Loop {
             over: rounds.over,
             index: rounds.index.clone(),
@@ -405,9 +432,9 @@ impl Compiler<'_> {
             ItemErrors::Continue | ItemErrors::Collect => Some(join.clone()),
         };
         let first = self.list(&each.body, &join, &around.in_branch(handler, true));
-        let error_place = around.handler.clone().filter(|_| each.errors == ItemErrors::Fail);
         let collect = collect(step, &each.result, each.errors == ItemErrors::Collect, around);
-        let place = Join { collect, error_place, ..Join::default() };
+        let pass_over = each.errors == ItemErrors::Continue;
+        let place = Join { collect, pass_over, error_place: around.handler.clone(), ..Join::default() };
         self.place(join.clone(), spec::Place::Join(place));
         self.transition(self.way(join.clone(), &join, next, around));
         let over = spec::Each {
@@ -415,6 +442,7 @@ impl Compiler<'_> {
             item: each.item.clone(),
             index: each.index.clone(),
             limit: each.parallel.filter(|limit| *limit < u32::MAX),
+            most: each.most,
             error_place: around.handler.clone(),
         };
         let fork = Fork { branches: vec![first], each: Some(over) };
@@ -436,8 +464,8 @@ impl Compiler<'_> {
             if settled { Some(join.clone()) } else { around.handler.as_ref().map(|_| join.clone()) };
         let inner = around.in_branch(handler, false);
         let branches = branches.iter().map(|steps| self.list(steps, &join, &inner)).collect();
-        let error_place = around.handler.clone().filter(|_| !settled);
-        let place = Join { collect: collect(step, &None, settled, around), error_place, ..Join::default() };
+        let collect = collect(step, &None, settled, around);
+        let place = Join { collect, error_place: around.handler.clone(), ..Join::default() };
         self.place(join.clone(), spec::Place::Join(place));
         self.transition(self.way(join.clone(), &join, next, around));
         self.place(step.id.as_str(), spec::Place::Fork(Fork { branches, each: None }))
@@ -492,7 +520,7 @@ impl Compiler<'_> {
             let first = if catch.is_empty() { None } else { Some(compiler.list(catch, next, around)) };
             compiler.report.step = Some(step.id.clone());
             match (first, codes) {
-                (Some(first), None) => first,
+                (Some(first), None) => compiler.begun(&step.id, first, around),
                 (None, None) => compiler.caught(step, next, around),
                 (first, Some(codes)) => {
                     let first = first.unwrap_or_else(|| next.clone());
@@ -525,15 +553,13 @@ impl Compiler<'_> {
 
     fn wait(&mut self, step: &Step, wait: &Wait, next: &Name, around: &Around) -> Name {
         self.declare(step, wait);
-        let prompt =
-            wait.prompt.as_ref().filter(|prompt| prompt.as_object().is_some_and(|asked| !asked.is_empty()));
-        let waits = match prompt {
-            Some(_) => Name::from(format!("{}.answer", step.id)),
-            None => Name::from(step.id.as_str()),
-        };
+        let waits = Name::from(step.id.as_str());
+        let prompt = wait.prompt.clone();
         let place = spec::Wait {
             signal: Some(wait.signal.as_str().into()),
             filter: wait.filter.clone(),
+            error_place: around.handler.clone().filter(|_| prompt.is_some()),
+            prompt,
             form: wait.form.clone(),
             answerers: wait.answerers.clone(),
             ..spec::Wait::default()
@@ -549,11 +575,7 @@ impl Compiler<'_> {
         } else if wait.on_timeout.is_some() {
             self.report.add("noEffect", step.at, "`onTimeout` means nothing without `timeout`");
         }
-        let Some(prompt) = prompt else { return waits };
-        let here = self.place(step.id.as_str(), spec::Place::Step {});
-        let way = self.way(format!("{}.ask", step.id), &here, &waits, around);
-        self.transition(way.set("locals.prompt", prompt.clone()));
-        here
+        waits
     }
 
     /// A signal belongs to the workflow, not to a step: two steps that wait for the same one agree on what it brings.
@@ -615,7 +637,7 @@ impl Compiler<'_> {
             way = way.set(around.path(name), json!({ "$expr": output }));
         }
         self.transition(way);
-        if let Some(timeout) = &step.timeout {
+        if let Some(timeout @ Span::Ms(_)) = &step.timeout {
             self.time_limit(step, timeout, &waits, None, next, around);
         }
         let here = self.place(step.id.as_str(), spec::Place::Step {});
@@ -676,10 +698,10 @@ fn seconds(ms: u64) -> String {
 }
 
 fn too_late(step: &str) -> Raise {
-    Raise { code: "timeout".into(), message: format!("step `{step}` was not done in time").into() }
+    Raise::New { code: "timeout".into(), message: format!("step `{step}` was not done in time").into() }
 }
 
+/// An error that nobody deals with here is that of whoever is around.
 fn rethrow(local: &str) -> Raise {
-    let part = |name: &str| json!({ "$expr": format!("{local}.{name}") });
-    Raise { code: part("code"), message: part("message") }
+    Raise::Again(local.to_owned())
 }

@@ -403,7 +403,7 @@ impl Reader<'_> {
 
     fn kind(&mut self, word: &str, node: &Node, fields: &mut Fields<'_>, id: &str) -> Option<StepKind> {
         Some(match word {
-            "action.call" => self.call(fields, id)?,
+            "action.call" => self.call(fields)?,
             "control.if" => {
                 let condition = self.condition(fields)?;
                 let then = self.body(fields, &["then"]);
@@ -473,7 +473,7 @@ impl Reader<'_> {
     }
 
     /// `config: { actionId }` or `action`; an action that is a step of its own is read as that.
-    fn call(&mut self, fields: &mut Fields<'_>, id: &str) -> Option<StepKind> {
+    fn call(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
         let mut action = fields.text("action", self.report);
         if let Some(config) = fields.get("config") {
             let mut config = Fields::of(config, "`config`", self.report)?;
@@ -489,7 +489,6 @@ impl Reader<'_> {
             let message = format!("`{action}` is a step: write `type: {action}`");
             self.report.add("value", fields.at, message);
         }
-        let _ = id;
         let input =
             fields.template("input", self.report).unwrap_or_else(|| Value::Object(Default::default()));
         Some(StepKind::Call { action, input })
@@ -696,7 +695,7 @@ impl Reader<'_> {
             None => Vec::new(),
         };
         let on_timeout = self.on_timeout(fields);
-        let prompt = Some(Value::Object(prompt));
+        let prompt = (!prompt.is_empty()).then_some(Value::Object(prompt));
         Wait { signal, payload: form.clone(), filter: None, prompt, form, answerers, on_timeout }
     }
 
@@ -725,5 +724,7 @@ impl Reader<'_> {
 }
 
 /// Names that mean something else in expressions.
-pub(crate) const RESERVED: [&str; 8] =
-    ["payload", "vars", "meta", "locals", "session", "context", "event", "tries"];
+pub(crate) const RESERVED: [&str; 15] = [
+    "payload", "vars", "meta", "locals", "session", "context", "event", "tries", "prompt", "true", "false",
+    "null", "and", "or", "in",
+];

@@ -643,6 +643,7 @@ fn everything() -> Spec {
         answerers: vec!["role:manager".into()],
         error_place: Some("sorry".into()),
         filter: Some("event.ok".into()),
+        prompt: Some(json!({"title": {"$expr": "context.title"}})),
     };
     let join = Join {
         of: vec!["left".into(), "right".into()],

@@ -192,11 +192,14 @@ fn next(hop: &Hop, response: &Response<Body>) -> Option<Result<Hop, String>> {
         return Some(Err("the address has a user in it".to_owned()));
     }
     url.set_fragment(None);
-    let is_kept = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT)
-        || matches!(hop.method, Method::GET | Method::HEAD);
+    let is_kept = match status {
+        StatusCode::SEE_OTHER => matches!(hop.method, Method::GET | Method::HEAD),
+        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
+        _ => hop.method != Method::POST,
+    };
     let mut next = Hop { url, ..hop.clone() };
     if !is_kept {
-        // As browsers do it: what was changed is looked at.
+        // As browsers do it: what was posted is looked at. A deletion is not made a look that says it went well.
         next.method = Method::GET;
         next.body = Bytes::new();
         for header in next.key.take().into_iter().chain([CONTENT_TYPE]) {

@@ -248,14 +248,20 @@ pub(crate) fn mailbox(text: &str) -> Result<Mailbox, String> {
         return Err("it has a line end or another control character in it".to_owned());
     }
     let (name, address) = match text.strip_suffix('>').and_then(|text| text.rsplit_once('<')) {
-        Some((name, address)) => (Some(name.trim().trim_matches('"').to_owned()), address),
+        Some((name, address)) => (Some(name.trim()), address),
         None => (None, text),
     };
-    if address.contains(|c: char| c.is_whitespace() || "<>,;\"\\".contains(c)) {
+    let quoted = name.and_then(|name| name.strip_prefix('"')?.strip_suffix('"'));
+    // In a name without quotes these are the end of one address and the beginning of another.
+    let ends = if quoted.is_some() { "\"" } else { "<>,;\"" };
+    let name = quoted.or(name);
+    if name.is_some_and(|name| name.contains(|c| ends.contains(c)))
+        || address.contains(|c: char| c.is_whitespace() || "<>,;\"\\".contains(c))
+    {
         return Err("it is not one plain address such as `ann@example.com`".to_owned());
     }
     let address: Address = address.parse().map_err(|error| format!("{error}"))?;
-    Ok(Mailbox::new(name.filter(|name| !name.is_empty()), address))
+    Ok(Mailbox::new(name.filter(|name| !name.is_empty()).map(str::to_owned), address))
 }
 
 /// The host is this computer.
@@ -284,6 +290,11 @@ mod tests {
             "ann@example.com,eve@example.com",
             "ann@example.com> <eve@example.com",
             "Ann <ann@example.com>, Eve <eve@example.com, x@example.com>",
+            "Ann <ann@example.com>, Eve <eve@example.com>",
+            "ann@example.com, Eve <eve@example.com>",
+            "\"Ann\" <ann@example.com>, \"Eve\" <eve@example.com>",
+            "\"Ann <ann@example.com>",
+            "<<ann@example.com>",
             "ann eve@example.com",
             "\"ann eve\"@example.com",
         ] {

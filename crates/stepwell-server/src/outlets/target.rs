@@ -128,6 +128,9 @@ impl Network {
 /// A host that is allowed, by its name.
 fn named(host: &str) -> Result<String, SetupError> {
     let name = plain_host(host);
+    if let Ok(ip) = name.parse::<IpAddr>() {
+        return Ok(ip.to_string());
+    }
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if name.is_empty() || !name.chars().all(fits) {
         return Err(SetupError::new(format!(

@@ -241,7 +241,6 @@ async fn who_is_slow_not_there_or_makes_no_sense_may_be_asked_again() {
     }
     let nobody = ask(&engine, json!({"url": "http://127.0.0.1:1/"})).await;
     assert!(is(nobody, "connect", false).contains("`127.0.0.1` could not be reached"));
-    is(ask(&engine, json!({"url": "http://no-such-host.invalid/"})).await, "connect", false);
 }
 
 #[tokio::test]
@@ -359,14 +358,21 @@ async fn a_request_is_sent_on_only_by_the_host_to_itself() {
     assert_eq!(ask(&engine, stays).await.unwrap()["headers"]["location"], "/a/end");
 
     // What was changed is looked at, unless the server wants it sent again.
-    for (path, method, body) in [("/see", "GET", ""), ("/path", "GET", ""), ("/full", "POST", "hi")] {
-        ask(&engine, json!({"method": "POST", "url": web.url(path), "body": "hi"})).await.unwrap();
+    for (method, path, then, body) in [
+        ("POST", "/see", "GET", ""),
+        ("POST", "/path", "GET", ""),
+        ("POST", "/full", "POST", "hi"),
+        ("DELETE", "/path", "DELETE", "hi"),
+        ("PUT", "/noscheme", "PUT", "hi"),
+        ("PUT", "/see", "GET", ""),
+        ("HEAD", "/see", "HEAD", "hi"),
+    ] {
+        ask(&engine, json!({"method": method, "url": web.url(path), "body": "hi"})).await.unwrap();
         let asked = web.asked().pop().unwrap();
-        assert_eq!((asked.method.as_str(), asked.body.as_str()), (method, body), "{path}");
-        let is_again = method == "POST";
-        for header in ["content-type", "idempotency-key"] {
-            assert_eq!(asked.headers.contains_key(header), is_again, "{path}: {header}");
-        }
+        assert_eq!((asked.method.as_str(), asked.body.as_str()), (then, body), "{method} {path}");
+        assert_eq!(asked.headers.contains_key("content-type"), !body.is_empty(), "{method} {path}");
+        let changes = !matches!(then, "GET" | "HEAD");
+        assert_eq!(asked.headers.contains_key("idempotency-key"), changes, "{method} {path}");
     }
 }
 
@@ -424,7 +430,8 @@ async fn addresses_that_are_not_everybodys_are_refused_however_they_are_spelled(
         }
     }
     // Who this is depends on the resolver; it is nobody that is asked.
-    assert!(ask(&engine, json!({"url": format!("http://localhost.:{}/", web.port)})).await.is_err());
+    let url = format!("http://localhost.:{}/", web.port);
+    assert!(ask(&engine, json!({"url": url, "timeout_seconds": 1})).await.is_err());
     // Not even an address: nothing is asked.
     for host in ["[fe80::1%25eth0]", "[::1", "256.0.0.1", "127.0.0.1.1.1", "1.2.3.4.5", "0x100000000"] {
         is(ask(&engine, json!({"url": format!("http://{host}/")})).await, "invalidInput", true);
@@ -460,6 +467,8 @@ async fn what_may_be_asked_is_what_the_options_say() {
     assert_eq!(asks(allow("LocalHost."), "localhost").await.unwrap(), "ok");
     let only = HttpOptions { only: vec!["api.example.com".to_owned()], ..here() };
     assert_eq!(asks(only.clone(), "127.0.0.1").await.unwrap(), "ok");
+    let public = HttpOptions { only: vec!["[2606:4700:0::1111]".to_owned()], ..HttpOptions::default() };
+    is(asks(public, "[2606:4700::1112]").await, "refusedAddress", true);
     let other = ask(&asking(only).await, json!({"url": "https://example.com/"})).await;
     assert!(is(other, "refusedAddress", true).contains("not one of the hosts"));
     let https = HttpOptions { https_only: true, ..HttpOptions::default() };
@@ -644,10 +653,16 @@ struct Known;
 
 const TOKEN: &str = "Bearer hunter2/+hunter2==";
 
+/// A key as long as keys are, with a secret in it that is one itself.
+fn long() -> String {
+    format!("Hunter2 {TOKEN} {}", "hunter2 ".repeat(700))
+}
+
 impl Secrets for Known {
     fn secret(&self, _: TenantScope, name: &str) -> BoxFuture<Result<Option<String>, String>> {
         let found = match name {
             "TOKEN" => Some(TOKEN.to_owned()),
+            "LONG" => Some(long()),
             name => name
                 .strip_prefix("URL_")
                 .map(|port| format!("HTTP://127.0.0.1:{port}/hook/hunter2?k=hunter2/+")),
@@ -661,8 +676,9 @@ async fn a_secret_reaches_the_server_and_is_in_nothing_that_is_kept() {
     let web = Web::start(|asked| {
         let echo = format!("{} {}", asked.header("authorization"), asked.body);
         match asked.path.split('?').next().unwrap() {
-            // The secret lies across the end of what is shown.
+            // Secrets lie across the end of what is shown, one of them longer than anything.
             "/cut" => says(500, &[], format!("{}{TOKEN}{}", "a".repeat(490), "b".repeat(500))),
+            "/long" => says(500, &[], format!("{}{}", "a".repeat(490), long())),
             "/no" => says(403, &[], format!("not with {echo}")),
             "/on" => says(302, &[("location", "/end?k=hunter2%2F%2B")], ""),
             _ => says(200, &[("x-echo", asked.header("authorization"))], echo),
@@ -680,6 +696,9 @@ async fn a_secret_reaches_the_server_and_is_in_nothing_that_is_kept() {
         request("no", json!(web.url("/no")), "POST"),
         request("cut", json!(web.url("/cut")), "GET"),
         request("on", json!(web.url("/on")), "GET"),
+        json!({"id": "long", "type": "action.call", "action": "http.request", "onError": "continue",
+            "input": {"url": web.url("/long"), "method": "POST", "body": {"$secret": "LONG"},
+                "headers": {"Authorization": hidden}}}),
         request("whole", json!({"$secret": format!("URL_{}", web.port)}), "GET"),
     ]});
     let document =
@@ -689,8 +708,9 @@ async fn a_secret_reaches_the_server_and_is_in_nothing_that_is_kept() {
     until("all is sent", async || (run.view().await.unwrap().status == Status::Completed).then_some(()))
         .await;
     let asked = web.asked();
-    assert_eq!(asked.len(), 6, "{asked:?}");
-    for asked in asked.iter().filter(|asked| !asked.path.starts_with("/end")) {
+    assert_eq!(asked.len(), 7, "{asked:?}");
+    let others = ["/end", "/long"];
+    for asked in asked.iter().filter(|asked| !others.iter().any(|path| asked.path.starts_with(path))) {
         assert_eq!(asked.header("authorization"), TOKEN);
         assert!(asked.body.contains(TOKEN), "{asked:?}");
         assert!(asked.path.contains("key=Bearer+hunter2%2F%2Bhunter2%3D%3D"), "{asked:?}");
@@ -701,10 +721,10 @@ async fn a_secret_reaches_the_server_and_is_in_nothing_that_is_kept() {
     for row in rows {
         let kept = [row.state.as_deref().unwrap_or_default(), &row.entry[..]].concat();
         let kept = String::from_utf8_lossy(&kept);
-        assert!(!kept.contains("unter2") && !kept.contains("Bearer"), "{kept}");
+        assert!(!kept.contains("nter2") && !kept.contains("Bearer"), "{kept}");
     }
     let view = format!("{:?}", run.view().await.unwrap());
-    assert!(!view.contains("unter2") && view.contains("***"), "{view}");
+    assert!(!view.contains("nter2") && view.contains("***"), "{view}");
 }
 
 #[tokio::test]

@@ -477,7 +477,7 @@ async fn children_that_end_after_their_wait_was_given_up_change_nothing() {
         .transition(Transition::new("too_late", "packing", "talk").after_ms(60_000))
         .auto("agree", "talk", "sent");
     let mut spec = spec;
-    spec.places.insert("sent".into(), Place::End { output: None });
+    spec.places.insert("sent".into(), Place::End { output: None, error_place: None });
     let engine = kit::start(shop(&Machine::default(), spec.build().unwrap())).await.unwrap();
     let run =
         engine.start(Start::new("order").input(&json!({"parcels": ["by hand", "alone"]}))).await.unwrap();

@@ -1,16 +1,23 @@
 //! Documents: what their steps do, run in memory from the text of a document.
 
+mod again;
+mod bounds;
 mod control;
+mod entering;
 mod errors;
+mod items;
+mod lossless;
 mod malformed;
 mod parallel;
 mod reading;
+mod scopes;
 mod waits;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use stepwell_core::document::{Document, Problems};
+use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::{ActivationStatus, ChildEnd, Finished};
 use stepwell_core::{
     ActionCall, Answers, Decision, Definition, Event, Failure, Limits, Outcome, Rejected, Retrial, RunId,
@@ -138,6 +145,19 @@ impl World {
             waiting.unwrap_or_else(|| panic!("nothing waits in {place}: {:?}", self.places())).id;
         let decided = self.decide(&Event::ChildDone { activation, child: 0, end }).expect("it is waited for");
         self.take(decided, None);
+        self.settle();
+    }
+
+    /// An operator gives the run another payload.
+    pub(crate) fn mend(&mut self, payload: Value) {
+        let patch = Patch::set("payload", payload);
+        let decided = self.decide(&Event::Patched { patch }).expect("the data fits");
+        self.take(decided, None);
+    }
+
+    /// An operator lets the run try again what has failed.
+    pub(crate) fn retry(&mut self) {
+        assert!(self.stopped.take().is_some(), "nothing has failed");
         self.settle();
     }
 

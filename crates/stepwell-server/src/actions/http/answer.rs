@@ -17,8 +17,9 @@ use tokio::time::{Instant, timeout_at};
 use super::input::{Asked, media_type};
 use super::too_late;
 
-/// Bytes of a refusal that are read, and characters of it that are shown.
-const READ: usize = 4 * 1024;
+/// Bytes of a refusal that are read: more than are shown, so that a secret at the end of what is shown is seen whole.
+const READ: usize = 64 * 1024;
+/// Characters of a refusal that are shown.
 const SHOWN: usize = 500;
 
 /// What the server answered.
@@ -162,10 +163,13 @@ fn shown(bytes: &[u8], given: &[String]) -> String {
     };
     let end = text.char_indices().nth(SHOWN).map_or(text.len(), |(at, _)| at);
     let is_cut = end < text.len() || bytes.len() >= READ;
+    let cuts = |given: &String, cut: usize| {
+        let mut found = text.match_indices(given.as_str());
+        found.find(|(at, _)| *at < cut && at + given.len() > cut).map(|(at, _)| at)
+    };
     let mut cut = end;
-    for given in given.iter().filter(|_| is_cut) {
-        let within = text.match_indices(given.as_str()).find(|(at, _)| *at < cut && at + given.len() > cut);
-        cut = within.map_or(cut, |(at, _)| at);
+    while let Some(before) = given.iter().filter(|_| is_cut).find_map(|given| cuts(given, cut)) {
+        cut = before;
     }
     let ellipsis = if is_cut { "…" } else { "" };
     format!("{}{ellipsis}", &text[..cut])

@@ -1,0 +1,229 @@
+//! The `long-loop` workload: a document loops over ten thousand items, each of which counts for itself and into a sum, while its
+//! process is killed again and again; in the end every item counts once, and memory has not grown with the list.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use stepwell::data::kv::List;
+use stepwell::{ActionError, Cx, Engine, Start};
+use stepwell_core::{Definition, Document};
+use stepwell_store::{HistoryQuery, RunQuery, Status};
+
+use crate::StoreKind;
+use crate::child::{Victim, introduce, say};
+use crate::engines;
+use crate::machine::resident_mb;
+use crate::script::Random;
+use crate::site::{Place, Site};
+
+const WORKFLOW: &str = "long-loop";
+const SUMS: &str = "sums";
+const ITEMS: &str = "items";
+
+/// One action per item and one checkpoint per action.
+const DOCUMENT: &str = "
+input: { type: object, required: [items] }
+steps:
+  - id: each
+    type: control.forEach
+    items: { $expr: payload.items }
+    body:
+      - { id: own, type: action.call, action: store.increment, input: { namespace: items, key: { $expr: item } } }
+      - { id: sum, type: action.call, action: COUNT, input: { namespace: sums, key: all } }
+  - { id: done, type: control.return, value: { $expr: vars.sum.value } }
+";
+
+/// How long a list, and how often to kill.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where to work.
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: StoreKind,
+    /// Items of the list.
+    #[arg(long, default_value_t = 10_000)]
+    items: u64,
+    /// How many kills at most.
+    #[arg(long, default_value_t = 20)]
+    kills: u64,
+    /// A planted bug: the sum is added to by the action itself instead of with its commit. It must be found, or this proves
+    /// nothing.
+    #[arg(long)]
+    plant: bool,
+    /// Fewer items and kills.
+    #[arg(long)]
+    short: bool,
+    /// JSON only; without it the progress is told on standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the victim is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Part {
+    /// The database.
+    #[arg(long)]
+    database: Place,
+    /// Said back on the first line, so that whoever kills knows whom.
+    #[arg(long)]
+    name: String,
+    /// Items of the list.
+    #[arg(long)]
+    items: u64,
+    /// A planted bug.
+    #[arg(long)]
+    plant: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let (items, kills) = if options.short { (400, 4) } else { (options.items, options.kills) };
+    let runtime = crate::runtime()?;
+    let site = Site::new(options.store)?;
+    let place = site.place(&runtime, "loop")?;
+    let mut arguments = vec!["long-loop-part".to_owned(), "--database".to_owned(), place.to_string()];
+    arguments.extend(["--items".to_owned(), items.to_string()]);
+    arguments.extend(options.plant.then(|| "--plant".to_owned()));
+    let begin = Instant::now();
+    let (mut random, mut killed) = (Random::new(11), 0);
+    while killed < kills {
+        let after = Duration::from_millis(20 + random.next() % if options.short { 60 } else { 500 });
+        if !one_kill(&arguments, &format!("victim-{killed}"), after)? {
+            break;
+        }
+        killed += 1;
+        if !options.json {
+            eprintln!("{killed} kills");
+        }
+    }
+    let said = Victim::start("survivor", &arguments)?.end()?;
+    let rss = said.iter().find_map(|line| line.strip_prefix("rss ")?.parse::<f64>().ok());
+    let mut line = runtime.block_on(look(&place, items))?;
+    line["workload"] = "long-loop".into();
+    line["store"] = options.store.name().into();
+    line["items"] = items.into();
+    line["kills"] = killed.into();
+    line["rss_peak_mb"] = json!(rss);
+    line["planted"] = options.plant.into();
+    line["seconds"] = begin.elapsed().as_secs_f64().into();
+    println!("{line}");
+    let is_exact = line["sum"] == items && line["counted_once"] == items && line["completed"] == 1;
+    match (is_exact, killed) {
+        (true, 0) => Err("the work was done before the first kill: give more --items".to_owned()),
+        (true, _) => Ok(()),
+        (false, _) => Err(format!("{items} items came to {}", line["sum"])),
+    }
+}
+
+/// Starts a victim and kills it a while after it has begun to work; `false` = there was nothing left to do.
+fn one_kill(arguments: &[String], name: &str, after: Duration) -> Result<bool, String> {
+    let mut victim = Victim::start(name, arguments)?;
+    while let Some(line) = victim.line()? {
+        if line == "works" {
+            std::thread::sleep(after);
+            victim.kill()?;
+            return Ok(true);
+        }
+    }
+    victim.end()?;
+    Ok(false)
+}
+
+/// What is left: the sum, the items that counted once, and the run's history.
+async fn look(place: &Place, items: u64) -> Result<Value, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let store = engines::open(place).await?;
+    let builder = Engine::builder(store).with(|options| options.max_runs = 0);
+    let engine = builder.start().await.map_err(|error| text(&error))?;
+    let sum = engine.kv(SUMS).get("all").await.map_err(|error| text(&error))?;
+    let (mut once, mut keys, mut cursor) = (0_u64, 0_u64, None);
+    loop {
+        let list = List { limit: Some(200), cursor, ..List::default() };
+        let page = engine.kv(ITEMS).list(list).await.map_err(|error| text(&error))?;
+        keys += page.items.len() as u64;
+        once += page.items.iter().filter(|entry| entry.value == json!(1)).count() as u64;
+        let Some(next) = page.next else { break };
+        cursor = Some(next);
+    }
+    let query = RunQuery { workflow: Some(WORKFLOW.into()), limit: 10, ..RunQuery::default() };
+    let runs = engine.store().runs(engine.scope(), query).await.map_err(|error| text(&error))?.items;
+    let completed = runs.iter().filter(|run| run.status == Status::Completed).count();
+    let (mut versions, mut gaps, mut from, mut state_bytes) = (0_u64, 0_u64, 0, 0_u64);
+    while let Some(run) = runs.first() {
+        let query = HistoryQuery { run: run.run, from, with_state: false, limit: 1_000 };
+        let rows = engine.store().history(engine.scope(), query).await.map_err(|error| text(&error))?.items;
+        let Some(last) = rows.last() else { break };
+        gaps += rows.iter().zip(from..).filter(|(row, version)| row.version != *version).count() as u64;
+        versions += rows.len() as u64;
+        from = last.version + 1;
+    }
+    if let (Some(run), true) = (runs.first(), versions > 0) {
+        let query = HistoryQuery { run: run.run, from: versions / 2, with_state: true, limit: 1 };
+        let rows = engine.store().history(engine.scope(), query).await.map_err(|error| text(&error))?.items;
+        state_bytes = rows.first().and_then(|row| row.state.as_ref()).map_or(0, |state| state.len() as u64);
+    }
+    engines::close(engine).await;
+    Ok(json!({
+        "sum": sum.map_or(Value::Null, |entry| entry.value),
+        "keys": keys,
+        "counted_once": once,
+        "completed": completed,
+        "versions": versions,
+        "least_versions": items * 2,
+        "gaps": gaps,
+        "state_bytes": state_bytes,
+    }))
+}
+
+fn definition(plant: bool) -> Result<Definition, String> {
+    let action = if plant { "add.badly" } else { "store.increment" };
+    let document = Document::read(&DOCUMENT.replace("COUNT", action), Some(WORKFLOW));
+    Ok(document.map_err(|problems| problems.to_string())?.definition().clone())
+}
+
+/// The victim: starts the run under its key, and waits for it.
+pub(crate) fn part(part: &Part) -> Result<(), String> {
+    introduce(&part.name)?;
+    crate::runtime()?.block_on(work(part))
+}
+
+async fn work(part: &Part) -> Result<(), String> {
+    let own: Arc<OnceLock<Engine>> = Arc::default();
+    let engine_of = own.clone();
+    let badly = move |_: Cx, _: Value| {
+        let engine = engine_of.clone();
+        async move {
+            let engine =
+                engine.get().ok_or_else(|| ActionError::new("early", "the engine is not there yet"))?;
+            let sum = engine.kv(SUMS).increment("all", 1).await?;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Ok::<_, ActionError>(json!({ "value": sum.value }))
+        }
+    };
+    let store = engines::open(&part.database).await?;
+    let builder = Engine::builder(store).workflow(definition(part.plant)?).action("add.badly", badly);
+    let builder = builder.with(|options| options.max_crashes = 10_000);
+    let engine = builder.start().await.map_err(|error| error.to_string())?;
+    let _ = own.set(engine.clone());
+    let items: Vec<_> = (0..part.items).map(|number| format!("item-{number:05}")).collect();
+    let start = Start::new(WORKFLOW).input(&json!({ "items": items })).key("one");
+    let run = engine.start(start).await.map_err(|error| error.to_string())?;
+    say("works")?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let watched = is_over.clone();
+    let peak = tokio::spawn(async move {
+        let mut peak = 0.0_f64;
+        while !watched.load(Ordering::Relaxed) {
+            peak = peak.max(resident_mb().unwrap_or_default());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        peak
+    });
+    run.result().await.map_err(|error| error.to_string())?;
+    is_over.store(true, Ordering::Relaxed);
+    let peak = peak.await.map_err(|error| error.to_string())?;
+    say(&format!("rss {peak}"))?;
+    drop(own);
+    engine.stop(Duration::from_secs(5)).await;
+    Ok(())
+}

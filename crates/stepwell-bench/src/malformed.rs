@@ -1,0 +1,251 @@
+//! The `malformed` workload: hundreds of documents with mistakes in them, made by hand and by rule. Each is refused with a place
+//! and a reason, none takes long, and none is too much.
+
+use std::panic::catch_unwind;
+use std::time::Instant;
+
+use serde_json::json;
+use stepwell_core::Document;
+
+/// How many documents.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Documents that are made by rule, besides those made by hand.
+    #[arg(long, default_value_t = 400)]
+    generated: usize,
+    /// The longest that one may take, in milliseconds.
+    #[arg(long, default_value_t = 50.0)]
+    most_ms: f64,
+    /// A planted bug: one of the documents is right. It must be found, or this proves nothing.
+    #[arg(long)]
+    plant: bool,
+    /// Fewer documents.
+    #[arg(long)]
+    short: bool,
+    /// JSON only.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the rules work on.
+const SOUND: [&str; 4] = [
+    include_str!("../../../examples/workflows/approval.yaml"),
+    include_str!("../../../examples/workflows/order.yaml"),
+    include_str!("../../../examples/workflows/cursor-sync.yaml"),
+    include_str!("../../../examples/workflows/provisioning.yaml"),
+];
+
+/// Each with one thing that cannot be: what to look for, and what to put in its place.
+const RULES: &[(&str, &str, &str)] = &[
+    ("a type that is none", "type: action.call", "type: action.cal"),
+    ("a type of another kind", "type: action.call", "type: [action.call]"),
+    ("no type", "      type: action.call\n", "\n"),
+    ("a field that is none", "action:", "acton:"),
+    ("a broken expression", "$expr: payload", "$expr: payload +"),
+    ("a name that nothing writes", "vars.", "vars.zzz_"),
+    ("a name that is none", "$expr: payload.", "$expr: payloda."),
+    ("a marker that is none", "$expr", "$exp"),
+    ("an id with a blank", "- id: ", "- id: 1 "),
+    ("a list that is text", "input: { type: object", "input: { type: objekt"),
+    ("another language", "apiVersion: stepwell/v1", "apiVersion: stepwell/v9"),
+    ("another kind", "kind: Workflow", "kind: Workflaw"),
+    ("a tab", "  steps:", "\tsteps:"),
+    ("a brace that is not closed", "{ $expr:", "{{ $expr:"),
+    ("a condition that is a number", "condition: {", "condition: 5 #{"),
+    ("steps that are an object", "  steps:", "  steps: {}\n  stops:"),
+    ("an unknown function", "$expr: vars", "$expr: $frobnicate(vars)"),
+    ("a lambda", "$expr: payload", "$expr: function($x){$x} & payload"),
+    ("a duration that is none", "delay: ", "delay: soon-"),
+    ("a version that is text", "version: 1", "version: one"),
+];
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let generated = if options.short { 60 } else { options.generated };
+    let mut documents = by_hand();
+    let made_by_hand = documents.len();
+    documents.extend(by_rule(generated));
+    if options.plant {
+        documents.push(("nothing at all".to_owned(), SOUND[0].to_owned()));
+    }
+    let (mut accepted, mut panicked, mut placeless, mut slow, mut longest) = (0, 0, 0, 0, 0.0_f64);
+    let mut problems = 0;
+    for (what, text) in &documents {
+        let begin = Instant::now();
+        let read = catch_unwind(|| Document::read(text, Some("malformed")).map(drop));
+        let took = begin.elapsed().as_secs_f64() * 1_000.0;
+        longest = longest.max(took);
+        if took > options.most_ms {
+            slow += 1;
+            eprintln!("{what}: took {took:.1} ms");
+        }
+        match read {
+            Err(_) => panicked += 1,
+            Ok(Ok(())) => {
+                accepted += 1;
+                eprintln!("{what}: nothing was found wrong with it");
+            }
+            Ok(Err(found)) => {
+                problems += found.0.len();
+                let is_told = |problem: &stepwell_core::document::Problem| {
+                    problem.at.line > 0 && problem.at.column > 0 && !problem.message.is_empty()
+                };
+                if found.0.is_empty() || !found.0.iter().all(is_told) {
+                    placeless += 1;
+                    eprintln!("{what}: {found}");
+                }
+            }
+        }
+    }
+    let line = json!({
+        "workload": "malformed", "documents": documents.len(), "by_hand": made_by_hand, "problems": problems,
+        "accepted": accepted, "panicked": panicked, "without_place": placeless, "slow": slow,
+        "longest_ms": longest, "planted": options.plant
+    });
+    println!("{line}");
+    if accepted + panicked + placeless + slow == 0 {
+        return Ok(());
+    }
+    Err("a document with a mistake was not refused as it should be".to_owned())
+}
+
+/// Every rule at every place of every document, as many as are asked for, spread over all of them.
+fn by_rule(count: usize) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for (number, sound) in SOUND.iter().enumerate() {
+        for (what, from, to) in RULES {
+            for (at, _) in sound.match_indices(from) {
+                let broken = format!("{}{to}{}", &sound[..at], &sound[at + from.len()..]);
+                all.push((format!("document {number}, byte {at}: {what}"), broken));
+            }
+        }
+        // Cut off in the middle of something.
+        for at in (40..sound.len()).step_by(97).filter(|at| sound.is_char_boundary(*at)) {
+            let cut = &sound[..at];
+            if cut.trim_end().ends_with(['{', ':', ',', '[', '"', '\'']) {
+                all.push((format!("document {number}: cut off at byte {at}"), cut.to_owned()));
+            }
+        }
+    }
+    let step = (all.len() / count.max(1)).max(1);
+    all.into_iter().step_by(step).take(count).collect()
+}
+
+fn by_hand() -> Vec<(String, String)> {
+    let step = |body: &str| format!("steps:\n  - {{ id: a, {body} }}\n");
+    let mut documents: Vec<(&str, String)> = vec![
+        ("nothing", String::new()),
+        ("only a comment", "# nothing\n".to_owned()),
+        ("text", "hello".to_owned()),
+        ("a number", "42".to_owned()),
+        ("a list", "- 1\n- 2\n".to_owned()),
+        ("no steps", "metadata: { name: x }\n".to_owned()),
+        ("no spec", "apiVersion: stepwell/v1\nkind: Workflow\nmetadata: { name: x }\n".to_owned()),
+        ("steps and places", "steps: []\nplaces: {}\n".to_owned()),
+        ("a step that is text", "steps: [hello]\n".to_owned()),
+        ("a step that is nothing", "steps: [~]\n".to_owned()),
+        ("a field twice", "steps: []\nsteps: []\n".to_owned()),
+        ("a tag", "steps: !!map {}\n".to_owned()),
+        ("an anchor that is not there", "steps: *nobody\n".to_owned()),
+        ("an alias inside itself", "steps: &a [*a]\n".to_owned()),
+        ("a merge key", "base: &b { id: x }\nsteps: [{ <<: *b }]\n".to_owned()),
+        ("a number for a key", "1: x\nsteps: []\n".to_owned()),
+        ("a number that does not fit", step("type: vars.set, values: { x: 123456789012345678901234567890 }")),
+        ("not a number", step("type: vars.set, values: { x: .nan }")),
+        ("two documents", "steps: []\n---\nsteps: []\n".to_owned()),
+        ("bytes that are no text", "steps: [\u{0}]\n".to_owned()),
+        ("a call of nothing", step("type: action.call")),
+        ("an if without a condition", step("type: control.if, then: []")),
+        ("an if without steps", step("type: control.if, condition: true, then: []")),
+        ("a loop over nothing", step("type: control.forEach, body: [{ type: control.break }]")),
+        ("a loop without a body", step("type: control.forEach, items: []")),
+        (
+            "a loop of no items at once",
+            step("type: control.forEach, items: [], parallel: 0, body: [{ type: log }]"),
+        ),
+        ("a break outside", step("type: control.break")),
+        ("a continue outside", step("type: control.continue")),
+        ("a try without a catch", step("type: control.try, body: [{ type: control.return }]")),
+        ("branches that are text", step("type: control.parallel, branches: both")),
+        ("no branches", step("type: control.parallel, branches: []")),
+        ("a branch without steps", step("type: control.parallel, branches: [[]]")),
+        ("a sleep of no time", step("type: wait.sleep, for: 0s")),
+        ("a sleep of nothing", step("type: wait.sleep")),
+        ("a sleep until never", step("type: wait.sleep, until: never")),
+        ("a sleep both ways", step("type: wait.sleep, for: 1s, until: '2030-01-01T00:00:00Z'")),
+        ("a wait for nothing", step("type: wait.signal")),
+        ("an event of no name", step("type: wait.event")),
+        ("half a correlation", step("type: wait.event, eventName: X, correlation: { event: event.id }")),
+        ("a form that is none", step("type: human.task, form: { type: objekt }")),
+        ("a workflow of no name", step("type: workflow.call")),
+        ("nothing to set", step("type: vars.set, values: {}")),
+        ("a path that is none", step("type: vars.set, values: { 'a..b': 1 }")),
+        ("a retry without attempts", step("type: action.call, action: x, retry: { delay: 1s }")),
+        ("a retry that is text", step("type: action.call, action: x, retry: often")),
+        (
+            "a backoff that is none",
+            step("type: action.call, action: x, retry: { attempts: 1, backoff: slow }"),
+        ),
+        ("an error that does what", step("type: action.call, action: x, onError: explode")),
+        ("a timeout of a return", step("type: control.return, timeout: 1s")),
+        ("a result of nothing", step("type: control.return, saveAs: x")),
+        ("an onTimeout without a timeout", step("type: wait.signal, signal: X, onTimeout: []")),
+        ("an id of `end`", "steps: [{ id: end, type: control.return }]\n".to_owned()),
+        ("an id with a point", "steps: [{ id: a.b, type: control.return }]\n".to_owned()),
+        (
+            "an id twice",
+            "steps: [{ id: a, type: vars.set, values: { x: 1 } }, { id: a, type: control.return }]\n"
+                .to_owned(),
+        ),
+        (
+            "steps after a return",
+            "steps: [{ id: a, type: control.return }, { id: b, type: control.return }]\n".to_owned(),
+        ),
+        ("a trigger of no type", "trigger: {}\nsteps: [{ type: control.return }]\n".to_owned()),
+        (
+            "a trigger of another type",
+            "trigger: { type: moon }\nsteps: [{ type: control.return }]\n".to_owned(),
+        ),
+        (
+            "a schedule without a time",
+            "trigger: { type: schedule }\nsteps: [{ type: control.return }]\n".to_owned(),
+        ),
+        (
+            "an item that is called payload",
+            step("type: control.forEach, items: [], itemVar: payload, body: [{ type: log }]"),
+        ),
+        ("a secret of no name", step("type: action.call, action: x, input: { y: { $secret: 5 } }")),
+        ("a secret and more", step("type: action.call, action: x, input: { $secret: A, b: 1 }")),
+        ("a place that is none", "places: { a: { kind: stp } }\ninitial: a\n".to_owned()),
+        ("places without an end", "places: { a: { kind: step } }\ninitial: a\ntransitions: []\n".to_owned()),
+    ];
+    documents.push(("two branches that write the same", "steps:\n  - id: p\n    type: control.parallel\n    branches:\n      - [{ id: a, type: vars.set, values: { x: 1 } }]\n      - [{ id: b, type: vars.set, values: { x: 2 } }]\n".to_owned()));
+    documents.push(("a break out of a fork", "steps:\n  - id: l\n    type: control.forEach\n    items: [1]\n    body:\n      - id: p\n        type: control.parallel\n        branches: [[{ type: control.break }]]\n".to_owned()));
+    documents.push(("very deep", format!("steps: {}{}\n", "[".repeat(5_000), "]".repeat(5_000))));
+    documents
+        .push(("very deep blocks", (0..3_000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect()));
+    documents.push(("very long", format!("steps: [{}]\n", "x".repeat(2 * 1024 * 1024))));
+    documents.push(("a bomb of aliases", bomb()));
+    documents.push((
+        "a long expression",
+        step(&format!("type: vars.set, values: {{ x: {{ $expr: '{}1' }} }}", "1 + ".repeat(3_000))),
+    ));
+    documents.push((
+        "a deep expression",
+        step(&format!(
+            "type: vars.set, values: {{ x: {{ $expr: '{}1{}' }} }}",
+            "(".repeat(500),
+            ")".repeat(500)
+        )),
+    ));
+    documents.into_iter().map(|(what, text)| (what.to_owned(), text)).collect()
+}
+
+/// Each list holds the one before it ten times.
+fn bomb() -> String {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let inner = format!("*a{}", level - 1);
+        text.push_str(&format!("a{level}: &a{level} [{}]\n", vec![inner; 10].join(", ")));
+    }
+    text
+}

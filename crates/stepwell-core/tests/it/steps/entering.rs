@@ -1,0 +1,197 @@
+//! Errors that show when a step is come to: they are that step's, not those of the step before it.
+
+use serde_json::json;
+
+use super::{World, fails};
+
+#[test]
+fn a_result_that_cannot_be_made_is_caught_like_any_other_error() {
+    let text = "
+steps:
+  - id: try
+    type: control.try
+    body: [{ id: done, type: control.return, value: { $expr: payload.missing } }]
+    catch: [{ id: caught, type: control.return, value: { $expr: error.code } }]
+";
+    assert_eq!(World::start(text, json!({})).run().output(), json!("expression"));
+    assert_eq!(World::start(text, json!({"missing": 5})).run().output(), json!(5));
+}
+
+/// A call whose own `onError` must not see what goes wrong after it, and a step that cannot be begun.
+fn after_a_call(step: &str) -> String {
+    format!(
+        "
+steps:
+  - {{ id: call, type: action.call, action: echo, input: fine, onError: continue }}
+  - {{ id: next, {step} }}
+  - {{ id: done, type: control.return, value: {{ $expr: vars.call }} }}
+"
+    )
+}
+
+const CANNOT_BEGIN: [&str; 7] = [
+    "type: control.forEach, items: { $expr: payload.list }, body: [{ id: x, type: action.call, action: echo }]",
+    "type: control.forEach, items: { $expr: payload.list }, parallel: 2, body: [{ id: x, type: action.call, action: echo }]",
+    "type: control.while, condition: { $expr: 'payload.list + 1 = 0' }, body: [{ id: x, type: action.call, action: echo }]",
+    "type: wait.sleep, for: { $expr: payload.list }",
+    "type: wait.sleep, until: { $expr: payload.list }",
+    "type: wait.signal, signal: GO, timeout: { $expr: payload.list }, onTimeout: []",
+    "type: control.return, value: { $expr: payload.list.x }",
+];
+
+#[test]
+fn a_step_that_cannot_be_begun_does_not_fail_the_call_before_it() {
+    for step in CANNOT_BEGIN {
+        let world = World::start(&after_a_call(step), json!({"list": "text"})).run();
+        if world.snapshot.is_terminal() {
+            continue;
+        }
+        let stopped = world.stopped.clone().unwrap_or_else(|| panic!("{step}: {:?}", world.places()));
+        assert_eq!(stopped.code, "expression", "{step}: {stopped}");
+        assert_eq!(world.vars()["call"], json!("fine"), "{step}");
+        assert_eq!(world.called("echo").len(), 1, "{step}");
+    }
+}
+
+#[test]
+fn a_run_that_stands_before_a_step_goes_on_when_its_data_is_mended() {
+    let lists = [json!([1]), json!([1]), json!(-1), json!(1), json!("2023-01-01T00:00:00Z"), json!(1)];
+    for (step, list) in CANNOT_BEGIN.iter().zip(lists) {
+        let mut world = World::start(&after_a_call(step), json!({})).run();
+        let stopped = world.stopped.clone().unwrap_or_else(|| panic!("{step}: {:?}", world.places()));
+        assert!(stopped.message.contains("next"), "{step}: {stopped}");
+        let before = world.places();
+        world.retry();
+        assert_eq!(world.places(), before, "{step}: it fails in the same way, and stays");
+        assert!(world.stopped.is_some(), "{step}");
+        world.mend(json!({"list": list}));
+        world.retry();
+        assert_eq!(world.output(), json!("fine"), "{step}");
+    }
+}
+
+#[test]
+fn a_value_that_does_not_go_where_it_belongs_is_caught() {
+    let text = "
+steps:
+  - { id: scalar, type: vars.set, values: { a: 1 } }
+  - id: try
+    type: control.try
+    body: [{ id: below, type: vars.set, values: { a.b: 2 } }]
+    catch: [{ id: caught, type: control.return, value: { $expr: error.code } }]
+";
+    assert_eq!(World::start(text, json!({})).run().output(), json!("cannotSave"));
+}
+
+#[test]
+fn results_that_do_not_go_where_they_belong_are_caught() {
+    for parallel in ["false", "true"] {
+        let text = format!(
+            "
+steps:
+  - {{ id: scalar, type: vars.set, values: {{ a: 1 }} }}
+  - id: each
+    type: control.forEach
+    items: [1, 2]
+    parallel: {parallel}
+    saveAs: a.b
+    onError: [{{ id: caught, type: control.return, value: {{ $expr: error.code }} }}]
+    body: [{{ id: call, type: action.call, action: echo }}]
+"
+        );
+        assert_eq!(World::start(&text, json!({})).run().output(), json!("cannotSave"), "{parallel}");
+    }
+}
+
+#[test]
+fn a_result_of_a_round_that_cannot_be_made_is_the_loops_error() {
+    for parallel in ["false", "true"] {
+        let text = format!(
+            "
+steps:
+  - id: each
+    type: control.forEach
+    items: [1, 2]
+    parallel: {parallel}
+    saveAs: all
+    result: {{ $expr: item.missing }}
+    onError: [{{ id: caught, type: control.return, value: {{ $expr: error.message }} }}]
+    body: [{{ id: call, type: action.call, action: echo, onError: [{{ id: wrong, type: control.return, value: wrong }}] }}]
+"
+        );
+        let output = World::start(&text, json!({})).run().output();
+        assert!(output.as_str().is_some_and(|text| text.contains("item.missing")), "{parallel}: {output}");
+    }
+}
+
+#[test]
+fn rounds_beyond_what_is_allowed_stop_the_run_in_its_loop_whatever_its_items_policy() {
+    for policy in ["fail", "continue", "collect"] {
+        let text = format!(
+            "
+steps:
+  - id: each
+    type: control.forEach
+    items: [1, 2, 3]
+    maxItems: 2
+    onItemError: {policy}
+    body: [{{ id: call, type: action.call, action: echo, input: {{ $expr: item }} }}]
+"
+        );
+        let world = World::start(&text, json!({})).run();
+        assert_eq!(world.stopped.map(|stopped| stopped.code), Some("tooManyRounds".to_owned()), "{policy}");
+        assert_eq!(world.calls.len(), 2, "{policy}");
+    }
+}
+
+#[test]
+fn more_items_at_once_than_are_allowed_are_refused_before_the_first() {
+    let text = "
+steps:
+  - id: each
+    type: control.forEach
+    items: [1, 2, 3]
+    maxItems: 2
+    parallel: true
+    onError: [{ id: caught, type: control.return, value: { $expr: error.code } }]
+    body: [{ id: call, type: action.call, action: echo, input: { $expr: item } }]
+";
+    let world = World::start(text, json!({})).run();
+    assert_eq!((world.output(), world.calls.len()), (json!("tooManyRounds"), 0));
+}
+
+#[test]
+fn an_error_while_an_error_is_dealt_with_is_that_of_whoever_is_around() {
+    let text = "
+steps:
+  - id: outer
+    type: control.try
+    body:
+      - id: inner
+        type: control.try
+        body:
+          - id: call
+            type: action.call
+            action: flaky
+            onError: [{ id: again, type: action.call, action: flaky }]
+        catch: [{ id: third, type: action.call, action: flaky }]
+    catch: [{ id: done, type: control.return, value: { code: { $expr: error.code }, locals: { $expr: $keys(locals) } } }]
+";
+    let world = World::start(text, json!({})).action("flaky", fails(9, "down")).run();
+    assert_eq!(world.called("flaky").len(), 3);
+    assert_eq!(world.output()["code"], json!("down"));
+}
+
+#[test]
+fn an_event_whose_filter_cannot_be_told_is_not_this_runs() {
+    let text = "
+steps:
+  - { id: wait, type: wait.event, eventName: PAID, filter: 'event.cents >= 100' }
+";
+    let mut world = World::start(text, json!({}));
+    world.settle_now();
+    let refused = world.signal("PAID", json!({"cents": "many"})).expect_err("cents are no number");
+    assert!(refused.refusal().is_some(), "it is refused, and the run goes on: {refused}");
+    world.signal("PAID", json!({"cents": 100})).expect("it is waited for");
+    assert!(world.snapshot.is_terminal());
+}

@@ -1,0 +1,286 @@
+//! Ways out of loops, error scopes and branches, and the names that are seen in them.
+
+use serde_json::{Value, json};
+
+use super::{World, fails, picky};
+
+fn inputs(world: &World) -> Vec<Value> {
+    world.calls.iter().map(|(_, input)| input.clone()).collect()
+}
+
+#[test]
+fn a_catch_goes_on_with_the_next_round_or_leaves_the_loop() {
+    let text = |way: &str| {
+        format!(
+            "
+steps:
+  - id: each
+    type: control.forEach
+    items: [{{ n: 1 }}, {{ bad: true }}, {{ n: 3 }}]
+    body:
+      - id: try
+        type: control.try
+        body: [{{ id: call, type: action.call, action: picky, input: {{ $expr: item }} }}]
+        catch: [{{ id: way, type: {way} }}]
+      - {{ id: after, type: action.call, action: echo, input: {{ after: {{ $expr: item.n }} }} }}
+  - {{ id: done, type: control.return, value: {{ $expr: locals }} }}
+"
+        )
+    };
+    let goes_on = World::start(&text("control.continue"), json!({})).action("picky", picky).run();
+    assert_eq!(goes_on.called("echo"), [&json!({"after": 1}), &json!({"after": 3})]);
+    assert_eq!(goes_on.output(), json!({}), "neither the item nor the error is left");
+    let leaves = World::start(&text("control.break"), json!({})).action("picky", picky).run();
+    assert_eq!(leaves.called("echo"), [&json!({"after": 1})]);
+    assert_eq!(leaves.output(), json!({}));
+}
+
+#[test]
+fn a_steps_own_way_out_of_an_error_may_be_the_next_round() {
+    let text = "
+steps:
+  - id: each
+    type: control.forEach
+    items: [{ n: 1 }, { bad: true }, { n: 3 }]
+    saveAs: seen
+    body:
+      - { id: call, type: action.call, action: picky, input: { $expr: item }, onError: [{ id: skip, type: control.continue }] }
+      - { id: after, type: action.call, action: echo, input: { $expr: item.n } }
+  - { id: done, type: control.return, value: { $expr: vars.seen } }
+";
+    let world = World::start(text, json!({})).action("picky", picky).run();
+    assert_eq!(world.output(), json!([1, null, 3]));
+}
+
+#[test]
+fn a_loop_may_begin_with_its_way_out() {
+    for (way, calls) in [("control.break", 0), ("control.continue", 0)] {
+        let text = format!(
+            "
+steps:
+  - {{ id: each, type: control.forEach, items: [1, 2], body: [{{ id: out, type: {way} }}] }}
+  - {{ id: done, type: control.return, value: out }}
+"
+        );
+        let world = World::start(&text, json!({})).run();
+        assert_eq!((world.output(), world.calls.len()), (json!("out"), calls), "{way}");
+    }
+}
+
+#[test]
+fn ways_out_of_a_try_in_an_if_in_a_loop_lead_to_the_innermost_loop() {
+    let text = "
+steps:
+  - id: outer
+    type: control.forEach
+    items: [1, 2]
+    itemVar: x
+    body:
+      - id: inner
+        type: control.forEach
+        items: [1, 2, 3, 4]
+        itemVar: y
+        body:
+          - id: try
+            type: control.try
+            body:
+              - id: which
+                type: control.if
+                condition: y = 2
+                then: [{ id: skip, type: control.continue }]
+                else:
+                  - { id: stop, type: control.break, condition: y = 4 }
+              - { id: call, type: action.call, action: echo, input: { $expr: x * 10 + y } }
+            catch: [{ id: never, type: control.fail }]
+";
+    let world = World::start(text, json!({})).run();
+    assert_eq!(inputs(&world), [json!(11), json!(13), json!(21), json!(23)]);
+    assert!(world.snapshot.is_terminal());
+}
+
+#[test]
+fn a_run_may_return_from_anywhere() {
+    let text = "
+steps:
+  - id: both
+    type: control.parallel
+    branches:
+      - [{ id: wait, type: wait.signal, signal: NEVER }]
+      - - id: each
+          type: control.forEach
+          items: [1, 2, 3]
+          parallel: true
+          body:
+            - id: try
+              type: control.try
+              body: [{ id: call, type: action.call, action: flaky }]
+              catch: [{ id: done, type: control.return, value: { code: { $expr: error.code }, item: { $expr: item } } }]
+";
+    let world = World::start(text, json!({})).action("flaky", fails(1, "down")).run();
+    assert_eq!(world.output(), json!({"code": "down", "item": 1}));
+    assert!(world.snapshot.activations().is_empty());
+}
+
+#[test]
+fn an_item_hides_an_outer_one_of_its_name_and_gives_it_back() {
+    let text = "
+steps:
+  - id: outer
+    type: control.forEach
+    items: [{ in: [a, b] }, { in: [] }, { in: [c] }]
+    indexVar: i
+    body:
+      - id: inner
+        type: control.forEach
+        items: { $expr: item.in }
+        indexVar: i
+        body: [{ id: one, type: action.call, action: echo, input: { at: { $expr: i }, item: { $expr: item } } }]
+      - { id: after, type: action.call, action: echo, input: { at: { $expr: i }, item: { $expr: item.in } } }
+  - { id: done, type: control.return, value: { $expr: locals } }
+";
+    let world = World::start(text, json!({})).run();
+    let expected = json!([
+        {"at": 0, "item": "a"}, {"at": 1, "item": "b"}, {"at": 0, "item": ["a", "b"]},
+        {"at": 1, "item": []},
+        {"at": 0, "item": "c"}, {"at": 2, "item": ["c"]}
+    ]);
+    assert_eq!(json!(inputs(&world)), expected);
+    assert_eq!(world.output(), json!({}));
+}
+
+#[test]
+fn an_item_may_be_called_error_and_an_error_hides_it() {
+    let text = "
+steps:
+  - id: each
+    type: control.forEach
+    items: [{ n: 1 }, { bad: true }]
+    itemVar: error
+    saveAs: all
+    result: { $expr: error }
+    body:
+      - id: call
+        type: action.call
+        action: picky
+        input: { $expr: error }
+        onError: [{ id: note, type: vars.set, values: { code: { $expr: error.code } } }]
+  - { id: done, type: control.return, value: { all: { $expr: vars.all }, code: { $expr: vars.code }, locals: { $expr: locals } } }
+";
+    let world = World::start(text, json!({})).action("picky", picky).run();
+    assert_eq!(world.output(), json!({"all": [{"n": 1}, {"bad": true}], "code": "bad", "locals": {}}));
+}
+
+#[test]
+fn items_may_be_null_lists_and_anything_else() {
+    for parallel in ["false", "true", "1"] {
+        let text = format!(
+            "
+steps:
+  - id: each
+    type: control.forEach
+    items: {{ $expr: payload.items }}
+    parallel: {parallel}
+    indexVar: i
+    saveAs: all
+    body: [{{ id: call, type: action.call, action: echo, input: {{ item: {{ $expr: item }}, at: {{ $expr: i }} }} }}]
+  - {{ id: done, type: control.return, value: {{ $expr: vars.all }} }}
+"
+        );
+        let items = [json!(null), json!([]), json!([[1]]), json!(false), json!({}), json!("")];
+        let world = World::start(&text, json!({"items": items})).run();
+        let expected: Vec<_> =
+            items.iter().enumerate().map(|(at, item)| json!({"item": item, "at": at})).collect();
+        assert_eq!(world.output(), json!(expected), "parallel: {parallel}");
+    }
+}
+
+#[test]
+fn the_same_list_twice_inside_itself_is_gone_through_twice() {
+    let text = "
+steps:
+  - id: outer
+    type: control.forEach
+    items: [1, 2]
+    itemVar: x
+    saveAs: all
+    result: { $expr: vars.row }
+    body:
+      - id: inner
+        type: control.forEach
+        items: [1, 2]
+        itemVar: y
+        saveAs: row
+        body:
+          - { id: call, type: action.call, action: echo, input: { $expr: x * y } }
+  - { id: done, type: control.return, value: { $expr: vars.all } }
+";
+    assert_eq!(World::start(text, json!({})).run().output(), json!([[1, 2], [2, 4]]));
+}
+
+#[test]
+fn every_type_of_step_can_be_skipped_by_its_condition() {
+    let steps = [
+        "type: action.call, action: echo",
+        "type: control.forEach, items: [1], body: [{ type: action.call, action: echo }]",
+        "type: control.forEach, items: [1], parallel: true, body: [{ type: action.call, action: echo }]",
+        "type: control.try, body: [{ type: action.call, action: echo }], catch: []",
+        "type: control.parallel, branches: [[{ type: action.call, action: echo }]]",
+        "type: control.return, value: early",
+        "type: control.fail, code: never",
+        "type: vars.set, values: { x: 1 }",
+        "type: wait.sleep, for: 1h",
+        "type: wait.signal, signal: NEVER",
+        "type: wait.event, eventName: NEVER",
+        "type: human.task, title: never",
+        "type: workflow.call, workflow: other",
+        "type: workflow.start, workflow: other",
+    ];
+    for step in steps {
+        let text = format!(
+            "steps:\n  - {{ condition: {{ $expr: 'payload.go = 1' }}, {step} }}\n  - {{ type: control.return, value: {{ $expr: vars }} }}\n"
+        );
+        let world = World::start(&text, json!({"go": 0})).run();
+        assert_eq!((world.output(), world.calls.len()), (json!({}), 0), "{step}");
+        assert_eq!(world.now, crate::driver::at(0), "{step}");
+    }
+}
+
+#[test]
+fn a_while_loop_counts_its_rounds_also_in_its_condition() {
+    let text = "
+steps:
+  - id: count
+    type: control.while
+    condition: i < 3
+    indexVar: i
+    saveAs: seen
+    body: [{ id: call, type: action.call, action: echo, input: { $expr: i } }]
+  - { id: done, type: control.return, value: { seen: { $expr: vars.seen }, locals: { $expr: locals } } }
+";
+    assert_eq!(World::start(text, json!({})).run().output(), json!({"seen": [0, 1, 2], "locals": {}}));
+}
+
+#[test]
+fn a_prompt_is_gone_when_nobody_has_answered_it_in_time() {
+    let text = "
+steps:
+  - { id: ask, type: human.task, title: Well?, timeout: 1h, onTimeout: [] }
+  - { id: wait, type: wait.signal, signal: GO }
+";
+    let mut world = World::start(text, json!({})).run();
+    assert_eq!(world.places(), ["wait"]);
+    assert_eq!(json!(world.snapshot.activations()[0].locals), json!({}));
+    world.signal("GO", json!(null)).expect("it is waited for");
+    assert!(world.snapshot.is_terminal());
+}
+
+#[test]
+fn an_items_name_is_one_that_an_expression_can_read() {
+    for name in ["true", "null", "prompt", "vars", "1x", "a b", ""] {
+        let text = format!(
+            "steps: [{{ type: control.forEach, items: [1], itemVar: '{name}', body: [{{ type: action.call, action: x }}] }}]"
+        );
+        let problems = super::problems(&text);
+        assert_eq!(problems.0[0].code, "badName", "{name}: {problems}");
+    }
+}

@@ -1,0 +1,90 @@
+//! Proves what is promised of workflows that are written as documents.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::figures::{at_least, at_most, exactly, measured, one, verdict};
+use super::{Size, answered, judged};
+
+const STORES: [&str; 2] = ["sqlite", "postgres"];
+
+/// What a process that goes through ten thousand items may have in memory.
+const MOST_MB: f64 = 150.0;
+/// Documents with mistakes.
+const LEAST_DOCUMENTS: f64 = 300.0;
+
+fn command(workload: &str, store: Option<&str>) -> Result<Command, String> {
+    let mut command = Command::new(super::bench()?);
+    command.args([workload, "--json"]);
+    command.args(store.into_iter().flat_map(|store| ["--store", store]));
+    Ok(command)
+}
+
+fn sized(workload: &str, store: Option<&str>, size: Size) -> Result<Vec<Value>, String> {
+    let mut command = command(workload, store)?;
+    command.args((size == Size::Short).then_some("--short"));
+    super::measured(&mut command, size)
+}
+
+/// A planted bug is found, or the check shows nothing.
+fn plant(workload: &str, store: Option<&str>, size: Size) -> Result<(), String> {
+    let (status, line) = answered(command(workload, store)?.args(["--short", "--plant"]), "", size)?;
+    let found = !status.success() && line["planted"] == true;
+    let place = store.unwrap_or("any store");
+    if judged(found, &format!("planted bug in {workload} on {place}: found")) {
+        return Ok(());
+    }
+    Err(format!("the planted bug was not found: {line}"))
+}
+
+/// The two workflows of the task mirror run from their text.
+pub(super) fn mirror(size: Size) -> Result<(), String> {
+    for store in STORES {
+        let lines = sized("mirror", Some(store), size)?;
+        let line = one(&lines)?;
+        measured(line, &["links", "told", "told_back"])?;
+        let mut all_met = exactly(line, "wrong", 0)?;
+        all_met &= exactly(line, "without_links_told", 0)?;
+        verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))?;
+        plant("mirror", Some(store), size)?;
+    }
+    Ok(())
+}
+
+/// Documents with mistakes are refused.
+pub(super) fn malformed(size: Size) -> Result<(), String> {
+    let lines = sized("malformed", None, size)?;
+    let line = one(&lines)?;
+    let least = if size == Size::Full { LEAST_DOCUMENTS } else { 100.0 };
+    let mut all_met = at_least(line, "documents", least)?;
+    for field in ["accepted", "panicked", "without_place"] {
+        all_met &= exactly(line, field, 0)?;
+    }
+    if size == Size::Full {
+        all_met &= exactly(line, "slow", 0)?;
+    }
+    verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))?;
+    plant("malformed", None, size)
+}
+
+/// A loop over many items, with kills in between: each counts once.
+pub(super) fn long_loop(size: Size) -> Result<(), String> {
+    for store in STORES {
+        let lines = sized("long-loop", Some(store), size)?;
+        let line = one(&lines)?;
+        measured(line, &["kills", "rss_peak_mb", "state_bytes"])?;
+        let items = if size == Size::Full { 10_000 } else { 400 };
+        let mut all_met = exactly(line, "completed", 1)?;
+        for field in ["sum", "keys", "counted_once"] {
+            all_met &= exactly(line, field, items)?;
+        }
+        all_met &= exactly(line, "gaps", 0)?;
+        // One checkpoint for each of the two actions of an item.
+        all_met &= at_least(line, "versions", (items * 2) as f64)?;
+        all_met &= at_most(line, "rss_peak_mb", MOST_MB)?;
+        verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))?;
+        plant("long-loop", Some(store), size)?;
+    }
+    Ok(())
+}
