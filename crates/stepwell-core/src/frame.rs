@@ -117,7 +117,8 @@ impl<'de> Deserialize<'de> for Lists {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lists, D::Error> {
         let lists = BTreeMap::<ListId, Vec<Value>>::deserialize(deserializer)?;
         let counted = |items: Vec<Value>| {
-            let bytes = items.iter().map(json_bytes).sum::<usize>() + items.len() + 1;
+            // A bracket at each end, and a comma between two items.
+            let bytes = items.iter().map(json_bytes).sum::<usize>() + items.len().saturating_sub(1) + 2;
             List { items: Arc::new(items), bytes }
         };
         Ok(Lists(lists.into_iter().map(|(id, items)| (id, counted(items))).collect()))

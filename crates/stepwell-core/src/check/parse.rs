@@ -255,12 +255,13 @@ fn assemble_places(
     transitions: &[TransitionNode],
     inside: Vec<Vec<PlaceIndex>>,
 ) -> Vec<PlaceNode> {
-    let places = spec.places.iter().zip(parts).zip(inside).enumerate();
+    let places =
+        spec.places.iter().zip(parts).zip(inside).zip(out(spec.places.len(), transitions)).enumerate();
     places
-        .map(|(index, (((name, place), parts), inside))| PlaceNode {
+        .map(|(index, ((((name, place), parts), inside), out))| PlaceNode {
             name: name.clone(),
             kind: assemble_kind(index, place, parts, links, routes),
-            out: out_of(index, transitions),
+            out,
             inside,
         })
         .collect()
@@ -325,9 +326,12 @@ fn assemble_kind(
     }
 }
 
-/// In the order in which they are tried: priority first, then as written.
-fn out_of(place: PlaceIndex, transitions: &[TransitionNode]) -> Vec<usize> {
-    let mut out: Vec<usize> = (0..transitions.len()).filter(|&t| transitions[t].from == place).collect();
-    out.sort_by_key(|&t| std::cmp::Reverse(transitions[t].priority));
+/// The transitions that leave each place, in the order in which they are tried: priority first, then as written.
+fn out(places: usize, transitions: &[TransitionNode]) -> Vec<Vec<usize>> {
+    let mut out = vec![Vec::new(); places];
+    for (index, transition) in transitions.iter().enumerate() {
+        out[transition.from].push(index);
+    }
+    out.iter_mut().for_each(|out| out.sort_by_key(|&t| std::cmp::Reverse(transitions[t].priority)));
     out
 }

@@ -56,11 +56,11 @@ pub(super) fn resolve(spec: &Spec, limits: &Limits, report: &mut Report) -> Link
         }
         resolve_transition(spec, transition, &at, limits, &mut links, report);
     }
-    for (index, (place_name, place)) in spec.places.iter().enumerate() {
+    let leaving = leaving(spec, &links);
+    for ((place_name, place), leaving) in spec.places.iter().zip(&leaving) {
         let at = Location::Place(place_name.clone());
         name(place_name, &at, limits, report);
-        let leaving = leaving(spec, index, &links);
-        resolve_place(place, &leaving, &at, &mut links, report);
+        resolve_place(place, leaving, &at, &mut links, report);
     }
     links
 }
@@ -93,10 +93,13 @@ fn name(name: &Name, at: &Location, limits: &Limits, report: &mut Report) {
     }
 }
 
-/// The transitions that leave a place.
-fn leaving<'a>(spec: &'a Spec, place: PlaceIndex, links: &Links) -> Vec<&'a Transition> {
-    let sources = spec.transitions.iter().zip(&links.ends);
-    sources.filter(|(_, (from, _))| *from == Some(place)).map(|(transition, _)| transition).collect()
+/// The transitions that leave each place.
+fn leaving<'a>(spec: &'a Spec, links: &Links) -> Vec<Vec<&'a Transition>> {
+    let mut leaving = vec![Vec::new(); spec.places.len()];
+    for (transition, (from, _)) in spec.transitions.iter().zip(&links.ends) {
+        from.into_iter().for_each(|from| leaving[*from].push(transition));
+    }
+    leaving
 }
 
 fn resolve_place(

@@ -34,10 +34,13 @@ pub(super) fn steps(spec: Spec, steps: &[Step], report: &mut Report) -> Spec {
 fn prune(spec: &mut Spec) {
     let mut reached: BTreeSet<Name> = spec.initial.iter().cloned().collect();
     let mut open: Vec<Name> = reached.iter().cloned().collect();
+    let mut leaving: BTreeMap<&Name, Vec<&Name>> = BTreeMap::new();
+    for transition in &spec.transitions {
+        let to = [Some(&transition.to), transition.error_place.as_ref()];
+        leaving.entry(&transition.from).or_default().extend(to.into_iter().flatten());
+    }
     while let Some(name) = open.pop() {
-        let ways = spec.transitions.iter().filter(|transition| transition.from == name);
-        let mut next: Vec<&Name> =
-            ways.flat_map(|t| [Some(&t.to), t.error_place.as_ref()]).flatten().collect();
+        let mut next = leaving.get(&name).cloned().unwrap_or_default();
         match spec.places.get(&name) {
             Some(spec::Place::Wait(wait)) => next.extend(&wait.error_place),
             Some(spec::Place::Fork(fork)) => {

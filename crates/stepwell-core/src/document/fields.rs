@@ -1,9 +1,11 @@
 //! Reads the fields of an object: what is missing, of another type or not known is reported where it stands.
 
+use std::cell::Cell;
+
 use serde_json::Value;
 
 use super::model::Span;
-use super::problem::{Place, Problem};
+use super::problem::{Place, Problem, Problems};
 use super::tree::{Key, Kind, Node};
 use crate::expr::Expr;
 use crate::near::did_you_mean;
@@ -19,7 +21,17 @@ pub(crate) struct Report {
     pub(crate) step: Option<String>,
     /// What expressions read.
     pub(crate) used: Vec<Used>,
+    /// The first problem that is not told, and how many there are.
+    untold: Option<(Place, usize)>,
+    /// How many names were compared with those that are not known.
+    compared: Cell<usize>,
 }
+
+/// So many names are compared in all; whoever has more unknown ones gets no hint for the rest.
+const MAX_COMPARED: usize = 20_000;
+
+/// So many problems are told; somebody who has more begins with these.
+pub const MAX_PROBLEMS: usize = 100;
 
 /// What one expression reads.
 #[derive(Debug)]
@@ -33,8 +45,37 @@ pub(crate) struct Used {
 
 impl Report {
     pub(crate) fn add(&mut self, code: &str, at: Place, message: impl Into<String>) {
+        if self.is_full() {
+            self.untold.get_or_insert((at, 0)).1 += 1;
+            return;
+        }
         let step = self.step.clone();
         self.problems.push(Problem { step, ..Problem::new(code, at, message) });
+    }
+
+    /// What is found from here on is counted and not told: hints need not be looked for.
+    pub(crate) fn is_full(&self) -> bool {
+        self.problems.len() >= MAX_PROBLEMS
+    }
+
+    /// Everything that is told, by line.
+    pub(crate) fn finish(mut self) -> Problems {
+        self.problems.sort_by_key(|problem| problem.at);
+        self.problems.dedup();
+        if let Some((at, count)) = self.untold {
+            let message = format!("and {count} more, from here on: mend these first");
+            self.problems.push(Problem::new("more", at, message));
+        }
+        Problems(self.problems)
+    }
+
+    /// ` (did you mean …?)`, or nothing.
+    pub(crate) fn hint<'n>(&self, name: &str, known: impl IntoIterator<Item = &'n str>) -> String {
+        if self.is_full() || self.compared.get() > MAX_COMPARED {
+            return String::new();
+        }
+        let compared = |_: &&str| self.compared.set(self.compared.get() + 1);
+        did_you_mean(name, known.into_iter().inspect(compared))
     }
 }
 
@@ -90,7 +131,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn finish(self, report: &mut Report) {
         for (key, _) in self.fields {
             if !self.known.contains(&key.text.as_str()) {
-                let hint = did_you_mean(&key.text, self.known.iter().copied());
+                let hint = report.hint(&key.text, self.known.iter().copied());
                 report.add("unknownField", key.at, format!("{} has no `{}`{hint}", self.what, key.text));
             }
         }
@@ -162,7 +203,7 @@ impl<'a> Fields<'a> {
         let node = self.get(name)?;
         let found = node.text().and_then(|text| words.iter().find(|word| **word == text));
         if found.is_none() {
-            let hint = did_you_mean(node.text().unwrap_or_default(), words.iter().copied());
+            let hint = report.hint(node.text().unwrap_or_default(), words.iter().copied());
             report.add("value", node.at, format!("`{name}` is one of {}{hint}", words.join(", ")));
         }
         found.copied()

@@ -15,10 +15,11 @@ mod tree;
 
 use serde_json::Value;
 
+pub use fields::MAX_PROBLEMS;
 pub use names::{InScope, Visible};
 pub use problem::{Place, Problem, Problems};
 pub use schema::schema;
-pub use tree::{MAX_BYTES, MAX_DEPTH, MAX_NODES};
+pub use tree::{MAX_BYTES, MAX_DEPTH, MAX_NAME, MAX_NODES, MAX_TEXT};
 
 use self::fields::Report;
 use self::model::{Body, Model, Step};
@@ -48,7 +49,7 @@ impl Document {
 
     /// The same of a document that is JSON already; what is wrong with it has no line.
     pub fn of_value(value: &Value, name: Option<&str>) -> Result<Document, Problems> {
-        Document::of_tree(&Node::of_value(value), name, &Limits::default())
+        Document::of_tree(&Node::of_value(value)?, name, &Limits::default())
     }
 
     fn of_tree(root: &Node, name: Option<&str>, limits: &Limits) -> Result<Document, Problems> {
@@ -66,7 +67,7 @@ impl Document {
             spec
         });
         let (Some(model), Some(spec), true) = (model, spec, report.problems.is_empty()) else {
-            return Err(sorted(report));
+            return Err(report.finish());
         };
         match spec.build_within(limits) {
             Ok(definition) => Ok(Document { value: root.to_value(), model, definition }),
@@ -74,7 +75,7 @@ impl Document {
                 for problem in &problems.0 {
                     located(problem, &model, root, &mut report);
                 }
-                Err(sorted(report))
+                Err(report.finish())
             }
         }
     }
@@ -169,11 +170,4 @@ fn find<'a>(steps: &'a [Step], id: &str) -> Option<&'a Step> {
         }
         step.inner().into_iter().find_map(|inner| find(inner, id))
     })
-}
-
-fn sorted(report: Report) -> Problems {
-    let mut problems = report.problems;
-    problems.sort_by_key(|problem| problem.at);
-    problems.dedup();
-    Problems(problems)
 }

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::fields::Report;
 use super::model::{OnError, Step, StepKind, Wait};
-use crate::near::did_you_mean;
 
 /// What every expression can read.
 const ALWAYS: [&str; 5] = ["payload", "vars", "meta", "locals", "session"];
@@ -54,12 +53,12 @@ pub(super) fn check(steps: &[Step], report: &mut Report) {
         for root in one.roots.iter().filter(|root| !known().any(|name| name == root.as_str())) {
             let hint = match vars.contains(root) {
                 true => format!(" (did you mean `vars.{root}`?)"),
-                false => did_you_mean(root, known()),
+                false => report.hint(root, known()),
             };
             report.add("unknownName", one.at, format!("there is no `{root}` here{hint}"));
         }
         for name in one.vars.iter().filter(|name| !vars.contains(*name)) {
-            let hint = did_you_mean(name, vars.iter().map(String::as_str));
+            let hint = report.hint(name, vars.iter().map(String::as_str));
             report.add("unknownName", one.at, format!("no step writes `vars.{name}`{hint}"));
         }
     }

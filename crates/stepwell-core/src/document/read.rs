@@ -9,7 +9,6 @@ use super::fields::{Fields, Report, expr, span, template, text, wrong};
 use super::model::{Body, Each, ItemErrors, Model, OnError, Sleep, Span, Step, StepKind, Wait};
 use super::problem::Place;
 use super::tree::{Kind, Node};
-use crate::near::did_you_mean;
 use crate::retry::{Backoff, Retry};
 use crate::save::Save;
 use crate::spec::Spec;
@@ -445,7 +444,7 @@ impl Reader<'_> {
                 StepKind::Call { action: "workflow.start".to_owned(), input: self.start(fields)? }
             }
             unknown => {
-                let hint = did_you_mean(unknown, TYPES);
+                let hint = self.report.hint(unknown, TYPES);
                 self.report.add("unknownType", node.at, format!("there is no step type `{unknown}`{hint}"));
                 return None;
             }

@@ -3,6 +3,7 @@
 //! Only what JSON can say too is read: no tags, no merge keys, no infinite numbers, and keys are text. What is refused is
 //! refused with its line, so that nobody has to guess.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use granit_parser::{Event, Parser, ScalarStyle};
@@ -16,6 +17,10 @@ pub const MAX_BYTES: usize = 1024 * 1024;
 pub const MAX_DEPTH: usize = 64;
 /// The most values a document may have, those that its aliases stand for included.
 pub const MAX_NODES: usize = 100_000;
+/// The most text a document may have in all, in bytes, what its aliases stand for included.
+pub const MAX_TEXT: usize = 4 * MAX_BYTES;
+/// The longest name of a field, in characters: YAML looks no further for the colon behind it.
+pub const MAX_NAME: usize = 1_000;
 
 /// A value, and where it stands.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,37 +92,86 @@ impl Node {
         }
     }
 
-    /// A value that stands nowhere in particular.
-    pub(crate) fn of_value(value: &Value) -> Node {
-        let kind = match value {
-            Value::Null => Kind::Null,
-            Value::Bool(truth) => Kind::Bool(*truth),
-            Value::Number(number) => Kind::Number(number.clone()),
-            Value::String(text) => Kind::Text(text.clone()),
-            Value::Array(items) => Kind::List(items.iter().map(Node::of_value).collect()),
-            Value::Object(fields) => {
-                let key = |text: &String| Key { at: Place::default(), text: text.clone() };
-                Kind::Map(fields.iter().map(|(name, value)| (key(name), Node::of_value(value))).collect())
+    /// A value that stands nowhere in particular; what could not be read as text is refused here too.
+    pub(crate) fn of_value(value: &Value) -> Result<Node, Problems> {
+        let mut reader = Reader::default();
+        let read = reader.value(value).and_then(|()| reader.root.ok_or_else(empty));
+        read.map_err(refused)
+    }
+
+    /// How much it is: values, bytes of text, and levels.
+    fn weight(&self) -> Weight {
+        let mut weight = Weight { nodes: 1, text: 0, depth: 0 };
+        match &self.kind {
+            Kind::Text(text) => weight.text = text.len(),
+            Kind::List(items) => items.iter().for_each(|item| weight.hold(item.weight())),
+            Kind::Map(fields) => {
+                for (key, node) in fields {
+                    weight.nodes += 1;
+                    weight.text += key.text.len();
+                    weight.hold(node.weight());
+                }
             }
-        };
-        Node { at: Place::default(), kind }
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}
+        }
+        if let Kind::List(_) | Kind::Map(_) = self.kind {
+            weight.depth += 1;
+        }
+        weight
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Weight {
+    nodes: usize,
+    text: usize,
+    depth: usize,
+}
+
+impl Weight {
+    fn hold(&mut self, inner: Weight) {
+        self.nodes += inner.nodes;
+        self.text += inner.text;
+        self.depth = self.depth.max(inner.depth);
     }
 }
 
 /// Reads a document, or says where it cannot be read.
 pub(crate) fn read(text: &str) -> Result<Node, Problems> {
-    let refuse = |at: Place, message: String| Err(Problems(vec![Problem::new("unreadable", at, message)]));
     if text.len() > MAX_BYTES {
         let message = format!("the document has {} bytes; at most {MAX_BYTES} are read", text.len());
-        return refuse(Place { line: 1, column: 1 }, message);
+        return Err(refused((TOP, message)));
     }
-    match Reader::default().read(text) {
-        Ok(node) => Ok(node),
-        Err((at, message)) => refuse(at, message),
+    Reader::default().read(&escaped(text)).map_err(refused)
+}
+
+/// JSON may have characters in its texts that YAML knows only by their numbers.
+fn escaped(text: &str) -> Cow<'_, str> {
+    let is_odd = |c: char| matches!(c, '\u{7f}'..='\u{84}' | '\u{86}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}');
+    if !text.contains(is_odd) || serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
+        return Cow::Borrowed(text);
     }
+    let mut escaped = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
+        match is_odd(c) {
+            true => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => escaped.push(c),
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 type Fault = (Place, String);
+
+const TOP: Place = Place { line: 1, column: 1 };
+
+fn refused((at, message): Fault) -> Problems {
+    Problems(vec![Problem::new("unreadable", at, message)])
+}
+
+fn empty() -> Fault {
+    (TOP, "the document is empty".to_owned())
+}
 
 /// A list or an object whose end has not come yet.
 struct Open {
@@ -127,14 +181,18 @@ struct Open {
     items: Vec<Node>,
     fields: Vec<(Key, Node)>,
     key: Option<Key>,
+    /// The names of its fields, each with its line.
+    names: BTreeMap<String, usize>,
 }
 
 #[derive(Default)]
 struct Reader {
     open: Vec<Open>,
-    anchored: BTreeMap<usize, Node>,
-    nodes: usize,
+    anchored: BTreeMap<usize, (Node, Weight)>,
+    weight: Weight,
     root: Option<Node>,
+    /// The text that was read last is too long for a name.
+    was_long: bool,
 }
 
 impl Reader {
@@ -143,7 +201,10 @@ impl Reader {
         for event in Parser::new_from_str(text) {
             let (event, span) = event.map_err(|error| {
                 let at = place(error.marker());
-                (at, format!("this is not YAML: {}", error.info()))
+                match self.was_long {
+                    true => (at, too_long()),
+                    false => (at, format!("this is not YAML: {}", error.info())),
+                }
             })?;
             let at = place(&span.start);
             match event {
@@ -161,35 +222,82 @@ impl Reader {
                         ));
                     }
                     let kind = scalar(&text, style).map_err(|message| (at, message))?;
+                    self.was_long = text.chars().nth(MAX_NAME).is_some();
+                    let is_name = matches!(self.open.last(), Some(Open { is_map: true, key: None, .. }));
+                    if is_name && text == "<<" && style == ScalarStyle::Plain {
+                        return Err((at, "merge keys (`<<`) are not read: write the fields out".to_owned()));
+                    }
                     self.put(Node { at, kind }, anchor)?;
                 }
                 Event::SequenceStart(_, anchor, tag) => self.begin(at, anchor, tag.is_some(), false)?,
                 Event::MappingStart(_, anchor, tag) => self.begin(at, anchor, tag.is_some(), true)?,
                 Event::SequenceEnd | Event::MappingEnd => self.end(at)?,
                 Event::Alias(anchor) => {
-                    let Some(node) = self.anchored.get(&anchor).cloned() else {
+                    let Some((node, weight)) = self.anchored.get(&anchor) else {
                         return Err((at, "the alias stands for something that contains it".to_owned()));
                     };
-                    self.nodes += count(&node);
-                    self.put(node, 0)?;
+                    self.weight.nodes += weight.nodes;
+                    self.weight.text += weight.text;
+                    self.weight.depth = self.open.len() + weight.depth;
+                    self.check(at)?;
+                    self.put(node.clone(), 0)?;
                 }
                 _ => {}
             }
         }
-        self.root.ok_or_else(|| (Place { line: 1, column: 1 }, "the document is empty".to_owned()))
+        self.root.ok_or_else(empty)
+    }
+
+    fn value(&mut self, value: &Value) -> Result<(), Fault> {
+        let at = Place::default();
+        let kind = match value {
+            Value::Null => Kind::Null,
+            Value::Bool(truth) => Kind::Bool(*truth),
+            Value::Number(number) => Kind::Number(number.clone()),
+            Value::String(text) => Kind::Text(text.clone()),
+            Value::Array(items) => {
+                self.begin(at, 0, false, false)?;
+                items.iter().try_for_each(|item| self.value(item))?;
+                return self.end(at);
+            }
+            Value::Object(fields) => {
+                self.begin(at, 0, false, true)?;
+                for (name, value) in fields {
+                    self.put(Node { at, kind: Kind::Text(name.clone()) }, 0)?;
+                    self.value(value)?;
+                }
+                return self.end(at);
+            }
+        };
+        self.put(Node { at, kind }, 0)
+    }
+
+    /// No document is more than it may be, also by its aliases.
+    fn check(&self, at: Place) -> Result<(), Fault> {
+        let Weight { nodes, text, depth } = self.weight;
+        if nodes > MAX_NODES {
+            return Err((at, format!("the document has more than {MAX_NODES} values")));
+        }
+        if text > MAX_TEXT {
+            return Err((at, format!("the document has more than {MAX_TEXT} bytes of text")));
+        }
+        if depth > MAX_DEPTH {
+            return Err((at, format!("the document is nested deeper than {MAX_DEPTH} levels")));
+        }
+        Ok(())
     }
 
     fn begin(&mut self, at: Place, anchor: usize, tagged: bool, is_map: bool) -> Result<(), Fault> {
         if tagged {
             return Err((at, "tags are not read: a document says what JSON can say".to_owned()));
         }
-        if self.open.len() >= MAX_DEPTH {
-            return Err((at, format!("the document is nested deeper than {MAX_DEPTH} levels")));
-        }
+        self.weight.depth = self.open.len() + 1;
+        self.check(at)?;
         if let Some(Open { is_map: true, key: None, .. }) = self.open.last() {
             return Err((at, "a field's name is text, not a list or an object".to_owned()));
         }
-        self.open.push(Open { at, anchor, is_map, items: Vec::new(), fields: Vec::new(), key: None });
+        let (items, fields) = (Vec::new(), Vec::new());
+        self.open.push(Open { at, anchor, is_map, items, fields, key: None, names: BTreeMap::new() });
         Ok(())
     }
 
@@ -203,12 +311,15 @@ impl Reader {
 
     /// A whole value: an item, a field's name or its value, or the document itself.
     fn put(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
-        self.nodes += 1;
-        if self.nodes > MAX_NODES {
-            return Err((node.at, format!("the document has more than {MAX_NODES} values")));
-        }
+        self.weight.nodes += 1;
+        self.weight.text += node.text().map_or(0, str::len);
+        self.check(node.at)?;
         if anchor > 0 {
-            self.anchored.insert(anchor, node.clone());
+            // What is kept for aliases counts too: anchors may lie in one another.
+            let weight = node.weight();
+            self.weight.text += weight.text;
+            self.check(node.at)?;
+            self.anchored.insert(anchor, (node.clone(), weight));
         }
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
@@ -220,32 +331,28 @@ impl Reader {
         }
         match open.key.take() {
             Some(key) => open.fields.push((key, node)),
-            None => open.key = Some(key(node, &open.fields)?),
+            None => open.key = Some(key(node, &mut open.names)?),
         }
         Ok(())
     }
 }
 
-fn key(node: Node, known: &[(Key, Node)]) -> Result<Key, Fault> {
+fn too_long() -> String {
+    format!("the name of a field has at most {MAX_NAME} characters")
+}
+
+fn key(node: Node, known: &mut BTreeMap<String, usize>) -> Result<Key, Fault> {
     let at = node.at;
     let Kind::Text(text) = node.kind else {
         return Err((at, format!("a field's name is text, and this is {}: put it in quotes", node.word())));
     };
-    if text == "<<" {
-        return Err((at, "merge keys (`<<`) are not read: write the fields out".to_owned()));
+    if text.chars().nth(MAX_NAME).is_some() {
+        return Err((at, too_long()));
     }
-    if let Some((first, _)) = known.iter().find(|(key, _)| key.text == text) {
-        return Err((at, format!("the field `{text}` is there twice, first in line {}", first.at.line)));
+    if let Some(line) = known.insert(text.clone(), at.line) {
+        return Err((at, format!("the field `{text}` is there twice, first in line {line}")));
     }
     Ok(Key { at, text })
-}
-
-fn count(node: &Node) -> usize {
-    match &node.kind {
-        Kind::List(items) => 1 + items.iter().map(count).sum::<usize>(),
-        Kind::Map(fields) => 1 + fields.iter().map(|(_, node)| count(node)).sum::<usize>(),
-        _ => 1,
-    }
 }
 
 fn place(marker: &granit_parser::Marker) -> Place {

@@ -1178,12 +1178,12 @@ fn children_that_can_no_longer_do_it_lead_to_the_error_place_or_stop_the_run() {
         assert_eq!(run.places(), ["sorry"], "{rule:?}");
         let sorry = run.snapshot.activation(run.id_in("sorry")).unwrap();
         assert_eq!(sorry.locals["error"]["code"], "childrenFailed");
-        assert_eq!(sorry.locals["error"]["final"], true);
+        assert_eq!(sorry.locals["error"]["final"], false);
     }
     let mut run = with_children(ChildRule::All, None, 2);
     let change = run.child("parts", 1, failed());
     let stopped = change.stopped.unwrap();
-    assert_eq!((stopped.code.as_str(), stopped.is_final), ("childrenFailed", true));
+    assert_eq!((stopped.code.as_str(), stopped.is_final), ("childrenFailed", false));
     assert!(stopped.message.contains("`parts`"), "{}", stopped.message);
     assert_eq!(run.snapshot.status_of("parts"), PlaceStatus::Waiting);
 }

@@ -94,12 +94,12 @@ fn a_long_document_is_compiled_soon() {
         .collect();
     is_read_soon("many calls", &format!("steps:\n{calls}"));
     let too_many: String =
-        (0..20_000).map(|n| format!("  - {{ id: s{n}, type: action.call, action: x }}\n")).collect();
+        (0..10_000).map(|n| format!("  - {{ id: s{n}, type: action.call, action: x }}\n")).collect();
     let problems = is_refused_soon("too many calls", &format!("steps:\n{too_many}"));
     assert!(problems.to_string().contains("places"), "{problems}");
     let ifs: String = (0..600).map(|n| format!("  - {{ type: control.if, condition: payload.a = {n}, then: [{{ type: vars.set, values: {{ x: {n} }} }}], else: [{{ type: control.return }}] }}\n")).collect();
     is_read_soon("many ifs", &format!("steps:\n{ifs}"));
-    let guarded: String = (0..250).map(|n| format!("  - {{ id: s{n}, type: control.try, retry: 3, timeout: 5s, onError: continue, condition: payload.a, body: [{{ type: action.call, action: x }}], catch: [] }}\n")).collect();
+    let guarded: String = (0..160).map(|n| format!("  - {{ id: s{n}, type: control.try, retry: 3, timeout: 5s, onError: continue, condition: payload.a, body: [{{ type: action.call, action: x }}], catch: [] }}\n")).collect();
     is_read_soon("many guarded blocks", &format!("steps:\n{guarded}"));
 }
 

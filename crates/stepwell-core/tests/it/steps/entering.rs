@@ -19,12 +19,17 @@ steps:
 
 /// A call whose own `onError` must not see what goes wrong after it, and a step that cannot be begun.
 fn after_a_call(step: &str) -> String {
+    // Nothing comes after a return.
+    let done = match step.contains("control.return") {
+        true => "",
+        false => "  - { id: done, type: control.return, value: { $expr: vars.call } }",
+    };
     format!(
         "
 steps:
   - {{ id: call, type: action.call, action: echo, input: fine, onError: continue }}
   - {{ id: next, {step} }}
-  - {{ id: done, type: control.return, value: {{ $expr: vars.call }} }}
+{done}
 "
     )
 }
@@ -55,9 +60,10 @@ fn a_step_that_cannot_be_begun_does_not_fail_the_call_before_it() {
 
 #[test]
 fn a_run_that_stands_before_a_step_goes_on_when_its_data_is_mended() {
-    let lists = [json!([1]), json!([1]), json!(-1), json!(1), json!("2023-01-01T00:00:00Z"), json!(1)];
+    let lists = [json!([1]), json!([1]), json!(1), json!(1), json!("2023-01-01T00:00:00Z"), json!(1)];
     for (step, list) in CANNOT_BEGIN.iter().zip(lists) {
-        let mut world = World::start(&after_a_call(step), json!({})).run();
+        let bad = if step.contains("while") { json!({"list": "text"}) } else { json!({}) };
+        let mut world = World::start(&after_a_call(step), bad).run();
         let stopped = world.stopped.clone().unwrap_or_else(|| panic!("{step}: {:?}", world.places()));
         assert!(stopped.message.contains("next"), "{step}: {stopped}");
         let before = world.places();

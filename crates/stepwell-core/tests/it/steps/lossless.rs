@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Map, Number, Value, json};
-use stepwell_core::document::{to_json, yaml};
+use stepwell_core::document::{MAX_NAME, to_json, yaml};
 
 /// Texts that a reader or writer of YAML may take for something else.
 const ODD: &[&str] = &[
@@ -126,6 +126,11 @@ fn odd_text() -> impl Strategy<Value = String> {
     ]
 }
 
+/// Any text that is not too long for a name.
+fn name() -> impl Strategy<Value = String> {
+    odd_text().prop_map(|text| text.chars().take(MAX_NAME).collect())
+}
+
 const FLOATS: &[f64] = &[
     1e300,
     -1e300,
@@ -164,7 +169,7 @@ fn value() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(6, 48, 6, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-            prop::collection::btree_map(odd_text(), inner, 0..6)
+            prop::collection::btree_map(name(), inner, 0..6)
                 .prop_map(|fields| Value::Object(fields.into_iter().collect::<Map<_, _>>())),
         ]
     })
@@ -231,9 +236,14 @@ fn json_as_other_programs_write_it_is_read() {
     for (text, value) in cases {
         assert_eq!(to_json(text).unwrap_or_else(|problems| panic!("{text}: {problems}")), value, "{text}");
     }
-    let key = "k".repeat(5_000);
-    let text = format!("{{\"{key}\": 1}}");
-    assert_eq!(to_json(&text).expect("a long name is a name"), json!({key: 1}));
+    for length in [MAX_NAME + 1, 1_023, 1_024, 1_025, 5_000] {
+        let name = "k".repeat(length);
+        let texts = [format!("{{\"{name}\": 1}}"), format!("{name}: 1\n"), format!("'{name}': 1\n")];
+        for text in texts {
+            let problems = to_json(&text).expect_err("the name is too long").to_string();
+            assert!(problems.contains("at most 1000 characters"), "{length}: {problems}");
+        }
+    }
 }
 
 #[test]

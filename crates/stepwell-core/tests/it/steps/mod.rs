@@ -151,8 +151,10 @@ impl World {
     /// An operator gives the run another payload.
     pub(crate) fn mend(&mut self, payload: Value) {
         let patch = Patch::set("payload", payload);
+        let stopped = self.stopped.clone();
         let decided = self.decide(&Event::Patched { patch }).expect("the data fits");
         self.take(decided, None);
+        self.stopped = stopped;
     }
 
     /// An operator lets the run try again what has failed.
