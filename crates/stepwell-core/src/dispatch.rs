@@ -22,7 +22,7 @@ use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure, GuardNo, Refusal, Rejected};
 use crate::save::Save;
 use crate::snapshot::{Activation, ActivationId, ActivationStatus, ChildEnd, Finished, Gave, Snapshot};
-use crate::spec::Firing;
+use crate::spec::{Firing, LoopStep};
 use crate::template::Template;
 use crate::time::Timestamp;
 use crate::turn::{Candidate, Candidates, Origin, Turn, Way, check_context};
@@ -743,6 +743,10 @@ impl<'a> Decider<'a> {
                     true => Err(error.into()),
                     false => self.caught(Candidate { transition, activation }, error, payload),
                 };
+            }
+            let is_loop = matches!(self.compiled.places[transition.to].kind, PlaceKind::Loop(_));
+            if is_loop && transition.loop_step == Some(LoopStep::Leave) {
+                origin.gave = Gave::Leaves;
             }
             turn.enter(transition.to, origin, at_hand(activation, payload))?;
         }

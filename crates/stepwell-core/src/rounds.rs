@@ -74,7 +74,7 @@ impl Turn<'_> {
         }
         let error = match std::mem::take(&mut origin.gave) {
             Gave::Failed(failure) => serde_json::to_value(failure).expect("a failure is plain data"),
-            Gave::Value(_) | Gave::Nothing => Value::Null,
+            Gave::Value(_) | Gave::Nothing | Gave::Leaves => Value::Null,
         };
         push_frame(&mut origin, name, None, [local]);
         origin.locals.insert(local.to_owned(), error);
@@ -92,6 +92,9 @@ impl Turn<'_> {
     ) -> Result<(), DecideError> {
         let name = &self.compiled.places[place].name;
         let goes_on = origin.frames.last().is_some_and(|frame| frame.place == *name);
+        if goes_on && origin.gave == Gave::Leaves {
+            return self.leave_loop(place, node, origin, event);
+        }
         let ready = if goes_on {
             self.round_over(name, node, &mut origin, event)
         } else {
@@ -162,6 +165,19 @@ impl Turn<'_> {
             self.pass_through(name);
             return self.enter(node.first, origin, event);
         }
+        self.leave_loop(place, node, origin, event)
+    }
+
+    /// The loop is over: what its rounds gave is put where it belongs, and the run goes on after it.
+    fn leave_loop(
+        &mut self,
+        place: PlaceIndex,
+        node: &LoopNode,
+        mut origin: Origin,
+        event: &Value,
+    ) -> Result<(), DecideError> {
+        let name = &self.compiled.places[place].name;
+        origin.gave = Gave::Nothing;
         let results = self.leave_frame(&mut origin).map(|frame| frame.results).unwrap_or_default();
         if let Some(save) = node.collect.as_ref().and_then(|collect| collect.save.as_ref()) {
             let saved = self.save(save, &mut origin.locals, Value::Array(results));
@@ -252,7 +268,7 @@ impl Turn<'_> {
                     .map_err(|error| DecideError::Template { at: format!("result of `{name}`"), error })?
             }
             (Gave::Value(value), None) => value.clone(),
-            (Gave::Nothing, None) => Value::Null,
+            (Gave::Nothing | Gave::Leaves, None) => Value::Null,
         };
         Ok(Some(if collect.settled { json!({ "status": "completed", "output": value }) } else { value }))
     }

@@ -128,6 +128,8 @@ pub enum Gave {
     Value(Value),
     /// An error.
     Failed(Failure),
+    /// Nothing, and the loop it comes to is to be left.
+    Leaves,
 }
 
 impl Gave {

@@ -224,7 +224,7 @@ pub struct Collect {
     /// Where the list of it goes, in the order of the branches or rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_as: Option<String>,
-    /// What each gives; without it, the output of its last action.
+    /// What each gives; without it, what its last transition gave: the output of its action, or the value it set last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// One that fails does not end the others: the list says of each how it ended, as for children.
@@ -433,7 +433,7 @@ pub enum LoopStep {
     Enter,
     /// The next iteration of the innermost loop.
     Next,
-    /// The innermost loop is left.
+    /// The innermost loop is left; of a transition to a loop from its own body, that one, with what its rounds have given.
     Leave,
 }
 

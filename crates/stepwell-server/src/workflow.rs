@@ -52,7 +52,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Lists the actions that every engine has, with what they take and give.
+    /// Lists the actions that the server has, with what they take and give.
     Actions {
         /// Prints everything that is known of them as JSON.
         #[arg(long)]
@@ -134,32 +134,39 @@ fn valid(definition: &Definition, as_json: bool) -> String {
 
 /// Reads a workflow, whatever it is written as.
 fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
-    let definition =
-        if is_document(text) { read_document(file, text)?.definition().clone() } else { build(text)? };
+    let document = if is_document(text) { Some(read_document(file, text)?) } else { None };
+    let definition = match &document {
+        Some(document) => document.definition().clone(),
+        None => build(text)?,
+    };
     let wrong = check_calls(&definition, &known_actions());
     if wrong.is_empty() {
         return Ok(definition);
     }
-    let lines: Vec<_> = wrong.iter().map(|problem| format!("\n  {problem}")).collect();
-    let plural = if wrong.len() == 1 { "" } else { "s" };
-    Err(Wrong {
-        problems: wrong.iter().map(|problem| with_code(problem, "badCall")).collect(),
-        message: format!("the workflow has {} problem{plural}{}", wrong.len(), lines.concat()),
-    })
-}
-
-fn with_code(problem: &impl serde::Serialize, code: &str) -> Value {
-    let mut problem = json!(problem);
-    problem["code"] = code.into();
-    problem
-}
-
-/// A document has steps, or says that it is one; anything else is a definition.
-fn is_document(text: &str) -> bool {
-    match document::to_json(text) {
-        Ok(value) => ["steps", "spec", "apiVersion"].iter().any(|field| value.get(field).is_some()),
-        Err(_) => !text.trim_start().starts_with('{'),
+    let (mut problems, mut lines) = (Vec::new(), String::new());
+    for problem in &wrong {
+        let mut row = json!(problem);
+        row["code"] = "badCall".into();
+        let place = document
+            .as_ref()
+            .and_then(|document| document.place_of_input(&problem.transition, &problem.pointer));
+        let place = place.map_or_else(String::new, |place| {
+            (row["line"], row["column"]) = (place.line.into(), place.column.into());
+            format!("line {}, column {}: ", place.line, place.column)
+        });
+        problems.push(row);
+        lines.push_str(&format!("\n  {place}{problem}"));
     }
+    let plural = if wrong.len() == 1 { "" } else { "s" };
+    Err(Wrong { problems, message: format!("the workflow has {} problem{plural}{lines}", wrong.len()) })
+}
+
+/// A document has steps, or says that it is one, or is YAML; anything else is a definition.
+fn is_document(text: &str) -> bool {
+    let is_yaml = !text.trim_start().starts_with('{');
+    let says_so =
+        |value: Value| ["steps", "spec", "apiVersion"].iter().any(|field| value.get(field).is_some());
+    is_yaml || document::to_json(text).is_ok_and(says_so)
 }
 
 fn read_document(file: &Path, text: &str) -> Result<Document, Wrong> {
@@ -188,7 +195,10 @@ fn build(text: &str) -> Result<Definition, Wrong> {
 }
 
 fn known_actions() -> Vec<ActionInfo> {
-    Engine::builder(Arc::new(MemoryStore::new())).actions()
+    let mut known = Engine::builder(Arc::new(MemoryStore::new())).actions();
+    known.extend(stepwell_server::actions::infos());
+    known.sort_by(|a, b| a.name.cmp(&b.name));
+    known
 }
 
 fn draw(file: &Path, as_json: bool) -> Result<(), Failure> {

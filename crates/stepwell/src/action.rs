@@ -161,7 +161,9 @@ pub struct ActionInfo {
 const HINTS: &str = "x-workflow-editor";
 
 impl ActionInfo {
-    pub(crate) fn of<I: JsonSchema, O: JsonSchema>(name: Name, about: String) -> Self {
+    /// What is to be said of an action that takes an `I` and gives an `O`.
+    pub fn of<I: JsonSchema, O: JsonSchema>(name: impl Into<Name>, about: impl Into<String>) -> Self {
+        let (name, about) = (name.into(), about.into());
         let (input, output) = (schemars::schema_for!(I).to_value(), schemars::schema_for!(O).to_value());
         let group = name.split_once('.').map_or("other", |(group, _)| group).to_owned();
         ActionInfo {

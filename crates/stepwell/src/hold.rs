@@ -403,7 +403,11 @@ pub(crate) fn fly(
                 }
                 crate::fit::as_lists(&mut input, &lists);
                 let revealed = secrets::reveal(secrets.as_ref(), scope, &name, &mut input).await?;
-                let mut result = action(cx, input).await.map_err(Failure::from);
+                let work = AssertUnwindSafe(async { action(cx, input).await }).catch_unwind();
+                let mut result = match work.await {
+                    Ok(result) => result.map_err(Failure::from),
+                    Err(panic) => Err(panicked(&*panic)),
+                };
                 match &mut result {
                     Ok(output) => revealed.hide(output),
                     Err(failure) => revealed.hide_failure(failure),
@@ -421,7 +425,7 @@ pub(crate) fn fly(
         let result = match done {
             Some(Ok(Ok(output))) => Ok((output, staged.unwrap_or_default())),
             Some(Ok(Err(failure))) => Err(failure),
-            Some(Err(panic)) => Err(Failure::new("panic", format!("the action panicked: {}", said(&*panic)))),
+            Some(Err(panic)) => Err(panicked(&*panic)),
             None => {
                 Err(Failure::new("timeout", format!("the action took longer than {} ms", call.timeout_ms)))
             }
@@ -431,6 +435,10 @@ pub(crate) fn fly(
         let duration_us = elapsed(began, host.now());
         Landed { call, message, result, cx, duration_us, children }
     }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
+    Failure::new("panic", format!("the action panicked: {}", said(panic)))
 }
 
 /// Also an action that is dropped is over.

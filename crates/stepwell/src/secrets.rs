@@ -140,6 +140,8 @@ pub(crate) async fn reveal(
         put(input, &name, &secret);
         revealed.0.push(secret);
     }
+    // One may be a part of another: the longer ones are hidden first.
+    revealed.0.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     Ok(revealed)
 }
 
@@ -167,15 +169,26 @@ impl Revealed {
         match value {
             Value::String(text) => self.hide_in(text),
             Value::Array(items) => items.iter_mut().for_each(|item| self.hide(item)),
-            Value::Object(fields) => fields.values_mut().for_each(|field| self.hide(field)),
+            Value::Object(fields) => {
+                let shown = |(mut name, mut field): (String, Value)| {
+                    self.hide_in(&mut name);
+                    self.hide(&mut field);
+                    (name, field)
+                };
+                *fields = std::mem::take(fields).into_iter().map(shown).collect();
+            }
             _ => {}
         }
     }
 
     /// Takes the secrets out of what went wrong.
     pub(crate) fn hide_failure(&self, failure: &mut Failure) {
+        self.hide_in(&mut failure.code);
         self.hide_in(&mut failure.message);
-        failure.errors.iter_mut().for_each(|misfit| self.hide_in(&mut misfit.message));
+        for misfit in &mut failure.errors {
+            self.hide_in(&mut misfit.pointer);
+            self.hide_in(&mut misfit.message);
+        }
     }
 
     fn hide_in(&self, text: &mut String) {

@@ -14,9 +14,10 @@ use super::model::{Each, ItemErrors, OnError, Sleep, Span, Step, StepKind, Wait}
 use super::problem::Place;
 use crate::ids::Name;
 use crate::retry::{Backoff, Retry};
+use crate::schema::Schema;
 use crate::spec::{
-    self, Action, Assign, Catch, Collect, Fork, Guard, Join, Loop, Over, Quorum, Raise, Signal, Spec,
-    Transition, Trigger,
+    self, Action, Assign, Catch, Collect, Fork, Guard, Join, Loop, LoopStep, Over, Quorum, Raise, Signal,
+    Spec, Transition, Trigger,
 };
 
 /// Adds the places and transitions of a list of steps to a spec.
@@ -27,7 +28,20 @@ pub(super) fn steps(spec: Spec, steps: &[Step], report: &mut Report) -> Spec {
     compiler.spec.initial = Some(initial);
     let mut spec = compiler.spec;
     prune(&mut spec);
+    check_end(&spec, steps, report);
     spec
+}
+
+/// Whoever says what a run's result is gives one, on every way.
+fn check_end(spec: &Spec, steps: &[Step], report: &mut Report) {
+    let (Some(output), Some(last)) = (&spec.output, steps.last()) else { return };
+    let is_needed = Schema::compile(output).is_ok_and(|schema| !schema.check(&Value::Null).is_empty());
+    if is_needed && spec.places.contains_key(END) {
+        let message = "the run can end after this step without the result that `output` asks for: end with `control.return`";
+        report.step = Some(last.id.clone());
+        report.add("noResult", last.at, message);
+        report.step = None;
+    }
 }
 
 /// Takes out what no run comes to and no author has written: the end behind a `return`, a join whose branches never meet.
@@ -89,8 +103,8 @@ pub(super) const END: &str = "end";
 struct Around {
     /// Where its errors lead.
     handler: Option<Name>,
-    /// The loop around it: where its next round begins, and where the run goes after it.
-    rounds: Option<(Name, Name)>,
+    /// The loop around it.
+    rounds: Option<Name>,
     /// There is a loop, but a fork lies between.
     is_cut_off: bool,
     /// What it writes is its branch's own.
@@ -333,8 +347,14 @@ impl Compiler<'_> {
                 let rounds = Rounds { over, index, most: *most, collect, passes_over: false };
                 self.rounds(step, rounds, body, next, around)
             }
-            StepKind::Break => self.out_of_loop(step, around, |(_, after)| after, next),
-            StepKind::Continue => self.out_of_loop(step, around, |(again, _)| again, next),
+            StepKind::Break => {
+                let rounds = self.loop_around(step, next, around);
+                let here = self.place(step.id.as_str(), spec::Place::Step {});
+                let way = self.way(step.id.as_str(), &here, &rounds, around);
+                self.transition(way.loop_step(LoopStep::Leave));
+                here
+            }
+            StepKind::Continue => self.loop_around(step, next, around),
             StepKind::Try { body, local, codes, catch } => {
                 self.try_catch(step, (body, local, codes.as_deref(), catch), next, around)
             }
@@ -405,12 +425,8 @@ impl Compiler<'_> {
     ) -> Name {
         let here = Name::from(step.id.as_str());
         let handler = if rounds.passes_over { Some(here.clone()) } else { around.handler.clone() };
-        let inner = Around {
-            handler,
-            rounds: Some((here.clone(), next.clone())),
-            is_cut_off: false,
-            is_local: around.is_local,
-        };
+        let inner =
+            Around { handler, rounds: Some(here.clone()), is_cut_off: false, is_local: around.is_local };
         let (first, body) = self.scoped(|compiler| {
             let first = compiler.list(body, &here, &inner);
             compiler.begun(&step.id, first, &inner)
@@ -491,15 +507,10 @@ impl Compiler<'_> {
         }
     }
 
-    fn out_of_loop(
-        &mut self,
-        step: &Step,
-        around: &Around,
-        which: impl FnOnce((Name, Name)) -> Name,
-        next: &Name,
-    ) -> Name {
+    /// The loop that a step leaves, or goes on with.
+    fn loop_around(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
         if let Some(rounds) = around.rounds.clone() {
-            return which(rounds);
+            return rounds;
         }
         let message = match around.is_cut_off {
             true => {
@@ -586,6 +597,13 @@ impl Compiler<'_> {
         let declared = self.spec.signals.entry(wait.signal.as_str().into()).or_insert_with(Signal::default);
         let payload = wait.payload.clone();
         match self.signals.get(&wait.signal) {
+            None if declared.payload.is_some() && payload.is_some() && declared.payload != payload => {
+                let message = format!(
+                    "`signals` says that `{}` brings something else: say it there or here, not both",
+                    wait.signal
+                );
+                self.report.add("conflict", step.at, message);
+            }
             Some((first, known)) if *known != payload => {
                 let message = format!(
                     "the step in line {} waits for `{}` with another payload: use another signal, or the same schema",

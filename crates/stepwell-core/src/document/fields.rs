@@ -21,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) step: Option<String>,
     /// What expressions read.
     pub(crate) used: Vec<Used>,
+    /// What is being read is asked before its step begins.
+    pub(crate) is_outside: bool,
     /// The first problem that is not told, and how many there are.
     untold: Option<(Place, usize)>,
     /// How many names were compared with those that are not known.
@@ -41,6 +43,8 @@ pub(crate) struct Used {
     pub(crate) roots: Vec<String>,
     /// Fields of `vars`.
     pub(crate) vars: Vec<String>,
+    /// It is asked before the step begins, and does not see the step's own locals.
+    pub(crate) is_outside: bool,
 }
 
 impl Report {
@@ -253,7 +257,8 @@ fn check_expr(node: &Node, source: &str, report: &mut Report) {
         Ok(expr) => {
             let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
             let (roots, vars) = (owned(expr.roots()), owned(expr.fields_of("vars")));
-            report.used.push(Used { at: node.at, step: report.step.clone(), roots, vars });
+            let (step, is_outside) = (report.step.clone(), report.is_outside);
+            report.used.push(Used { at: node.at, step, roots, vars, is_outside });
         }
         Err(error) => report.add("badExpression", node.at, error.to_string()),
     }

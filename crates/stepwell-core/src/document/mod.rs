@@ -31,6 +31,7 @@ use crate::limits::Limits;
 /// A document that has been read and compiled.
 #[derive(Debug, Clone)]
 pub struct Document {
+    root: Node,
     value: Value,
     model: Model,
     definition: Definition,
@@ -70,7 +71,7 @@ impl Document {
             return Err(report.finish());
         };
         match spec.build_within(limits) {
-            Ok(definition) => Ok(Document { value: root.to_value(), model, definition }),
+            Ok(definition) => Ok(Document { root: root.clone(), value: root.to_value(), model, definition }),
             Err(problems) => {
                 for problem in &problems.0 {
                     located(problem, &model, root, &mut report);
@@ -103,6 +104,15 @@ impl Document {
     /// The document as YAML; comments are not kept.
     pub fn to_yaml(&self) -> String {
         yaml(&self.value)
+    }
+
+    /// Where the input of a step stands, or what `pointer` (a JSON pointer) names in it; the step itself, if that is not
+    /// there. `None` if there is no such step.
+    pub fn place_of_input(&self, step: &str, pointer: &str) -> Option<Place> {
+        let Body::Steps(steps) = &self.model.body else { return place_of(&self.root, step) };
+        let step = find(steps, step.split('.').next().unwrap_or(step))?;
+        let input = self.root.at(step.at).and_then(|node| node.field("input"));
+        Some(input.map_or(step.at, |input| input.below(pointer).at))
     }
 
     /// What expressions of a step can read; `None` if there is no such step.

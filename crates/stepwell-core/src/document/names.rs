@@ -45,7 +45,9 @@ pub(super) fn check(steps: &[Step], report: &mut Report) {
     let used = std::mem::take(&mut report.used);
     for one in &used {
         let none = BTreeSet::new();
-        let visible = one.step.as_ref().and_then(|step| locals.get(step)).unwrap_or(&none);
+        let visible = one.step.as_ref().and_then(|step| locals.get(step));
+        let visible =
+            visible.map_or(&none, |locals| if one.is_outside { &locals.around } else { &locals.own });
         // The filter of a trigger belongs to no step: it looks at the event.
         let event = one.step.is_none().then_some("event");
         let known = || ALWAYS.into_iter().chain(event).chain(visible.iter().map(String::as_str));
@@ -88,15 +90,23 @@ pub(super) fn in_scope(steps: &[Step], id: &str, input: Option<&Value>) -> Optio
         let about = "the result of a step before this one";
         names.push(Visible { from: Some(from), ..visible(format!("vars.{name}"), about) });
     }
-    for local in locals.get(id).into_iter().flatten() {
+    for local in locals.get(id).into_iter().flat_map(|locals| &locals.own) {
         names.push(visible(local.clone(), "seen only here: a loop's item, an error, or an event"));
     }
     names.push(visible("meta".to_owned(), "the run: `instanceId`, `workflow`, `version`, `createdAt`"));
     Some(InScope { step: id.to_owned(), names })
 }
 
-/// The locals that each step can see: those of what it is in, and its own.
-fn collect_locals(steps: &[Step], around: &BTreeSet<String>, found: &mut BTreeMap<String, BTreeSet<String>>) {
+/// The locals that a step can see.
+struct Locals {
+    /// Those of what it is in.
+    around: BTreeSet<String>,
+    /// Those, and its own.
+    own: BTreeSet<String>,
+}
+
+/// The locals that each step can see.
+fn collect_locals(steps: &[Step], around: &BTreeSet<String>, found: &mut BTreeMap<String, Locals>) {
     for step in steps {
         let mut own = around.clone();
         let mut inner = around.clone();
@@ -107,7 +117,7 @@ fn collect_locals(steps: &[Step], around: &BTreeSet<String>, found: &mut BTreeMa
             _ => {}
         }
         own.extend(inner.iter().cloned());
-        found.insert(step.id.clone(), own);
+        found.insert(step.id.clone(), Locals { around: around.clone(), own });
         match &step.kind {
             StepKind::Try { body, local, catch, .. } => {
                 collect_locals(body, &inner, found);

@@ -174,7 +174,8 @@ fn triggers(fields: &mut Fields<'_>, report: &mut Report) {
                 trigger.get("correlation");
             }
             Some("schedule") => {
-                trigger.need("cron", report);
+                let cron = trigger.need("cron", report);
+                cron.and_then(|cron| text(cron, "cron", report));
                 trigger.text("timezone", report);
                 trigger.word("missed", &["skip", "once", "all"], report);
                 trigger.word("overlap", &["start", "skip"], report);
@@ -291,7 +292,10 @@ impl Reader<'_> {
         let kind = fields.need("type", self.report)?;
         let word = text(kind, "type", self.report)?;
         fields.text("name", self.report);
-        fields.text("description", self.report);
+        // What somebody is asked may say more than text.
+        if word != "human.task" {
+            fields.text("description", self.report);
+        }
         let is_loop_or_if = matches!(word.as_str(), "control.if" | "control.while");
         let condition = if is_loop_or_if { None } else { fields.expr("condition", self.report) };
         let retry = self.retry(fields);
@@ -299,6 +303,9 @@ impl Reader<'_> {
         let on_error = self.on_error(fields, &word);
         let save_as = self.save_as(fields);
         let kind = self.kind(&word, kind, fields, &id)?;
+        // No time limit at all; what an action may take without one is not unlimited, so that it has to be said there.
+        let is_call = matches!(kind, StepKind::Call { .. });
+        let timeout = timeout.filter(|timeout| is_call || *timeout != Span::Ms(0));
         let step = Step { at: fields.at, id, condition, retry, timeout, on_error, save_as, kind };
         self.fits(&step);
         Some(step)
@@ -496,7 +503,9 @@ impl Reader<'_> {
     fn each(&mut self, fields: &mut Fields<'_>) -> Option<Each> {
         let items = fields.need("items", self.report);
         if let Some(items) = items {
+            self.report.is_outside = true;
             template(items, self.report);
+            self.report.is_outside = false;
         }
         let item = self.local(fields, "itemVar").unwrap_or_else(|| "item".to_owned());
         let index = self.local(fields, "indexVar");

@@ -237,7 +237,7 @@ pub fn schema() -> Value {
 /// What every step may have.
 fn common() -> Value {
     json!({
-        "id": { "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]*$", "description": "Unique in the document." },
+        "id": { "type": "string", "pattern": "^[\\p{L}_][\\p{L}\\p{N}_-]*$", "maxLength": 64, "description": "Unique in the document." },
         "name": { "type": "string" },
         "description": { "type": "string" },
         "condition": { "$ref": "#/$defs/expression", "description": "The step is done only if this is true." },
@@ -249,7 +249,7 @@ fn common() -> Value {
                 "attempts": { "type": "integer", "minimum": 0 }, "maxAttempts": { "type": "integer", "minimum": 0 },
                 "delay": { "type": ["string", "number"] }, "maxDelay": { "type": ["string", "number"] },
                 "backoff": { "enum": ["fixed", "exponential"] },
-                "retryOn": { "type": "array", "items": { "type": "string" } }
+                "retryOn": { "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] }
             }
         }] },
         "onError": { "anyOf": [

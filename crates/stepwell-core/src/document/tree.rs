@@ -77,6 +77,35 @@ impl Node {
         self.fields()?.iter().find(|(key, _)| key.text == name).map(|(_, node)| node)
     }
 
+    /// The object that stands there.
+    pub(crate) fn at(&self, place: Place) -> Option<&Node> {
+        let mut open = vec![self];
+        while let Some(node) = open.pop() {
+            match &node.kind {
+                Kind::Map(_) if node.at == place => return Some(node),
+                Kind::Map(fields) => open.extend(fields.iter().map(|(_, node)| node)),
+                Kind::List(items) => open.extend(items),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// What a JSON pointer names in it, as far as that is there.
+    pub(crate) fn below(&self, pointer: &str) -> &Node {
+        let mut node = self;
+        for part in pointer.split('/').skip(1) {
+            let part = part.replace("~1", "/").replace("~0", "~");
+            let next = match &node.kind {
+                Kind::List(items) => part.parse::<usize>().ok().and_then(|index| items.get(index)),
+                _ => node.field(&part),
+            };
+            let Some(next) = next else { break };
+            node = next;
+        }
+        node
+    }
+
     /// The same without the places.
     pub(crate) fn to_value(&self) -> Value {
         match &self.kind {

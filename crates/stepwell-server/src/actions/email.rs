@@ -75,8 +75,16 @@ pub fn email(builder: Builder, mailer: Mailer) -> Builder {
         let mailer = mailer.clone();
         async move { send(&mailer, &cx, input).await }
     };
-    builder.described("email.send", "Sends a mail.", send).describe("email.send", described)
+    builder.described(NAME, ABOUT, send).describe(NAME, described)
 }
+
+/// What is to be said of `email.send`.
+pub(super) fn info() -> ActionInfo {
+    described(ActionInfo::of::<Input, Output>(NAME, ABOUT))
+}
+
+const NAME: &str = "email.send";
+const ABOUT: &str = "Sends a mail.";
 
 fn described(info: ActionInfo) -> ActionInfo {
     let addresses = || json!({ "widget": "emails" });

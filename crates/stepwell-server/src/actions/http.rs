@@ -91,10 +91,16 @@ pub fn http(builder: Builder, http: Http) -> Builder {
         let http = http.clone();
         async move { http.0.run(&cx.idempotency_key(), input).await }
     };
-    builder
-        .described("http.request", "Asks a server of the web and gives its answer.", request)
-        .describe("http.request", described)
+    builder.described(NAME, ABOUT, request).describe(NAME, described)
 }
+
+/// What is to be said of `http.request`.
+pub(super) fn info() -> ActionInfo {
+    described(ActionInfo::of::<Input, Output>(NAME, ABOUT))
+}
+
+const NAME: &str = "http.request";
+const ABOUT: &str = "Asks a server of the web and gives its answer.";
 
 fn described(info: ActionInfo) -> ActionInfo {
     let advanced = json!({ "advanced": true });

@@ -20,10 +20,15 @@
 mod email;
 mod http;
 
-use stepwell::ActionError;
+use stepwell::{ActionError, ActionInfo};
 
 pub use email::email;
 pub use http::{Http, HttpOptions, http};
+
+/// What is to be said of these actions, also where nobody has set them up: for whoever lists or checks workflows.
+pub fn infos() -> Vec<ActionInfo> {
+    vec![email::info(), http::info()]
+}
 
 /// What is asked for can never be done.
 fn invalid(why: impl Into<String>) -> ActionError {

@@ -596,7 +596,9 @@ async fn a_result_that_does_not_fit_the_output_schema_stops_the_run_before_its_e
         let run = engine.start(Start::new(name).input(&json!({"sum": "much"}))).await.unwrap();
         run.signal(Signal::new("GO")).await.unwrap();
         engine.settle().await;
-        assert_eq!((status(&run).await, places(&run).await), (Status::Failed, vec!["a".into()]), "{name}");
+        // An action has done its work: the run stands before its end, so that it is not done again.
+        let place = if name == "box" { "a" } else { "b" };
+        assert_eq!((status(&run).await, places(&run).await), (Status::Failed, vec![place.into()]), "{name}");
         let Err(RunError::Failed { error, .. }) = soon(run.result()).await else {
             panic!("{name} has a result")
         };

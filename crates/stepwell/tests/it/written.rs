@@ -9,7 +9,7 @@ use stepwell::core::{Definition, Document};
 use stepwell::data::NewLink;
 use stepwell::host::BoxFuture;
 use stepwell::store::{DocumentQuery, Entity, HistoryQuery, Status, TenantScope};
-use stepwell::{ActionError, Changes, Cx, Operator, Secrets, Signal, Start};
+use stepwell::{ActionError, Changes, Command, Cx, Operator, Secrets, Signal, Start};
 
 use crate::kit::{self, LEASE_MS, context, error_code, ground, history, mortal, places, settle, status};
 
@@ -212,6 +212,8 @@ steps:
   - { id: call, type: action.call, action: outside, input: { key: { $secret: KEY }, say: { $expr: payload.say } } }
   - { id: fail, type: action.call, action: angry, input: { key: { $secret: KEY } }, onError: continue }
   - { id: none, type: action.call, action: outside, input: { key: { $secret: OTHER } }, onError: continue }
+  - { id: panic, type: action.call, action: clumsy, input: { key: { $secret: KEY } }, onError: continue }
+  - { id: name, type: action.call, action: naming, input: { key: { $secret: KEY } } }
   - { id: keep, type: action.call, action: store.set, input: { namespace: n, key: k, value: { $secret: KEY } }, onError: continue }
 ";
     let heard: Arc<Mutex<Vec<Value>>> = Arc::default();
@@ -223,11 +225,23 @@ steps:
     let angry = |_: Cx, input: Value| async move {
         Err::<Value, _>(ActionError::new("angry", format!("no such key: {}", input["key"])).finally())
     };
+    let clumsy = |_: Cx, input: Value| async move {
+        if input["key"].is_string() {
+            panic!("with {}", input["key"]);
+        }
+        Ok::<Value, ActionError>(input)
+    };
+    let naming = |_: Cx, input: Value| async move {
+        let key = input["key"].as_str().unwrap_or_default().to_owned();
+        Ok::<_, ActionError>(BTreeMap::from([(key, 1)]))
+    };
     let engine = kit::start(|engine| {
         engine
             .workflow(written("secret", text))
             .action("outside", outside)
             .action("angry", angry)
+            .action("clumsy", clumsy)
+            .action("naming", naming)
             .secrets(Known)
     })
     .await
@@ -239,6 +253,8 @@ steps:
     let vars = context(&run).await["vars"].clone();
     assert_eq!(vars["call"], json!({"key": "***", "say": "hi"}));
     assert_eq!(vars["fail"]["error"]["message"], json!("no such key: \"***\""));
+    assert_eq!(vars["panic"]["error"]["message"], json!("the action panicked: with \"***\""));
+    assert_eq!(vars["name"], json!({"***": 1}));
     assert_eq!(vars["none"]["error"]["code"], json!("secret"));
     assert_eq!(vars["keep"]["error"]["code"], json!("secret"));
     let query = HistoryQuery { run: run.id(), from: 0, with_state: true, limit: 100 };
@@ -273,4 +289,39 @@ async fn an_error_of_an_expression_stops_the_run_and_names_its_step() {
     let view = run.view().await.unwrap();
     let error = view.ledger.stopped.unwrap().error.message;
     assert!(error.contains("`sum`") && error.contains("payload.text"), "{error}");
+}
+
+/// A result that has been paid for is not paid for again because the step after it cannot be begun.
+#[tokio::test]
+async fn a_step_that_cannot_be_begun_keeps_what_the_one_before_it_has_done() {
+    let text = "
+steps:
+  - { id: pay, type: action.call, action: pay, onError: continue }
+  - { id: nap, type: wait.sleep, for: { $expr: payload.pause } }
+  - { id: done, type: control.return, value: { $expr: vars.pay } }
+";
+    let paid = Arc::new(Mutex::new(0));
+    let count = paid.clone();
+    let pay = move |_: Cx, _: Value| {
+        let count = count.clone();
+        async move {
+            *count.lock().unwrap() += 1;
+            Ok::<_, ActionError>("paid")
+        }
+    };
+    let engine = kit::start(|engine| engine.workflow(written("pay", text)).action("pay", pay)).await.unwrap();
+    let run = engine.start(Start::new("pay").input(&json!({"pause": "soon"}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, places(&run).await), (Status::Failed, vec!["nap".into()]));
+    assert_eq!(error_code(&run).await.as_deref(), Some("expression"));
+    assert_eq!(context(&run).await["vars"]["pay"], json!("paid"));
+    engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Failed, "it cannot be begun yet");
+    let fields = json!({"payload": {"pause": 1}});
+    engine.operate(run.id(), Command::Patch { fields }, &Operator::default()).await.unwrap();
+    engine.operate(run.id(), Command::Retry, &Operator::default()).await.unwrap();
+    engine.settle().await;
+    engine.advance(Duration::from_secs(1)).await;
+    assert_eq!((run.result().await.unwrap(), *paid.lock().unwrap()), (json!("paid"), 1));
 }

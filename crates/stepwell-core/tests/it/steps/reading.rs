@@ -4,7 +4,7 @@ use serde_json::json;
 use stepwell_core::Definition;
 use stepwell_core::document::{self, Document};
 
-use super::document;
+use super::{World, document, problems};
 
 const MIRROR: &str = r#"
 trigger: { type: event, eventName: PROJECT_TASK_UPDATED }
@@ -78,4 +78,107 @@ fn the_schema_for_editors_takes_what_the_reader_takes() {
     let read = document(MIRROR);
     assert!(schema.is_valid(read.value()));
     assert!(!schema.is_valid(&json!({"steps": [{"id": "a", "type": "action.cal"}]})));
+}
+
+#[test]
+fn a_time_limit_of_nothing_is_none() {
+    let text = "
+steps:
+  - { id: wait, type: wait.signal, signal: GO, timeout: 0 }
+  - { id: block, type: control.if, condition: true, timeout: 0s, then: [{ id: nap, type: wait.sleep, for: 1h }] }
+  - { id: done, type: control.return, value: done }
+";
+    let mut world = World::start(text, json!({})).run();
+    assert_eq!(world.places(), ["wait"]);
+    world.signal("GO", json!(null)).expect("it is waited for");
+    world.settle();
+    assert_eq!(world.output(), json!("done"));
+}
+
+#[test]
+fn whoever_says_what_a_result_is_gives_one_on_every_way() {
+    let text = |output: &str| {
+        format!(
+            "output: {output}\nsteps:\n  - {{ id: early, type: control.return, condition: payload.go, value: 1 }}\n  - {{ id: last, type: wait.sleep, for: 1s }}\n"
+        )
+    };
+    let problems = problems(&text("{ type: integer }"));
+    let found: Vec<_> = problems.0.iter().map(|one| (one.code.as_str(), one.at.line)).collect();
+    assert_eq!(found, [("noResult", 4)], "{problems}");
+    document(&text("{ type: [integer, 'null'] }"));
+}
+
+#[test]
+fn what_a_signal_brings_is_said_once() {
+    let text = |own: &str| {
+        format!(
+            "signals: {{ GO: {{ payload: {{ type: integer }} }} }}\nsteps:\n  - {{ id: a, type: wait.signal, signal: GO{own} }}\n"
+        )
+    };
+    document(&text(""));
+    document(&text(", payload: { type: integer }"));
+    assert_eq!(problems(&text(", payload: { type: string }")).0[0].code, "conflict");
+}
+
+#[test]
+fn a_loop_does_not_see_its_own_item_before_it_has_begun() {
+    let text = "
+steps:
+  - id: outer
+    type: control.forEach
+    items: [{ in: [1] }]
+    itemVar: x
+    body:
+      - { id: inner, type: control.forEach, items: { $expr: x.in }, body: [{ id: a, type: action.call, action: echo }] }
+      - { id: wrong, type: control.forEach, items: { $expr: item.in }, body: [{ id: b, type: action.call, action: echo }] }
+";
+    let problems = problems(text);
+    let found: Vec<_> = problems.0.iter().map(|one| (one.code.as_str(), one.step.as_deref())).collect();
+    assert_eq!(found, [("unknownName", Some("wrong"))], "{problems}");
+}
+
+#[test]
+fn what_somebody_is_asked_may_be_made_of_the_runs_data() {
+    let text = "
+steps:
+  - { id: ask, type: human.task, description: { $expr: '\"About \" & payload.what' } }
+";
+    let mut world = World::start(text, json!({"what": "it"}));
+    world.settle_now();
+    assert_eq!(world.snapshot.activations()[0].locals["prompt"], json!({"description": "About it"}));
+}
+
+#[test]
+fn branches_at_once_do_not_write_the_same_variable() {
+    let text = "
+steps:
+  - id: both
+    type: control.parallel
+    branches:
+      - [{ id: a, type: vars.set, values: { x.left: 1 } }]
+      - [{ id: b, type: action.call, action: echo, saveAs: x.right }]
+";
+    let problems = problems(text);
+    let found: Vec<_> = problems.0.iter().map(|one| (one.code.as_str(), one.at.line)).collect();
+    assert_eq!(found, [("conflict", 7)], "{problems}");
+}
+
+#[test]
+fn the_input_of_a_step_is_found_where_it_stands() {
+    let text = "steps:
+  - id: a
+    type: action.call
+    action: x
+    input:
+      list: [1, { deep: yes }]
+  - { type: action.call, action: y }
+";
+    let read = document(text);
+    let at = |step: &str, pointer: &str| {
+        read.place_of_input(step, pointer).map(|place| (place.line, place.column))
+    };
+    assert_eq!(at("a", "/list/1/deep"), Some((6, 25)));
+    assert_eq!(at("a", "/list/7"), Some((6, 13)), "as far as it is there");
+    assert_eq!(at("step1", "/x"), Some((7, 5)), "without an input the step itself");
+    assert_eq!(at("nobody", ""), None);
 }

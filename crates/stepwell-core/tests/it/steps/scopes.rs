@@ -68,6 +68,31 @@ steps:
 }
 
 #[test]
+fn a_loop_that_is_left_early_keeps_what_its_rounds_have_given() {
+    let text = "
+steps:
+  - id: each
+    type: control.forEach
+    items: [1, 2, 3, 4]
+    saveAs: all
+    body:
+      - { id: stop, type: control.break, condition: item = 3 }
+      - { id: call, type: action.call, action: echo, input: { $expr: item * 10 } }
+  - id: count
+    type: control.while
+    condition: true
+    indexVar: i
+    saveAs: counted
+    result: { $expr: i }
+    body:
+      - { id: note, type: vars.set, values: { last: { $expr: i } } }
+      - { id: enough, type: control.break, condition: i = 2 }
+  - { id: done, type: control.return, value: { $expr: '[[vars.all], [vars.counted]]' } }
+";
+    assert_eq!(World::start(text, json!({})).run().output(), json!([[10, 20], [0, 1]]));
+}
+
+#[test]
 fn ways_out_of_a_try_in_an_if_in_a_loop_lead_to_the_innermost_loop() {
     let text = "
 steps:

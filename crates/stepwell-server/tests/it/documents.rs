@@ -1,0 +1,144 @@
+//! `stepwell workflow` on documents, as their authors use it.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::STEPWELL;
+
+/// Runs `stepwell` with a document on standard input: its exit code, and what it says.
+fn stepwell(arguments: &[&str], document: &str) -> (Option<i32>, String, String) {
+    let mut child = Command::new(STEPWELL)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _ = child.stdin.take().unwrap().write_all(document.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().trim_end().to_owned();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+const SOUND: &str = "\
+apiVersion: stepwell/v1
+kind: Workflow
+metadata: { name: greet }
+spec:
+  input: { type: object, properties: { who: { type: string } } }
+  steps:
+    - { id: count, type: action.call, action: store.increment, input: { namespace: greetings, key: { $expr: payload.who } } }
+    - { id: own, type: action.call, action: greetings.send, input: { number: { $expr: vars.count.value } } }
+";
+
+#[test]
+fn a_sound_document_is_told_with_its_hash_and_the_actions_it_needs() {
+    let (code, out, err) = stepwell(&["workflow", "validate", "-"], SOUND);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.starts_with("greet: valid, hash ") && out.contains("`greetings.send`"), "{out}");
+    let (_, out, _) = stepwell(&["workflow", "validate", "-", "--json"], SOUND);
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&told["valid"], &told["ownActions"]), (&json!(true), &json!(["greetings.send"])));
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_with_line_and_column() {
+    let broken = SOUND.replace("payload.who", "paylod.who").replace("id: own,", "id: own, retri: 3,");
+    let (code, out, err) = stepwell(&["workflow", "validate", "-"], &broken);
+    assert_eq!((code, out.as_str()), (Some(6), ""));
+    assert!(err.contains("2 problems") && err.contains("did you mean `payload`?"), "{err}");
+    assert!(err.contains("line 8, column 18") && err.contains("did you mean `retry`?"), "{err}");
+    let (code, out, _) = stepwell(&["workflow", "validate", "-", "--json"], &broken);
+    let told: Value = serde_json::from_str(&out).unwrap();
+    let lines: Vec<_> = told["problems"].as_array().unwrap().iter().map(|one| one["line"].clone()).collect();
+    assert_eq!((code, told["valid"].clone(), lines), (Some(6), json!(false), vec![json!(7), json!(8)]));
+}
+
+#[test]
+fn a_call_that_the_action_does_not_take_is_told_where_it_stands() {
+    let broken = SOUND.replace("namespace: greetings", "namespase: greetings, by: many");
+    let (code, out, _) = stepwell(&["workflow", "validate", "-", "--json"], &broken);
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, Some(6));
+    for problem in told["problems"].as_array().unwrap() {
+        assert_eq!((&problem["code"], &problem["line"]), (&json!("badCall"), &json!(7)), "{problem}");
+    }
+    let (_, _, err) = stepwell(&["workflow", "validate", "-"], &broken);
+    assert!(err.contains("line 7, column ") && err.contains("`namespace`"), "{err}");
+}
+
+#[test]
+fn a_document_of_places_is_a_document_too() {
+    let text = "name: gate\nsignals: { GO: {} }\ninitial: shut\nplaces: { shut: { kind: wait, signal: GO }, open: { kind: end } }\ntransitions: [{ id: go, from: shut, to: open }]\n";
+    let (code, out, err) = stepwell(&["workflow", "validate", "-"], text);
+    assert!(code == Some(0) && out.starts_with("gate: valid"), "{out}{err}");
+    let broken = text.replace("to: open", "to: opne");
+    let (code, _, err) = stepwell(&["workflow", "validate", "-"], &broken);
+    assert!(code == Some(6) && err.contains("line 5") && err.contains("did you mean `open`?"), "{err}");
+}
+
+#[test]
+fn a_document_is_the_same_in_yaml_and_json() {
+    let convert = |to: &str, text: &str| {
+        let (code, out, err) = stepwell(&["workflow", "convert", "-", "--to", to], text);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        out
+    };
+    let as_json = convert("json", SOUND);
+    let as_yaml = convert("yaml", &as_json);
+    assert_eq!(convert("json", &as_yaml), as_json);
+    let hash = |text: &str| stepwell(&["workflow", "validate", "-"], text).1;
+    assert_eq!((hash(&as_json), hash(&as_yaml)), (hash(SOUND), hash(SOUND)));
+    let (code, _, err) = stepwell(&["workflow", "convert", "-", "--to", "json"], "a: [1");
+    assert!(code == Some(6) && err.contains("line "), "{err}");
+}
+
+#[test]
+fn an_editor_can_ask_what_is_in_scope() {
+    let (code, out, _) = stepwell(&["workflow", "scope", "-", "own", "--json"], SOUND);
+    let told: Value = serde_json::from_str(&out).unwrap();
+    let paths: Vec<_> =
+        told["names"].as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
+    assert_eq!((code, paths), (Some(0), vec!["payload", "payload.who", "vars", "vars.count", "meta"]));
+    let (code, _, err) = stepwell(&["workflow", "scope", "-", "onw"], SOUND);
+    assert!(code == Some(3) && err.contains("`onw`"), "{err}");
+}
+
+#[test]
+fn actions_are_listed_for_a_designer() {
+    let (code, out, _) = stepwell(&["workflow", "actions", "--json"], "");
+    let told: Vec<Value> = serde_json::from_str(&out).unwrap();
+    let names: Vec<_> = told.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(code, Some(0));
+    for name in [
+        "store.increment",
+        "links.lookup",
+        "http.request",
+        "email.send",
+        "log",
+        "transform",
+        "workflow.start",
+    ] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    for action in &told {
+        for field in ["version", "input", "output", "hasSideEffects", "labelKey", "group", "icon"] {
+            assert!(!action[field].is_null(), "{field} of {action}");
+        }
+    }
+}
+
+#[test]
+fn editors_get_a_schema_that_takes_what_is_sound() {
+    let (code, out, _) = stepwell(&["schema"], "");
+    let schema: Value = serde_json::from_str(&out).unwrap();
+    let value: Value =
+        serde_json::from_str(&stepwell(&["workflow", "convert", "-", "--to", "json"], SOUND).1).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    assert!(code == Some(0) && validator.is_valid(&value));
+    let mut broken = value;
+    broken["spec"]["steps"][0]["type"] = json!("action.cal");
+    assert!(!validator.is_valid(&broken));
+}
