@@ -130,113 +130,106 @@ fn by_rule(count: usize) -> Vec<(String, String)> {
     all.into_iter().step_by(step).take(count).collect()
 }
 
+/// One step that cannot be, with its id before it.
+const STEPS: &[(&str, &str)] = &[
+    ("a number that does not fit", "type: vars.set, values: { x: 123456789012345678901234567890 }"),
+    ("not a number", "type: vars.set, values: { x: .nan }"),
+    ("a call of nothing", "type: action.call"),
+    ("an if without a condition", "type: control.if, then: []"),
+    ("an if without steps", "type: control.if, condition: true, then: []"),
+    ("a loop over nothing", "type: control.forEach, body: [{ type: control.break }]"),
+    ("a loop without a body", "type: control.forEach, items: []"),
+    ("a loop of no items at once", "type: control.forEach, items: [], parallel: 0, body: [{ type: log }]"),
+    ("a break outside", "type: control.break"),
+    ("a continue outside", "type: control.continue"),
+    ("a try without a catch", "type: control.try, body: [{ type: control.return }]"),
+    ("branches that are text", "type: control.parallel, branches: both"),
+    ("no branches", "type: control.parallel, branches: []"),
+    ("a branch without steps", "type: control.parallel, branches: [[]]"),
+    ("a sleep of no time", "type: wait.sleep, for: 0s"),
+    ("a sleep of nothing", "type: wait.sleep"),
+    ("a sleep until never", "type: wait.sleep, until: never"),
+    ("a sleep both ways", "type: wait.sleep, for: 1s, until: '2030-01-01T00:00:00Z'"),
+    ("a wait for nothing", "type: wait.signal"),
+    ("an event of no name", "type: wait.event"),
+    ("half a correlation", "type: wait.event, eventName: X, correlation: { event: event.id }"),
+    ("a form that is none", "type: human.task, form: { type: objekt }"),
+    ("a workflow of no name", "type: workflow.call"),
+    ("nothing to set", "type: vars.set, values: {}"),
+    ("a path that is none", "type: vars.set, values: { 'a..b': 1 }"),
+    ("a retry without attempts", "type: action.call, action: x, retry: { delay: 1s }"),
+    ("a retry that is text", "type: action.call, action: x, retry: often"),
+    ("a backoff that is none", "type: action.call, action: x, retry: { attempts: 1, backoff: slow }"),
+    ("an error that does what", "type: action.call, action: x, onError: explode"),
+    ("a timeout of a return", "type: control.return, timeout: 1s"),
+    ("a result of nothing", "type: control.return, saveAs: x"),
+    ("an onTimeout without a timeout", "type: wait.signal, signal: X, onTimeout: []"),
+    (
+        "an item that is called payload",
+        "type: control.forEach, items: [], itemVar: payload, body: [{ type: log }]",
+    ),
+    ("a secret of no name", "type: action.call, action: x, input: { y: { $secret: 5 } }"),
+    ("a secret and more", "type: action.call, action: x, input: { $secret: A, b: 1 }"),
+];
+
+/// A whole document that cannot be.
+const DOCUMENTS: &[(&str, &str)] = &[
+    ("nothing", ""),
+    ("only a comment", "# nothing\n"),
+    ("text", "hello"),
+    ("a number", "42"),
+    ("a list", "- 1\n- 2\n"),
+    ("no steps", "metadata: { name: x }\n"),
+    ("no spec", "apiVersion: stepwell/v1\nkind: Workflow\nmetadata: { name: x }\n"),
+    ("steps and places", "steps: []\nplaces: {}\n"),
+    ("a step that is text", "steps: [hello]\n"),
+    ("a step that is nothing", "steps: [~]\n"),
+    ("a field twice", "steps: []\nsteps: []\n"),
+    ("a tag", "steps: !!map {}\n"),
+    ("an anchor that is not there", "steps: *nobody\n"),
+    ("an alias inside itself", "steps: &a [*a]\n"),
+    ("a merge key", "base: &b { id: x }\nsteps: [{ <<: *b }]\n"),
+    ("a number for a key", "1: x\nsteps: []\n"),
+    ("two documents", "steps: []\n---\nsteps: []\n"),
+    ("bytes that are no text", "steps: [\u{0}]\n"),
+    ("an id of `end`", "steps: [{ id: end, type: control.return }]\n"),
+    ("an id with a point", "steps: [{ id: a.b, type: control.return }]\n"),
+    (
+        "an id twice",
+        "steps: [{ id: a, type: vars.set, values: { x: 1 } }, { id: a, type: control.return }]\n",
+    ),
+    ("steps after a return", "steps: [{ id: a, type: control.return }, { id: b, type: control.return }]\n"),
+    ("a trigger of no type", "trigger: {}\nsteps: [{ type: control.return }]\n"),
+    ("a trigger of another type", "trigger: { type: moon }\nsteps: [{ type: control.return }]\n"),
+    ("a schedule without a time", "trigger: { type: schedule }\nsteps: [{ type: control.return }]\n"),
+    ("a place that is none", "places: { a: { kind: stp } }\ninitial: a\n"),
+    ("places without an end", "places: { a: { kind: step } }\ninitial: a\ntransitions: []\n"),
+    (
+        "two branches that write the same",
+        "steps:\n  - id: p\n    type: control.parallel\n    branches:\n      - [{ id: a, type: vars.set, values: { x: 1 } }]\n      - [{ id: b, type: vars.set, values: { x: 2 } }]\n",
+    ),
+    (
+        "a break out of a fork",
+        "steps:\n  - id: l\n    type: control.forEach\n    items: [1]\n    body:\n      - id: p\n        type: control.parallel\n        branches: [[{ type: control.break }]]\n",
+    ),
+];
+
 fn by_hand() -> Vec<(String, String)> {
     let step = |body: &str| format!("steps:\n  - {{ id: a, {body} }}\n");
-    let mut documents: Vec<(&str, String)> = vec![
-        ("nothing", String::new()),
-        ("only a comment", "# nothing\n".to_owned()),
-        ("text", "hello".to_owned()),
-        ("a number", "42".to_owned()),
-        ("a list", "- 1\n- 2\n".to_owned()),
-        ("no steps", "metadata: { name: x }\n".to_owned()),
-        ("no spec", "apiVersion: stepwell/v1\nkind: Workflow\nmetadata: { name: x }\n".to_owned()),
-        ("steps and places", "steps: []\nplaces: {}\n".to_owned()),
-        ("a step that is text", "steps: [hello]\n".to_owned()),
-        ("a step that is nothing", "steps: [~]\n".to_owned()),
-        ("a field twice", "steps: []\nsteps: []\n".to_owned()),
-        ("a tag", "steps: !!map {}\n".to_owned()),
-        ("an anchor that is not there", "steps: *nobody\n".to_owned()),
-        ("an alias inside itself", "steps: &a [*a]\n".to_owned()),
-        ("a merge key", "base: &b { id: x }\nsteps: [{ <<: *b }]\n".to_owned()),
-        ("a number for a key", "1: x\nsteps: []\n".to_owned()),
-        ("a number that does not fit", step("type: vars.set, values: { x: 123456789012345678901234567890 }")),
-        ("not a number", step("type: vars.set, values: { x: .nan }")),
-        ("two documents", "steps: []\n---\nsteps: []\n".to_owned()),
-        ("bytes that are no text", "steps: [\u{0}]\n".to_owned()),
-        ("a call of nothing", step("type: action.call")),
-        ("an if without a condition", step("type: control.if, then: []")),
-        ("an if without steps", step("type: control.if, condition: true, then: []")),
-        ("a loop over nothing", step("type: control.forEach, body: [{ type: control.break }]")),
-        ("a loop without a body", step("type: control.forEach, items: []")),
-        (
-            "a loop of no items at once",
-            step("type: control.forEach, items: [], parallel: 0, body: [{ type: log }]"),
-        ),
-        ("a break outside", step("type: control.break")),
-        ("a continue outside", step("type: control.continue")),
-        ("a try without a catch", step("type: control.try, body: [{ type: control.return }]")),
-        ("branches that are text", step("type: control.parallel, branches: both")),
-        ("no branches", step("type: control.parallel, branches: []")),
-        ("a branch without steps", step("type: control.parallel, branches: [[]]")),
-        ("a sleep of no time", step("type: wait.sleep, for: 0s")),
-        ("a sleep of nothing", step("type: wait.sleep")),
-        ("a sleep until never", step("type: wait.sleep, until: never")),
-        ("a sleep both ways", step("type: wait.sleep, for: 1s, until: '2030-01-01T00:00:00Z'")),
-        ("a wait for nothing", step("type: wait.signal")),
-        ("an event of no name", step("type: wait.event")),
-        ("half a correlation", step("type: wait.event, eventName: X, correlation: { event: event.id }")),
-        ("a form that is none", step("type: human.task, form: { type: objekt }")),
-        ("a workflow of no name", step("type: workflow.call")),
-        ("nothing to set", step("type: vars.set, values: {}")),
-        ("a path that is none", step("type: vars.set, values: { 'a..b': 1 }")),
-        ("a retry without attempts", step("type: action.call, action: x, retry: { delay: 1s }")),
-        ("a retry that is text", step("type: action.call, action: x, retry: often")),
-        (
-            "a backoff that is none",
-            step("type: action.call, action: x, retry: { attempts: 1, backoff: slow }"),
-        ),
-        ("an error that does what", step("type: action.call, action: x, onError: explode")),
-        ("a timeout of a return", step("type: control.return, timeout: 1s")),
-        ("a result of nothing", step("type: control.return, saveAs: x")),
-        ("an onTimeout without a timeout", step("type: wait.signal, signal: X, onTimeout: []")),
-        ("an id of `end`", "steps: [{ id: end, type: control.return }]\n".to_owned()),
-        ("an id with a point", "steps: [{ id: a.b, type: control.return }]\n".to_owned()),
-        (
-            "an id twice",
-            "steps: [{ id: a, type: vars.set, values: { x: 1 } }, { id: a, type: control.return }]\n"
-                .to_owned(),
-        ),
-        (
-            "steps after a return",
-            "steps: [{ id: a, type: control.return }, { id: b, type: control.return }]\n".to_owned(),
-        ),
-        ("a trigger of no type", "trigger: {}\nsteps: [{ type: control.return }]\n".to_owned()),
-        (
-            "a trigger of another type",
-            "trigger: { type: moon }\nsteps: [{ type: control.return }]\n".to_owned(),
-        ),
-        (
-            "a schedule without a time",
-            "trigger: { type: schedule }\nsteps: [{ type: control.return }]\n".to_owned(),
-        ),
-        (
-            "an item that is called payload",
-            step("type: control.forEach, items: [], itemVar: payload, body: [{ type: log }]"),
-        ),
-        ("a secret of no name", step("type: action.call, action: x, input: { y: { $secret: 5 } }")),
-        ("a secret and more", step("type: action.call, action: x, input: { $secret: A, b: 1 }")),
-        ("a place that is none", "places: { a: { kind: stp } }\ninitial: a\n".to_owned()),
-        ("places without an end", "places: { a: { kind: step } }\ninitial: a\ntransitions: []\n".to_owned()),
-    ];
-    documents.push(("two branches that write the same", "steps:\n  - id: p\n    type: control.parallel\n    branches:\n      - [{ id: a, type: vars.set, values: { x: 1 } }]\n      - [{ id: b, type: vars.set, values: { x: 2 } }]\n".to_owned()));
-    documents.push(("a break out of a fork", "steps:\n  - id: l\n    type: control.forEach\n    items: [1]\n    body:\n      - id: p\n        type: control.parallel\n        branches: [[{ type: control.break }]]\n".to_owned()));
-    documents.push(("very deep", format!("steps: {}{}\n", "[".repeat(5_000), "]".repeat(5_000))));
-    documents
-        .push(("very deep blocks", (0..3_000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect()));
-    documents.push(("very long", format!("steps: [{}]\n", "x".repeat(2 * 1024 * 1024))));
-    documents.push(("a bomb of aliases", bomb()));
-    documents.push((
-        "a long expression",
-        step(&format!("type: vars.set, values: {{ x: {{ $expr: '{}1' }} }}", "1 + ".repeat(3_000))),
-    ));
-    documents.push((
-        "a deep expression",
-        step(&format!(
-            "type: vars.set, values: {{ x: {{ $expr: '{}1{}' }} }}",
-            "(".repeat(500),
-            ")".repeat(500)
-        )),
-    ));
+    let mut documents: Vec<_> = DOCUMENTS.iter().map(|(what, text)| (*what, (*text).to_owned())).collect();
+    documents.extend(STEPS.iter().map(|(what, body)| (*what, step(body))));
+    let expression =
+        |source: String| step(&format!("type: vars.set, values: {{ x: {{ $expr: '{source}' }} }}"));
+    let nested = |depth: usize| format!("{}1{}", "(".repeat(depth), ")".repeat(depth));
+    let blocks = (0..3_000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
+    documents.extend([
+        ("very deep", format!("steps: {}{}\n", "[".repeat(5_000), "]".repeat(5_000))),
+        ("very deep blocks", blocks),
+        ("very long", format!("steps: [{}]\n", "x".repeat(2 * 1024 * 1024))),
+        ("a bomb of aliases", bomb()),
+        ("a long expression", expression(format!("{}1", "1 + ".repeat(3_000)))),
+        ("a deep expression", expression(nested(500))),
+    ]);
     documents.into_iter().map(|(what, text)| (what.to_owned(), text)).collect()
 }
 

@@ -54,6 +54,16 @@ impl Standing {
         Ok(standing)
     }
 
+    /// Takes the state as the commit has written it, with what it has filled in.
+    pub(crate) fn read_back(&mut self) -> Result<(), EngineError> {
+        let mut state = Snapshot::restore(self.definition(), &self.head.state)?;
+        for (id, list) in self.snapshot.long_lists() {
+            state.put_list(id.clone(), list.clone());
+        }
+        self.snapshot = Arc::new(state);
+        Ok(())
+    }
+
     /// A fence that is higher than the ledger expects says that owners have died: each death is counted for every
     /// activation for which an action may have run.
     fn count_deaths(&mut self) {

@@ -163,11 +163,7 @@ impl Inner {
         let next = match next {
             Some(next) => next,
             None => {
-                let state = Snapshot::restore(after.definition(), &after.head.state);
-                let mut state = state.map_err(|error| Turnless::Engine(error.into()))?;
-                let lists = after.snapshot.long_lists().map(|(id, list)| (id.clone(), list.clone()));
-                lists.for_each(|(id, list)| state.put_list(id, list));
-                after.snapshot = Arc::new(state);
+                after.read_back().map_err(Turnless::Engine)?;
                 self.look(&after, &flying, now).await
             }
         };

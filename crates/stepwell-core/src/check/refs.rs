@@ -97,7 +97,7 @@ fn name(name: &Name, at: &Location, limits: &Limits, report: &mut Report) {
 fn leaving<'a>(spec: &'a Spec, links: &Links) -> Vec<Vec<&'a Transition>> {
     let mut leaving = vec![Vec::new(); spec.places.len()];
     for (transition, (from, _)) in spec.transitions.iter().zip(&links.ends) {
-        from.into_iter().for_each(|from| leaving[*from].push(transition));
+        from.iter().for_each(|from| leaving[*from].push(transition));
     }
     leaving
 }

@@ -16,8 +16,8 @@ use crate::ids::Name;
 use crate::retry::{Backoff, Retry};
 use crate::schema::Schema;
 use crate::spec::{
-    self, Action, Assign, Catch, Collect, Fork, Guard, Join, Loop, LoopStep, Over, Quorum, Raise, Signal,
-    Spec, Transition, Trigger,
+    self, Action, Assign, Catch, Collect, Fork, Guard, Join, Loop, LoopStep, Over, Quorum, Raise, Spec,
+    Transition, Trigger,
 };
 
 /// Adds the places and transitions of a list of steps to a spec.
@@ -88,7 +88,7 @@ fn prune(spec: &mut Spec) {
     for place in spec.places.values_mut() {
         match place {
             spec::Place::Loop(Loop { body, .. }) | spec::Place::Catch(Catch { body, .. }) => {
-                body.retain(is_kept)
+                body.retain(is_kept);
             }
             _ => {}
         }
@@ -323,15 +323,7 @@ impl Compiler<'_> {
         match &step.kind {
             StepKind::Call { action, input } => self.call(step, action, input, next, around),
             StepKind::If { condition, then, otherwise } => {
-                let then = self.list(then, next, around);
-                let otherwise = self.list(otherwise, next, around);
-                let here = self.place(step.id.as_str(), spec::Place::Step {});
-                let way = self.way(format!("{}.then", step.id), &here, &then, around);
-                self.transition(Transition { guard: guard(condition), ..way });
-                self.transition(
-                    self.way(format!("{}.else", step.id), &here, &otherwise, around).priority(-1),
-                );
-                here
+                self.either(step, condition, (then, otherwise), next, around)
             }
             StepKind::Each(each) if each.parallel.is_some() => self.each_at_once(step, each, next, around),
             StepKind::Each(each) => {
@@ -392,6 +384,23 @@ impl Compiler<'_> {
             StepKind::Wait(wait) => self.wait(step, wait, next, around),
             StepKind::Workflow { workflow, input } => self.workflow(step, workflow, input, next, around),
         }
+    }
+
+    fn either(
+        &mut self,
+        step: &Step,
+        condition: &str,
+        (then, otherwise): (&[Step], &[Step]),
+        next: &Name,
+        around: &Around,
+    ) -> Name {
+        let then = self.list(then, next, around);
+        let otherwise = self.list(otherwise, next, around);
+        let here = self.place(step.id.as_str(), spec::Place::Step {});
+        let way = self.way(format!("{}.then", step.id), &here, &then, around);
+        self.transition(Transition { guard: guard(condition), ..way });
+        self.transition(self.way(format!("{}.else", step.id), &here, &otherwise, around).priority(-1));
+        here
     }
 
     fn call(&mut self, step: &Step, action: &str, input: &Value, next: &Name, around: &Around) -> Name {
@@ -594,7 +603,7 @@ impl Compiler<'_> {
 
     /// A signal belongs to the workflow, not to a step: two steps that wait for the same one agree on what it brings.
     fn declare(&mut self, step: &Step, wait: &Wait) {
-        let declared = self.spec.signals.entry(wait.signal.as_str().into()).or_insert_with(Signal::default);
+        let declared = self.spec.signals.entry(wait.signal.as_str().into()).or_default();
         let payload = wait.payload.clone();
         match self.signals.get(&wait.signal) {
             None if declared.payload.is_some() && payload.is_some() && declared.payload != payload => {

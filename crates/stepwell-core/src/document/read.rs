@@ -365,7 +365,7 @@ impl Reader<'_> {
                 match span(node, name, report) {
                     Some(Span::Ms(given)) => *ms = given,
                     Some(Span::Expr(_)) => {
-                        report.add("type", node.at, format!("`{name}` is a fixed duration"))
+                        report.add("type", node.at, format!("`{name}` is a fixed duration"));
                     }
                     None => {}
                 }

@@ -178,7 +178,8 @@ fn value() -> impl Strategy<Value = Value> {
 /// What is written, and read again; the sign of zero counts too.
 fn is_kept(value: &Value, text: &str) -> Result<(), String> {
     let read = to_json(text).map_err(|problems| format!("{problems}\n{text}"))?;
-    match read.to_string() == value.to_string() {
+    let (before, after) = (value.to_string(), read.to_string());
+    match before == after {
         true => Ok(()),
         false => Err(format!("{value}\nbecame\n{read}\nby\n{text}")),
     }

@@ -208,7 +208,7 @@ impl World {
                 self.snapshot = restored;
                 self.stopped = change.stopped;
             }
-            Decision::Act(call) => self.act(call),
+            Decision::Act(call) => self.act(&call),
             Decision::Retry { retry, at } => {
                 let call = failed.expect("only a failed action is tried again");
                 self.now = self.now.max(at);
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    fn act(&mut self, call: ActionCall) {
+    fn act(&mut self, call: &ActionCall) {
         self.calls.push((call.action.to_string(), call.input.clone()));
         let result = match self.actions.get_mut(call.action.as_str()) {
             Some(action) => action(&call.input),
@@ -239,12 +239,12 @@ impl World {
             }
         };
         match self.decide(&event) {
-            Ok(decision) => self.take(decision, Some(&call)),
+            Ok(decision) => self.take(decision, Some(call)),
             Err(Rejected::Undecidable(error)) => {
                 let failure = Failure::new("invalidResult", error.to_string()).finally();
                 let event = Event::ActionFailed { call: call.clone(), failure, retries: 0 };
                 let decision = self.decide(&event).expect("a failure can be decided on");
-                self.take(decision, Some(&call));
+                self.take(decision, Some(call));
             }
             Err(Rejected::Refused(refusal)) => panic!("the result is not wanted: {refusal}"),
         }
