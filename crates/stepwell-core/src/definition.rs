@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::check::{self, Problems};
-use crate::expr::{self, Expr};
+use crate::expr::{self, Budget, Expr};
+use crate::guard::View;
 use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
 use crate::near::did_you_mean;
@@ -101,7 +102,7 @@ pub(crate) struct LoopNode {
 #[derive(Debug)]
 pub(crate) enum OverNode {
     Items { list: Template, item: String },
-    While(Expr),
+    While(Condition),
 }
 
 #[derive(Debug)]
@@ -178,13 +179,36 @@ pub(crate) struct ActionNode {
 
 #[derive(Debug)]
 pub(crate) enum GuardNode {
-    Expr(Expr),
+    Expr(Condition),
     Completed(Name),
     Active(Name),
     And(Vec<GuardNode>),
     Or(Vec<GuardNode>),
     Not(Box<GuardNode>),
     Named(Name),
+}
+
+/// An expression that is asked whether it is true.
+#[derive(Debug)]
+pub(crate) struct Condition {
+    pub(crate) expr: Expr,
+    /// Undefined is an error, and not false: so it is where data is a payload and variables.
+    pub(crate) is_strict: bool,
+}
+
+impl Condition {
+    /// Whether it is true; `at` says where it is written.
+    pub(crate) fn holds(&self, view: &View<'_>, at: impl Fn() -> String) -> Result<bool, DecideError> {
+        let found = self.expr.verdict(view, &mut Budget::default());
+        match found.map_err(|error| DecideError::Expression { at: at(), error })? {
+            Some(holds) => Ok(holds),
+            None if self.is_strict => {
+                let missing = self.expr.missing(view, &mut Budget::default());
+                Err(DecideError::Undefined { at: at(), expr: self.expr.source().to_owned(), missing })
+            }
+            None => Ok(false),
+        }
+    }
 }
 
 impl Spec {

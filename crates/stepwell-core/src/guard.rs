@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::definition::{Definition, GuardNode};
 use crate::dispatch::Event;
-use crate::expr::{Budget, Scope};
+use crate::expr::Scope;
 use crate::ids::Name;
 use crate::refusal::DecideError;
 use crate::snapshot::{Activation, ActivationId, Snapshot};
@@ -253,12 +253,9 @@ pub(crate) fn verdict(
     let ask = |guard: &GuardNode| verdict(guard, transition, snapshot, activation, event, asked);
     let no = |says: bool| if says { None } else { Some(text(guard)) };
     Ok(match guard {
-        GuardNode::Expr(expr) => {
+        GuardNode::Expr(condition) => {
             let view = View::new(snapshot, &activation.locals, event, now);
-            let says = expr.truth(&view, &mut Budget::default()).map_err(|error| {
-                DecideError::Expression { at: format!("guard of transition `{transition}`"), error }
-            })?;
-            no(says)
+            no(condition.holds(&view, || format!("guard of transition `{transition}`"))?)
         }
         GuardNode::Completed(place) => no(snapshot.completed.contains(place)),
         GuardNode::Active(place) => no(snapshot.activations.iter().any(|other| other.place == *place)),
@@ -292,7 +289,7 @@ pub(crate) fn text(guard: &GuardNode) -> String {
         format!("({})", inner.join(word))
     };
     match guard {
-        GuardNode::Expr(expr) => format!("`{}`", expr.source()),
+        GuardNode::Expr(condition) => format!("`{}`", condition.expr.source()),
         GuardNode::Completed(place) => format!("completed(`{place}`)"),
         GuardNode::Active(place) => format!("active(`{place}`)"),
         GuardNode::Named(name) => format!("`{name}`"),

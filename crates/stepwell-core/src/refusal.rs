@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::expr::ExprError;
+use crate::expr::{ExprError, Missing, excerpt};
 use crate::ids::Name;
 use crate::limits::LimitExceeded;
 use crate::schema::Misfit;
@@ -163,6 +163,20 @@ pub enum DecideError {
         /// What went wrong.
         error: ExprError,
     },
+    /// A condition is neither true nor false.
+    #[error(
+        "{at}: `{}` is undefined{}; give it a default, such as `… ?? false`",
+        excerpt(expr, 0),
+        missing.as_ref().map(|missing| format!(": {missing}")).unwrap_or_default()
+    )]
+    Undefined {
+        /// Where it is written.
+        at: String,
+        /// The expression.
+        expr: String,
+        /// The part of it that is not there.
+        missing: Option<Missing>,
+    },
     /// An input or output could not be made.
     #[error("{at}: {error}")]
     Template {
@@ -247,6 +261,7 @@ impl DecideError {
         let code = match self {
             DecideError::Raised(failure) => return failure.clone(),
             DecideError::Expression { .. }
+            | DecideError::Undefined { .. }
             | DecideError::Template { .. }
             | DecideError::NotAnInstant { .. } => "expression",
             DecideError::OutputUnfit { .. } | DecideError::ContextUnfit(_) => "unfit",
@@ -262,6 +277,7 @@ impl DecideError {
             self,
             DecideError::Raised(_)
                 | DecideError::Expression { .. }
+                | DecideError::Undefined { .. }
                 | DecideError::Template { .. }
                 | DecideError::NotAnInstant { .. }
                 | DecideError::ContextUnfit(_)

@@ -18,9 +18,6 @@ use crate::turn::{Origin, Turn, Way, check_context};
 /// Rounds that one change may begin; then the run rests in the loop, and goes on with the next change.
 const ROUNDS: u32 = 8;
 
-/// The code of a failure: a list is longer, or a loop goes round more often, than is allowed.
-const TOO_MANY: &str = "tooManyRounds";
-
 impl JoinNode {
     /// How many branches of this passing make it fire.
     pub(crate) fn needed(&self, passing: &Passing) -> u32 {
@@ -118,7 +115,9 @@ impl Turn<'_> {
     ) -> Result<(), DecideError> {
         let (list, item) = match &node.over {
             OverNode::Items { list, item } => {
-                (Some(self.list(name, list, &origin.locals, event)?.0), Some(item.as_str()))
+                let (id, list) = self.list(name, list, &origin.locals, event)?;
+                self.check_count(name, list.items().len(), node.most)?;
+                (Some(id), Some(item.as_str()))
             }
             OverNode::While(_) => (None, None),
         };
@@ -209,22 +208,27 @@ impl Turn<'_> {
                 }
                 begins
             }
-            OverNode::While(expr) => {
+            OverNode::While(condition) => {
                 let mut locals = origin.locals.clone();
                 locals.extend(node.index.clone().map(|index| (index, round.into())));
                 let view = View::new(&self.next, &locals, event, self.now);
-                expr.truth(&view, &mut Budget::default()).map_err(|error| DecideError::Expression {
-                    at: format!("condition of `{name}`"),
-                    error,
-                })?
+                condition.holds(&view, || format!("condition of `{name}`"))?
             }
         };
-        let most = u64::from(node.most.unwrap_or(u32::MAX)).min(self.compiled.limits.loop_rounds);
-        if begins && u64::from(round) >= most {
-            let message = format!("`{name}` would begin round {}, and at most {most} are allowed", round + 1);
-            return Err(DecideError::Raised(Failure::new(TOO_MANY, message).finally()));
+        if begins {
+            self.check_count(name, round as usize + 1, node.most)?;
         }
         Ok(begins)
+    }
+
+    /// No loop or fork has more rounds or items than its author, and the limits, allow.
+    fn check_count(&self, name: &Name, count: usize, most: Option<u32>) -> Result<(), DecideError> {
+        let most = u64::from(most.unwrap_or(u32::MAX)).min(self.compiled.limits.loop_rounds);
+        if count as u64 <= most {
+            return Ok(());
+        }
+        let message = format!("`{name}` has {count} rounds or more, and at most {most} are allowed");
+        Err(DecideError::Raised(Failure::new("tooManyRounds", message).finally()))
     }
 
     fn items(&self, name: &Name, list: Option<&ListId>) -> Result<List, DecideError> {
@@ -334,12 +338,10 @@ impl Turn<'_> {
             Ok(list) => list,
             Err(error) => return self.fail_in(each.error_place, origin, error),
         };
-        let total = u32::try_from(list.items().len()).unwrap_or(u32::MAX);
-        if let Some(most) = each.most.filter(|most| total > *most) {
-            let message = format!("`{name}` has {total} items, and at most {most} are allowed");
-            let error = DecideError::Raised(Failure::new(TOO_MANY, message).finally());
+        if let Err(error) = self.check_count(&name, list.items().len(), each.most) {
             return self.fail_in(each.error_place, origin, error);
         }
+        let total = u32::try_from(list.items().len()).unwrap_or(u32::MAX);
         self.pass_through(&name);
         if total == 0 {
             let Some(join) = join else { return Ok(()) };

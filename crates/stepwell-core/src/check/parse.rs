@@ -6,8 +6,8 @@ use super::graph::Routes;
 use super::refs::Links;
 use super::{Location, ProblemCode, Report};
 use crate::definition::{
-    self, ActionNode, CollectNode, Compiled, EachNode, GuardNode, JoinNode, LoopNode, OverNode, PlaceIndex,
-    PlaceKind, PlaceNode, RaiseNode, TransitionNode, TriggerNode, WaitNode,
+    self, ActionNode, CollectNode, Compiled, Condition, EachNode, GuardNode, JoinNode, LoopNode, OverNode,
+    PlaceIndex, PlaceKind, PlaceNode, RaiseNode, TransitionNode, TriggerNode, WaitNode,
 };
 use crate::expr::{Expr, ExprError};
 use crate::ids::{DefinitionHash, Name};
@@ -67,7 +67,7 @@ pub(super) fn parse(spec: &Spec, report: &mut Report) -> Parts {
     parts.input = spec.input.as_ref().and_then(|s| schema(s, "the input schema", &at, report));
     parts.output = spec.output.as_ref().and_then(|s| schema(s, "the output schema", &at, report));
     parts.places = spec.places.iter().map(|(name, place)| place_parts(name, place, report)).collect();
-    parts.transitions = spec.transitions.iter().map(|t| transition(t, report)).collect();
+    parts.transitions = spec.transitions.iter().map(|t| transition(t, spec.envelope, report)).collect();
     parts
 }
 
@@ -117,10 +117,10 @@ fn expression(source: &str, at: &Location, report: &mut Report) -> Option<Expr> 
     Expr::parse(source).map_err(|error| bad_expression(&error, at, report)).ok()
 }
 
-fn transition(t: &Transition, report: &mut Report) -> Option<TransitionParts> {
+fn transition(t: &Transition, is_strict: bool, report: &mut Report) -> Option<TransitionParts> {
     let at = Location::Transition(t.id.clone());
     let on = definition::trigger(&t.on).map_err(|error| bad_expression(&error, &at, report));
-    let guard = t.guard.as_ref().map(|guard| compile_guard(guard, &at, report));
+    let guard = t.guard.as_ref().map(|guard| compile_guard(guard, is_strict, &at, report));
     let action = t.action.as_ref().map(|action| {
         let saved = action.save_as.as_ref().and_then(|path| save(path, &at, report));
         template(&action.input, "input", &at, report).map(|input| definition::action(action, input, saved))
@@ -147,16 +147,18 @@ fn transition(t: &Transition, report: &mut Report) -> Option<TransitionParts> {
     Some(TransitionParts { on: on.ok()?, guard: guard.flatten(), action: action.flatten(), set, fail })
 }
 
-fn compile_guard(guard: &Guard, at: &Location, report: &mut Report) -> Option<GuardNode> {
+fn compile_guard(guard: &Guard, is_strict: bool, at: &Location, report: &mut Report) -> Option<GuardNode> {
     let mut all = |guards: &[Guard]| -> Option<Vec<GuardNode>> {
-        let nodes: Vec<_> = guards.iter().map(|guard| compile_guard(guard, at, report)).collect();
+        let nodes: Vec<_> = guards.iter().map(|guard| compile_guard(guard, is_strict, at, report)).collect();
         nodes.into_iter().collect()
     };
     Some(match guard {
         Guard::And(inner) => GuardNode::And(all(inner)?),
         Guard::Or(inner) => GuardNode::Or(all(inner)?),
-        Guard::Not(inner) => GuardNode::Not(Box::new(compile_guard(inner, at, report)?)),
-        Guard::Expr(source) => GuardNode::Expr(expression(source, at, report)?),
+        Guard::Not(inner) => GuardNode::Not(Box::new(compile_guard(inner, is_strict, at, report)?)),
+        Guard::Expr(source) => {
+            GuardNode::Expr(Condition { expr: expression(source, at, report)?, is_strict })
+        }
         Guard::Completed(name) => GuardNode::Completed(name.clone()),
         Guard::Active(name) => GuardNode::Active(name.clone()),
         Guard::Named(name) => GuardNode::Named(name.clone()),
@@ -260,7 +262,7 @@ fn assemble_places(
     places
         .map(|(index, ((((name, place), parts), inside), out))| PlaceNode {
             name: name.clone(),
-            kind: assemble_kind(index, place, parts, links, routes),
+            kind: assemble_kind(index, place, parts, (links, routes), spec.envelope),
             out,
             inside,
         })
@@ -271,8 +273,8 @@ fn assemble_kind(
     index: PlaceIndex,
     place: &Place,
     parts: PlaceParts,
-    links: &Links,
-    routes: &Routes,
+    (links, routes): (&Links, &Routes),
+    is_strict: bool,
 ) -> PlaceKind {
     let checked = "a spec without problems has every part parsed";
     let error_place = links.place_error[index];
@@ -310,7 +312,7 @@ fn assemble_kind(
                 Over::Items { item, .. } => {
                     OverNode::Items { list: parts.template.expect(checked), item: item.clone() }
                 }
-                Over::While(_) => OverNode::While(parts.expr.expect(checked)),
+                Over::While(_) => OverNode::While(Condition { expr: parts.expr.expect(checked), is_strict }),
             },
             index: round.index.clone(),
             first: links.first[index].expect(checked),

@@ -91,6 +91,11 @@ impl Expr {
         result::truth(&self.parsed.root, &self.parsed.source, scope, budget)
     }
 
+    /// The same; `Ok(None)` if the result is undefined.
+    pub fn verdict(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<Option<bool>, ExprError> {
+        result::verdict(&self.parsed.root, &self.parsed.source, scope, budget)
+    }
+
     /// Of an expression whose value is undefined, the first part of it that is not there. `None` if there is
     /// no such part to name, or if the budget does not suffice to find it.
     pub fn missing(&self, scope: &dyn Scope, budget: &mut Budget) -> Option<Missing> {

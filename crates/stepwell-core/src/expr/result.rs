@@ -31,6 +31,20 @@ pub(super) fn truth<'a>(
     eval.truth(root, &eval.top())
 }
 
+pub(super) fn verdict<'a>(
+    root: &'a Node,
+    source: &'a str,
+    scope: &'a dyn Scope,
+    budget: &mut Budget,
+) -> Result<Option<bool>, ExprError> {
+    let mut eval = Eval::new(root, source, scope, budget)?;
+    let found = eval.node(root, &eval.top())?;
+    if found.is_none() {
+        return Ok(None);
+    }
+    eval.is_true(&found, &root.span).map(Some)
+}
+
 pub(super) fn list<'a>(
     root: &'a Node,
     source: &'a str,

@@ -1,7 +1,7 @@
 //! The workflows of `examples/workflows`, each run through one of its stories.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -114,6 +114,20 @@ fn every_workflow_of_the_folder_is_sound_and_the_same_in_yaml_and_json() {
         count += 1;
     }
     assert!(count >= 12, "{count}");
+}
+
+/// What the docs show can be read: whole documents, and lists of steps.
+#[test]
+fn every_document_in_the_docs_is_sound() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/workflows.md");
+    let text = std::fs::read_to_string(docs).unwrap();
+    let blocks: Vec<_> =
+        text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(blocks.len() >= 5, "{}", blocks.len());
+    for block in blocks {
+        let text = if block.starts_with("- ") { format!("steps:\n{block}") } else { block.to_owned() };
+        Document::read(&text, Some("shown")).unwrap_or_else(|problems| panic!("{problems}\n{block}"));
+    }
 }
 
 #[tokio::test]

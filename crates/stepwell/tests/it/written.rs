@@ -173,7 +173,7 @@ steps:
 async fn a_workflow_calls_starts_and_signals_others() {
     let child = "
 steps:
-  - { id: fail, type: control.fail, condition: { $expr: payload.bad }, code: broken, message: no }
+  - { id: fail, type: control.fail, condition: { $expr: payload.bad ?? false }, code: broken, message: no }
   - { id: done, type: control.return, value: { $expr: payload.n * 2 } }
 ";
     let parent = "

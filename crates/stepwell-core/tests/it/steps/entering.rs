@@ -131,11 +131,12 @@ steps:
 }
 
 #[test]
-fn rounds_beyond_what_is_allowed_stop_the_run_in_its_loop_whatever_its_items_policy() {
+fn more_items_than_are_allowed_stop_the_run_before_the_first_whatever_the_loops_policy() {
     for policy in ["fail", "continue", "collect"] {
         let text = format!(
             "
 steps:
+  - {{ id: before, type: vars.set, values: {{ x: 1 }} }}
   - id: each
     type: control.forEach
     items: [1, 2, 3]
@@ -146,8 +147,19 @@ steps:
         );
         let world = World::start(&text, json!({})).run();
         assert_eq!(world.stopped.map(|stopped| stopped.code), Some("tooManyRounds".to_owned()), "{policy}");
-        assert_eq!(world.calls.len(), 2, "{policy}");
+        assert_eq!(world.calls.len(), 0, "{policy}");
     }
+}
+
+#[test]
+fn more_rounds_than_are_allowed_stop_the_run_in_its_loop() {
+    let text = "
+steps:
+  - { id: again, type: control.while, condition: true, maxIterations: 2, body: [{ id: call, type: action.call, action: echo }] }
+";
+    let world = World::start(text, json!({})).run();
+    assert_eq!(world.stopped.map(|stopped| stopped.code), Some("tooManyRounds".to_owned()));
+    assert_eq!(world.calls.len(), 2);
 }
 
 #[test]

@@ -193,3 +193,27 @@ steps:
     let stopped = World::start(text, json!({"cents": 5})).run().stopped.expect("it fails");
     assert_eq!((stopped.code.as_str(), stopped.message.as_str()), ("tooDear", "costs 5"));
 }
+
+#[test]
+fn a_condition_that_is_neither_true_nor_false_is_an_error() {
+    let steps = [
+        "type: action.call, action: echo, condition: payload.go.now",
+        "type: control.if, condition: payload.go.now, then: [{ type: action.call, action: echo }]",
+        "type: control.while, condition: payload.go.now, body: [{ type: action.call, action: echo }]",
+    ];
+    for step in steps {
+        let text = |step: &str| {
+            format!(
+                "steps:\n  - {{ id: first, type: vars.set, values: {{ x: 1 }} }}\n  - {{ id: which, {step} }}\n"
+            )
+        };
+        let stopped = World::start(&text(step), json!({"go": {}})).run().stopped.expect("it cannot be told");
+        assert_eq!(stopped.code, "expression", "{step}");
+        for part in ["which", "`payload.go.now` is undefined", "?? false"] {
+            assert!(stopped.message.contains(part), "{step}: {stopped}");
+        }
+        let given = step.replace("payload.go.now", "payload.go.now ?? false");
+        let world = World::start(&text(&given), json!({"go": {}})).run();
+        assert!(world.snapshot.is_terminal() && world.calls.is_empty(), "{given}");
+    }
+}
