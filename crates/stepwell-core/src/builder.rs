@@ -242,7 +242,7 @@ impl Transition {
     /// The code that runs before the transition is committed.
     #[must_use]
     pub fn action(mut self, name: impl Into<Name>) -> Self {
-        self.action = Some(Action { name: name.into(), input: Value::Null, save_as: None });
+        self.action = Some(Action { name: name.into(), input: Value::Null, save_as: None, version: None });
         self
     }
 

@@ -403,6 +403,9 @@ pub struct Action {
     /// activation's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_as: Option<String>,
+    /// The edition it has to be of; without it any will do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
 }
 
 /// A condition on a transition.

@@ -29,8 +29,12 @@ struct Charge {
 }
 
 fn order() -> Result<Definition, Problems> {
-    let charge =
-        Action { name: "charge".into(), input: json!({"cents": {"$expr": "context.cents"}}), save_as: None };
+    let charge = Action {
+        name: "charge".into(),
+        input: json!({"cents": {"$expr": "context.cents"}}),
+        save_as: None,
+        version: None,
+    };
     let retry = Retry { attempts: 3, place: Some("declined".into()), ..Retry::default() };
     Spec::new("order")
         .initial("placed")

@@ -13,13 +13,19 @@ use stepwell::{ActionError, Cx, Engine, Start};
 /// A step of the journey: what cannot be booked leads to where the steps before it are given back.
 fn book(id: &str, from: &str, to: &str, otherwise: &str) -> Transition {
     let retry = Retry { attempts: 2, delay_ms: 1, place: Some(otherwise.into()), ..Retry::default() };
-    let action = Action { name: "book".into(), input: json!({"what": id}), save_as: Some(id.to_owned()) };
+    let action = Action {
+        name: "book".into(),
+        input: json!({"what": id}),
+        save_as: Some(id.to_owned()),
+        version: None,
+    };
     Transition::new(id, from, to).action_with(action).retry(retry)
 }
 
 fn give_back(id: &str, from: &str, to: &str) -> Transition {
     let retry = Retry { attempts: 10, delay_ms: 1, ..Retry::default() };
-    let action = Action { name: "give_back".into(), input: json!({"what": id}), save_as: None };
+    let action =
+        Action { name: "give_back".into(), input: json!({"what": id}), save_as: None, version: None };
     Transition::new(format!("undo_{id}"), from, to).action_with(action).retry(retry)
 }
 

@@ -38,6 +38,9 @@ pub fn check_calls(definition: &Definition, actions: &[ActionInfo]) -> Vec<CallP
         let Some(call) = &transition.action else { continue };
         let Some(info) = actions.iter().find(|info| info.name == call.name) else { continue };
         let mut fit = Fit { root: &info.input, pointer: String::new(), problems: Vec::new() };
+        if let Some(wanted) = call.version.filter(|wanted| *wanted != info.version) {
+            fit.problem(format!("version {wanted} is asked for, and there is version {}", info.version));
+        }
         fit.check(&info.input, &call.input);
         found.extend(fit.problems.into_iter().map(|(pointer, message)| CallProblem {
             transition: transition.id.clone(),

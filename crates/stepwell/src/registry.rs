@@ -1,6 +1,6 @@
 //! What this process can run: definitions by hash, and actions and guards by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -220,7 +220,21 @@ impl Registry {
         let actions = definition.actions().into_iter().filter(|name| !self.actions.contains_key(*name));
         let guards = definition.named_guards().into_iter().filter(|name| !self.guards.contains_key(*name));
         let actions = actions.map(|name| format!("action `{name}`"));
-        actions.chain(guards.map(|name| format!("guard `{name}`"))).collect()
+        let others = self.other_editions(definition);
+        actions.chain(others).chain(guards.map(|name| format!("guard `{name}`"))).collect()
+    }
+
+    /// The actions of which a definition needs another edition than this process has.
+    fn other_editions(&self, definition: &Definition) -> BTreeSet<String> {
+        let calls = definition.spec().transitions.iter().filter_map(|transition| transition.action.as_ref());
+        calls
+            .filter_map(|call| {
+                let wanted = call.version?;
+                let has = self.described.get(&call.name).map_or(1, |info| info.version);
+                let other = self.actions.contains_key(&call.name) && has != wanted;
+                other.then(|| format!("action `{}` in version {wanted} (there is version {has})", call.name))
+            })
+            .collect()
     }
 
     /// Asks the named guards that deciding this event needs.

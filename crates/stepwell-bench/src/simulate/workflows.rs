@@ -20,7 +20,8 @@ pub(crate) fn all() -> &'static [Definition] {
 
 /// An action whose output goes into the context field named after the transition.
 fn acts(id: &str, from: &str, to: &str, action: &str) -> Transition {
-    let action = Action { name: action.into(), input: Value::Null, save_as: Some(id.to_owned()) };
+    let action =
+        Action { name: action.into(), input: Value::Null, save_as: Some(id.to_owned()), version: None };
     Transition::new(id, from, to).action_with(action)
 }
 

@@ -321,7 +321,9 @@ impl Compiler<'_> {
 
     fn plain(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
         match &step.kind {
-            StepKind::Call { action, input } => self.call(step, action, input, next, around),
+            StepKind::Call { action, version, input } => {
+                self.call(step, (action, version), input, next, around)
+            }
             StepKind::If { condition, then, otherwise } => {
                 self.either(step, condition, (then, otherwise), next, around)
             }
@@ -403,11 +405,18 @@ impl Compiler<'_> {
         here
     }
 
-    fn call(&mut self, step: &Step, action: &str, input: &Value, next: &Name, around: &Around) -> Name {
+    fn call(
+        &mut self,
+        step: &Step,
+        (action, version): (&str, &Option<u32>),
+        input: &Value,
+        next: &Name,
+        around: &Around,
+    ) -> Name {
         let here = self.place(step.id.as_str(), spec::Place::Step {});
         let save_as = step.result_name().map(|name| around.path(name));
         let mut way = self.way(step.id.as_str(), &here, next, around);
-        way.action = Some(Action { name: action.into(), input: input.clone(), save_as });
+        way.action = Some(Action { name: action.into(), input: input.clone(), save_as, version: *version });
         way.retry.clone_from(&step.retry);
         match &step.timeout {
             Some(Span::Ms(ms)) => way.timeout_ms = Some(*ms),

@@ -63,6 +63,7 @@ pub(crate) enum OnError {
 pub(crate) enum StepKind {
     Call {
         action: String,
+        version: Option<u32>,
         input: Value,
     },
     If {

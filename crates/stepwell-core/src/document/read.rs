@@ -448,7 +448,8 @@ impl Reader<'_> {
             "human.task" => StepKind::Wait(self.task(fields, id)),
             "workflow.call" => self.workflow(fields)?,
             "workflow.start" => {
-                StepKind::Call { action: "workflow.start".to_owned(), input: self.start(fields)? }
+                let action = "workflow.start".to_owned();
+                StepKind::Call { action, version: None, input: self.start(fields)? }
             }
             unknown => {
                 let hint = self.report.hint(unknown, TYPES);
@@ -480,11 +481,11 @@ impl Reader<'_> {
 
     /// `config: { actionId }` or `action`; an action that is a step of its own is read as that.
     fn call(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
-        let mut action = fields.text("action", self.report);
+        let (mut action, mut version) = (fields.text("action", self.report), None);
         if let Some(config) = fields.get("config") {
             let mut config = Fields::of(config, "`config`", self.report)?;
             action = config.text("actionId", self.report).or(action);
-            config.number("version", self.report);
+            version = config.number("version", self.report);
             config.finish(self.report);
         }
         let Some(action) = action else {
@@ -497,7 +498,7 @@ impl Reader<'_> {
         }
         let input =
             fields.template("input", self.report).unwrap_or_else(|| Value::Object(Default::default()));
-        Some(StepKind::Call { action, input })
+        Some(StepKind::Call { action, version, input })
     }
 
     fn each(&mut self, fields: &mut Fields<'_>) -> Option<Each> {

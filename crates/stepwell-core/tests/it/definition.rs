@@ -379,7 +379,7 @@ fn what_does_not_parse_is_found_in_every_place_it_can_be_written() {
 
     let odd = || Transition::new("odd", "draft", "done");
     let bad = || json!({"a": [{"$expr": "1 +"}]});
-    let input = Action { name: "bill".into(), input: bad(), save_as: None };
+    let input = Action { name: "bill".into(), input: bad(), save_as: None, version: None };
     only(order().transition(odd().action_with(input)), Code::BadExpression, "transition `odd`");
     let until = odd().on(Trigger::Until("(".into()));
     only(order().transition(until), Code::BadExpression, "transition `odd`");
@@ -628,6 +628,7 @@ fn everything() -> Spec {
         name: "bill".into(),
         input: json!({"amount": {"$expr": "context.amount"}, "key": {"$secret": "KEY"}}),
         save_as: Some("bill".to_owned()),
+        version: None,
     };
     let retry = Retry {
         attempts: 2,

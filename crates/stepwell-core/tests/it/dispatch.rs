@@ -670,6 +670,7 @@ fn asking() -> Spec {
         name: "file".into(),
         input: json!({"by": {"$expr": "event.by"}, "case": {"$expr": "context.case"}}),
         save_as: None,
+        version: None,
     };
     Spec::new("asking")
         .wait("ask", "ANSWER")
@@ -752,6 +753,7 @@ fn billing(retry: Retry) -> Spec {
         name: "bill".into(),
         input: json!({"amount": {"$expr": "context.amount"}, "key": {"$secret": "KEY"}}),
         save_as: Some("bill".to_owned()),
+        version: None,
     };
     Spec::new("billing")
         .step("order")
@@ -976,7 +978,12 @@ fn session_slots_are_limited_in_number_and_size_and_stay_an_object() {
 
 #[test]
 fn an_input_that_cannot_be_made_is_an_error_that_names_the_transition() {
-    let action = Action { name: "x".into(), input: json!([{"$expr": "context.missing"}]), save_as: None };
+    let action = Action {
+        name: "x".into(),
+        input: json!([{"$expr": "context.missing"}]),
+        save_as: None,
+        version: None,
+    };
     let spec = Spec::new("t").step("a").end("z").transition(auto("go", "a", "z").action_with(action));
     let error = Driver::start(spec).undecidable(&Event::advance());
     assert!(error.to_string().starts_with("input of transition `go`: "), "{error}");

@@ -138,8 +138,12 @@ fn cancel_rest_ends_the_branches_that_are_still_going_and_says_which() {
 #[test]
 fn the_result_of_an_action_in_a_branch_that_cancel_rest_ended_is_superseded() {
     let mut spec = abc(Quorum::Any, true);
-    spec.transitions[1].action =
-        Some(stepwell_core::spec::Action { name: "slow".into(), input: Value::Null, save_as: None });
+    spec.transitions[1].action = Some(stepwell_core::spec::Action {
+        name: "slow".into(),
+        input: Value::Null,
+        save_as: None,
+        version: None,
+    });
     let mut run = Driver::start(spec);
     let call = run.act(&Event::signal("B", Value::Null));
     let change = run.signal("A", Value::Null);

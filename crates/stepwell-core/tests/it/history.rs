@@ -16,6 +16,7 @@ fn story() -> Spec {
         name: "bill".into(),
         input: json!({"n": {"$expr": "context.n"}}),
         save_as: Some("bill".into()),
+        version: None,
     };
     Spec::new("story")
         .step("order")
@@ -138,7 +139,8 @@ fn an_action_leaves_its_input_output_and_duration() {
 
 #[test]
 fn secrets_are_only_names_in_the_history() {
-    let action = Action { name: "x".into(), input: json!({"key": {"$secret": "KEY"}}), save_as: None };
+    let action =
+        Action { name: "x".into(), input: json!({"key": {"$secret": "KEY"}}), save_as: None, version: None };
     let spec =
         Spec::new("s").step("a").end("z").transition(Transition::new("t", "a", "z").action_with(action));
     let mut run = Driver::start(spec);
@@ -165,7 +167,8 @@ fn what_is_too_large_to_keep_is_cut_and_says_how_large_it_was() {
     );
     run.signal("GO", json!("12345678"));
     assert_eq!(run.snapshot.version(), 1);
-    let action = Action { name: "x".into(), input: json!("long input"), save_as: Some("out".into()) };
+    let action =
+        Action { name: "x".into(), input: json!("long input"), save_as: Some("out".into()), version: None };
     let spec =
         Spec::new("s").step("a").end("z").transition(Transition::new("t", "a", "z").action_with(action));
     let definition = spec.build_within(&limits).unwrap();

@@ -332,7 +332,7 @@ impl Layout {
                 let save_as = save.then(|| "saved".to_owned());
                 let input = json!({"n": {"$expr": "context.n"}, "at": {"$expr": "meta.version"}});
                 let retry = Retry { attempts: *retries, place: on_error.place(next), ..Retry::default() };
-                let action = Action { name: "work".into(), input, save_as };
+                let action = Action { name: "work".into(), input, save_as, version: None };
                 self.act(here, next, |t| t.action_with(action).retry(retry));
             }
             Block::Quit(number) => {

@@ -15,7 +15,8 @@ fn rich() -> Spec {
     let children = Wait { children: Some(ChildRule::AllSettled), ..Wait::default() };
     let join =
         Join { of: vec!["wait".into(), "parts".into(), "c".into()], quorum: Quorum::All, ..Join::default() };
-    let act = Action { name: "x".into(), input: Value::Null, save_as: Some("saved".to_owned()) };
+    let act =
+        Action { name: "x".into(), input: Value::Null, save_as: Some("saved".to_owned()), version: None };
     Spec::new("rich")
         .context_schema(json!({"type": "object", "properties": {"n": {"type": "number"}}}))
         .step("begin")

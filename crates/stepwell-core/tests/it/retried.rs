@@ -27,7 +27,7 @@ fn retried(call: &ActionCall, by_hand: bool) -> Event {
 /// `pay` leads from `order` to `paid` with an action that is given the amount.
 fn paying(change: impl FnOnce(Transition) -> Transition) -> Spec {
     let input = json!({"amount": {"$expr": "context.amount"}, "by": {"$expr": "event.by"}});
-    let action = Action { name: "charge".into(), input, save_as: None };
+    let action = Action { name: "charge".into(), input, save_as: None, version: None };
     let pay = Transition::new("pay", "order", "paid").on_signal("PAY").action_with(action);
     Spec::new("paying")
         .step("order")
@@ -76,7 +76,7 @@ fn a_retry_gives_out_the_action_with_its_cause_and_payload_and_an_input_made_afr
 #[test]
 fn what_a_wait_was_resolved_with_is_there_for_the_retry_too() {
     let input = json!({"$expr": "event.answer"});
-    let action = Action { name: "tell".into(), input, save_as: None };
+    let action = Action { name: "tell".into(), input, save_as: None, version: None };
     let spec = Spec::new("asking")
         .wait("ask", "ANSWER")
         .end("done")

@@ -140,6 +140,7 @@ async fn an_action_after_the_wait_is_given_how_the_children_ended() {
         name: "note".into(),
         input: json!({"$expr": "event.children[1].end.output.number"}),
         save_as: Some("second".to_owned()),
+        version: None,
     };
     let mut spec = order_with(Wait { children: Some(ChildRule::All), ..Wait::default() });
     spec.transitions[1].action = Some(note);
@@ -783,6 +784,7 @@ async fn starting_once() -> TestEngine {
         name: "begin".into(),
         input: json!({"$expr": "context.how"}),
         save_as: Some("parcels".to_owned()),
+        version: None,
     };
     let spec = Spec::new("order")
         .step("open")

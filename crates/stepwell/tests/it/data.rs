@@ -43,7 +43,7 @@ async fn as_time_passes<T>(clock: &ManualClock, what: impl Future<Output = T>) -
 
 /// An action with an input whose output goes into a field of the context.
 fn call(name: &str, input: Value, field: &str) -> Action {
-    Action { name: name.into(), input, save_as: Some(field.to_owned()) }
+    Action { name: name.into(), input, save_as: Some(field.to_owned()), version: None }
 }
 
 /// A workflow that does these one after the other and then waits for `GO`.

@@ -281,7 +281,12 @@ async fn an_action_reads_documents_as_they_are_committed() {
 }
 
 fn saved(name: &str) -> stepwell::core::spec::Action {
-    stepwell::core::spec::Action { name: name.into(), input: Value::Null, save_as: Some(name.to_owned()) }
+    stepwell::core::spec::Action {
+        name: name.into(),
+        input: Value::Null,
+        save_as: Some(name.to_owned()),
+        version: None,
+    }
 }
 
 #[tokio::test]

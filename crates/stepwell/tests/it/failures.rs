@@ -635,6 +635,7 @@ async fn an_input_that_the_action_cannot_read_is_a_final_failure() {
         name: "work".into(),
         input: json!({"$expr": "context.number"}),
         save_as: None,
+        version: None,
     };
     let definition = job(|work| work.action_with(action).retry(attempts(5)));
     let engine = kit::start(|engine| engine.workflow(definition).action("work", takes)).await.unwrap();
@@ -713,6 +714,7 @@ async fn an_input_that_cannot_be_made_stops_the_run_and_a_retry_makes_it_again()
         name: "work".into(),
         input: json!({"$expr": "context.missing + 1"}),
         save_as: None,
+        version: None,
     };
     let script = Script::good();
     let engine = with(job(|work| work.action_with(action)), &script).await;

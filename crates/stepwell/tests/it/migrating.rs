@@ -221,6 +221,7 @@ fn checked(edition: u32) -> Definition {
         name: format!("check_{edition}").into(),
         input: Value::Null,
         save_as: Some(format!("checked_{edition}")),
+        version: None,
     };
     Spec::new("permit")
         .version(edition)

@@ -353,7 +353,8 @@ async fn a_result_that_is_saved_shows_in_the_commit_that_saves_it_and_moves_the_
 
 /// An order that counts itself and then waits, or ends; its number is in a column, unless the edition has none.
 fn numbered(edition: u32, ends: bool) -> Definition {
-    let count = Action { name: "count".into(), input: Value::Null, save_as: Some("visit".to_owned()) };
+    let count =
+        Action { name: "count".into(), input: Value::Null, save_as: Some("visit".to_owned()), version: None };
     let spec = Spec::new("order").version(edition).step("a").signal("CLOSE").end("closed");
     let spec = if ends {
         spec.transition(Transition::new("count", "a", "closed").action_with(count))
@@ -401,7 +402,8 @@ async fn a_counter_shows_what_it_has_come_to_and_not_what_it_seemed() {
 #[tokio::test]
 async fn the_engines_own_counter_shows_in_a_column_with_its_revision() {
     let input = json!({"namespace": "n", "key": {"$expr": "context.key"}});
-    let count = Action { name: "store.increment".into(), input, save_as: Some("visit".to_owned()) };
+    let count =
+        Action { name: "store.increment".into(), input, save_as: Some("visit".to_owned()), version: None };
     let definition = Spec::new("order")
         .step("a")
         .step("b")

@@ -21,6 +21,7 @@ async fn a_run_goes_through_an_action_a_wait_and_a_timer_to_its_result() {
         name: "double".into(),
         input: json!({"$expr": "context.number"}),
         save_as: Some("doubled".to_owned()),
+        version: None,
     };
     let definition = Spec::new("way")
         .initial("a")

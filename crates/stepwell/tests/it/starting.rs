@@ -585,8 +585,12 @@ async fn a_result_that_does_not_fit_the_output_schema_stops_the_run_before_its_e
     let with_action = {
         let mut spec = spec.clone();
         spec.name = "box2".into();
-        spec.transitions[0].action =
-            Some(stepwell::core::spec::Action { name: "work".into(), input: Value::Null, save_as: None });
+        spec.transitions[0].action = Some(stepwell::core::spec::Action {
+            name: "work".into(),
+            input: Value::Null,
+            save_as: None,
+            version: None,
+        });
         spec
     };
     let build =

@@ -21,6 +21,7 @@ fn letter() -> Definition {
         name: "write".into(),
         input: json!({"to": {"$expr": "context.to"}}),
         save_as: Some("text".to_owned()),
+        version: None,
     };
     Spec::new("letter")
         .step("blank")

@@ -63,7 +63,7 @@ pub(crate) fn pair() -> Spec {
 
 /// An action whose output goes into a field of the context.
 pub(crate) fn saved(name: &str, field: &str) -> Action {
-    Action { name: name.into(), input: Value::Null, save_as: Some(field.to_owned()) }
+    Action { name: name.into(), input: Value::Null, save_as: Some(field.to_owned()), version: None }
 }
 
 /// What an action saw when it was called.

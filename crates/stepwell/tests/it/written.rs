@@ -325,3 +325,25 @@ steps:
     engine.advance(Duration::from_secs(1)).await;
     assert_eq!((run.result().await.unwrap(), *paid.lock().unwrap()), (json!("paid"), 1));
 }
+
+#[tokio::test]
+async fn a_workflow_is_served_by_the_edition_of_an_action_that_it_asks_for() {
+    let text = |version: u32| {
+        format!("steps: [{{ id: a, type: action.call, config: {{ actionId: greet, version: {version} }} }}]")
+    };
+    let greet = |_: Cx, _: BTreeMap<String, String>| async { Ok::<_, ActionError>("hello".to_owned()) };
+    let start = async |version: u32| {
+        kit::start(|engine| {
+            let engine =
+                engine.described("greet", "Greets.", greet).describe("greet", |info| info.version(2));
+            engine.workflow(written("greeting", &text(version)))
+        })
+        .await
+    };
+    let engine = start(2).await.unwrap();
+    let run = engine.start(Start::new("greeting")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
+    let refused = start(3).await.err().expect("nobody has it").to_string();
+    assert!(refused.contains("`greet` in version 3 (there is version 2)"), "{refused}");
+}

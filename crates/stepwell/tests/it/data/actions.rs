@@ -531,7 +531,7 @@ async fn a_field_may_have_any_characters_in_its_name() {
 #[tokio::test]
 async fn a_write_whose_output_is_saved_nowhere_is_made_all_the_same() {
     let input = json!({"namespace": "n", "key": "count"});
-    let action = Action { name: "store.increment".into(), input, save_as: None };
+    let action = Action { name: "store.increment".into(), input, save_as: None, version: None };
     let work = Transition::new("work", "a", "b").action_with(action);
     let ends = Spec::new("ends").step("a").end("b").transition(work).build().unwrap();
     let (engine, run) = run_of(ends, &json!({})).await;

@@ -33,11 +33,11 @@ fn row(name: &str, actions: Vec<Action>) -> Definition {
 }
 
 fn call(name: &str, input: Value, field: &str) -> Action {
-    Action { name: name.into(), input, save_as: Some(field.to_owned()) }
+    Action { name: name.into(), input, save_as: Some(field.to_owned()), version: None }
 }
 
 fn plain(name: &str) -> Action {
-    Action { name: name.into(), input: Value::Null, save_as: None }
+    Action { name: name.into(), input: Value::Null, save_as: None, version: None }
 }
 
 const WHERE: [&str; 2] = ["sealed", "handle"];
