@@ -1,25 +1,12 @@
 //! `stepwell workflow` on documents, as their authors use it.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
 use serde_json::{Value, json};
 
-use super::STEPWELL;
+use super::{run, said};
 
 /// Runs `stepwell` with a document on standard input: its exit code, and what it says.
 fn stepwell(arguments: &[&str], document: &str) -> (Option<i32>, String, String) {
-    let mut child = Command::new(STEPWELL)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let _ = child.stdin.take().unwrap().write_all(document.as_bytes());
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().trim_end().to_owned();
-    (output.status.code(), text(output.stdout), text(output.stderr))
+    said(&run(arguments, document))
 }
 
 const SOUND: &str = "\

@@ -1,30 +1,14 @@
 //! `stepwell expr`: expressions tried out by people and by programs.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use serde_json::{Value, json};
 
-use super::STEPWELL;
+use super::{run, said};
 
 /// Runs `stepwell expr` with `input` on standard input.
 fn expr(arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(STEPWELL)
-        .arg("expr")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // It may end without reading, if its arguments are wrong.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
-}
-
-fn said(output: &Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap().trim_end().to_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    run(&[&["expr"], arguments].concat(), input)
 }
 
 #[test]

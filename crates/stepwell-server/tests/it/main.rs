@@ -21,6 +21,22 @@ use std::process::{Command, Output, Stdio};
 
 const STEPWELL: &str = env!("CARGO_BIN_EXE_stepwell");
 
+/// Runs the program with `input` on standard input.
+fn run(arguments: &[&str], input: &str) -> Output {
+    let mut command = Command::new(STEPWELL);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // It may end without reading, if its arguments are wrong.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+/// The exit code, and what was said on standard output and standard error.
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap().trim_end().to_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
 fn dev(data: &Path, pause_ms: u32) -> Command {
     let mut command = Command::new(STEPWELL);
     command.arg("dev").arg("--json").args(["--pause-ms", &pause_ms.to_string(), "--data"]).arg(data);
