@@ -1,5 +1,6 @@
-//! The `long-loop` workload: a document loops over ten thousand items, each of which counts for itself and into a sum, while its
-//! process is killed again and again; in the end every item counts once, and memory has not grown with the list.
+//! The `long-loop` workload: a document loops over ten thousand items, each of which counts for itself and into a sum, and then
+//! over some of them eight at once, while its process is killed again and again; in the end every item counts once, and memory
+//! has not grown with the list.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stepwell::data::kv::List;
-use stepwell::{ActionError, Cx, Engine, Start};
+use stepwell::{ActionError, Cx, Engine, Run, Start};
 use stepwell_core::{Definition, Document};
 use stepwell_store::{HistoryQuery, RunQuery, Status};
 
@@ -21,6 +22,7 @@ use crate::site::{Place, Site};
 const WORKFLOW: &str = "long-loop";
 const SUMS: &str = "sums";
 const ITEMS: &str = "items";
+const WIDE: &str = "wide";
 
 /// One action per item and one checkpoint per action.
 const DOCUMENT: &str = "
@@ -32,8 +34,23 @@ steps:
     body:
       - { id: own, type: action.call, action: store.increment, input: { namespace: items, key: { $expr: '\"item \" & item' } } }
       - { id: sum, type: action.call, action: COUNT, input: { namespace: sums, key: all } }
-  - { id: done, type: control.return, value: { $expr: vars.sum.value } }
+  - id: wide
+    type: control.forEach
+    items: { $expr: '[1..payload.wide]' }
+    parallel: 8
+    onItemError: collect
+    saveAs: wide
+    body:
+      - { id: once, type: action.call, action: store.increment, input: { namespace: wide, key: { $expr: '\"item \" & item' } } }
+      - { id: seventh, type: control.fail, condition: 'item % 7 = 0', code: seventh }
+  - { id: done, type: control.return, value: { $expr: '$count(vars.wide[status = \"failed\"])' } }
 ";
+
+/// Items that are gone through eight at once, and which of them fail on purpose.
+fn wide(items: u64) -> (u64, u64) {
+    let wide = items / 10;
+    (wide, wide / 7)
+}
 
 /// How long a list, and how often to kill.
 #[derive(Debug, clap::Args)]
@@ -109,10 +126,15 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     line["items"] = items.into();
     line["kills"] = killed.into();
     line["rss_peak_mb"] = json!(rss);
+    let failed = said.iter().find_map(|line| line.strip_prefix("failed ")?.parse::<u64>().ok());
+    line["wide_failed"] = json!(failed);
     line["planted"] = options.plant.into();
     line["seconds"] = begin.elapsed().as_secs_f64().into();
     println!("{line}");
+    let (at_once, failing) = wide(items);
+    let is_wide_exact = line["wide_once"] == at_once && line["wide_failed"] == failing;
     let is_exact = line["sum"] == items && line["counted_once"] == items && line["completed"] == 1;
+    let is_exact = is_exact && is_wide_exact;
     match (is_exact, killed) {
         (true, 0) => Err("the work was done before the first kill: give more --items".to_owned()),
         (true, _) => Ok(()),
@@ -141,15 +163,8 @@ async fn look(place: &Place, items: u64) -> Result<Value, String> {
     let builder = Engine::builder(store).with(|options| options.max_runs = 0);
     let engine = builder.start().await.map_err(|error| text(&error))?;
     let sum = engine.kv(SUMS).get("all").await.map_err(|error| text(&error))?;
-    let (mut once, mut keys, mut cursor) = (0_u64, 0_u64, None);
-    loop {
-        let list = List { limit: Some(200), cursor, ..List::default() };
-        let page = engine.kv(ITEMS).list(list).await.map_err(|error| text(&error))?;
-        keys += page.items.len() as u64;
-        once += page.items.iter().filter(|entry| entry.value == json!(1)).count() as u64;
-        let Some(next) = page.next else { break };
-        cursor = Some(next);
-    }
+    let (keys, once) = counted(&engine, ITEMS).await?;
+    let (_, wide_once) = counted(&engine, WIDE).await?;
     let query = RunQuery { workflow: Some(WORKFLOW.into()), limit: 10, ..RunQuery::default() };
     let runs = engine.store().runs(engine.scope(), query).await.map_err(|error| text(&error))?.items;
     let completed = runs.iter().filter(|run| run.status == Status::Completed).count();
@@ -172,12 +187,26 @@ async fn look(place: &Place, items: u64) -> Result<Value, String> {
         "sum": sum.map_or(Value::Null, |entry| entry.value),
         "keys": keys,
         "counted_once": once,
+        "wide_once": wide_once,
         "completed": completed,
         "versions": versions,
         "least_versions": items * 2,
         "gaps": gaps,
         "state_bytes": state_bytes,
     }))
+}
+
+/// The keys of a namespace, and those of them that were counted once.
+async fn counted(engine: &Engine, namespace: &str) -> Result<(u64, u64), String> {
+    let (mut keys, mut once, mut cursor) = (0, 0, None);
+    loop {
+        let list = List { limit: Some(200), cursor, ..List::default() };
+        let page = engine.kv(namespace).list(list).await.map_err(|error| error.to_string())?;
+        keys += page.items.len() as u64;
+        once += page.items.iter().filter(|entry| entry.value == json!(1)).count() as u64;
+        let Some(next) = page.next else { return Ok((keys, once)) };
+        cursor = Some(next);
+    }
 }
 
 fn definition(plant: bool) -> Result<Definition, String> {
@@ -190,6 +219,21 @@ fn definition(plant: bool) -> Result<Definition, String> {
 pub(crate) fn part(part: &Part) -> Result<(), String> {
     introduce(&part.name)?;
     crate::runtime()?.block_on(work(part))
+}
+
+/// Waits until the run goes on in this process: before that there is nothing to be killed in.
+async fn has_moved(run: &Run) -> Result<(), String> {
+    let version = async || {
+        let view = run.view().await.map_err(|error| error.to_string())?;
+        Ok::<_, String>((view.snapshot.version(), view.snapshot.is_terminal()))
+    };
+    let (before, mut is_over) = version().await?;
+    let mut now = before;
+    while now == before && !is_over {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        (now, is_over) = version().await?;
+    }
+    Ok(())
 }
 
 async fn work(part: &Part) -> Result<(), String> {
@@ -211,8 +255,11 @@ async fn work(part: &Part) -> Result<(), String> {
     let builder = builder.with(|options| options.max_crashes = 10_000);
     let engine = builder.start().await.map_err(|error| error.to_string())?;
     let _ = own.set(engine.clone());
-    let start = Start::new(WORKFLOW).input(&json!({ "count": part.items })).key("one");
+    let (at_once, _) = wide(part.items);
+    let input = json!({ "count": part.items, "wide": at_once });
+    let start = Start::new(WORKFLOW).input(&input).key("one");
     let run = engine.start(start).await.map_err(|error| error.to_string())?;
+    has_moved(&run).await?;
     say("works")?;
     let is_over = Arc::new(AtomicBool::new(false));
     let watched = is_over.clone();
@@ -224,10 +271,11 @@ async fn work(part: &Part) -> Result<(), String> {
         }
         peak
     });
-    run.result().await.map_err(|error| error.to_string())?;
+    let failed = run.result().await.map_err(|error| error.to_string())?;
     is_over.store(true, Ordering::Relaxed);
     let peak = peak.await.map_err(|error| error.to_string())?;
     say(&format!("rss {peak}"))?;
+    say(&format!("failed {failed}"))?;
     drop(own);
     engine.stop(Duration::from_secs(5)).await;
     Ok(())

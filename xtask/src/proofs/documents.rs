@@ -81,6 +81,9 @@ pub(super) fn long_loop(size: Size) -> Result<(), String> {
         for field in ["sum", "keys", "counted_once"] {
             all_met &= exactly(line, field, items)?;
         }
+        // Some of them again, eight at once, of which every seventh fails on purpose.
+        all_met &= exactly(line, "wide_once", items / 10)?;
+        all_met &= exactly(line, "wide_failed", items / 70)?;
         all_met &= exactly(line, "gaps", 0)?;
         // One checkpoint for each of the two actions of an item.
         all_met &= at_least(line, "versions", (items * 2) as f64)?;
