@@ -251,12 +251,16 @@ impl Definition {
         let Some(node) = self.0.transition(transition) else { return false };
         let is_local =
             node.action.as_ref().and_then(|action| action.save_as.as_ref()).is_some_and(|save| save.is_local);
-        // A place that is passed through leads on by what is in the context.
-        let goes_on = matches!(
-            self.0.places[node.to].kind,
-            PlaceKind::Join(_) | PlaceKind::Loop(_) | PlaceKind::Fork { .. } | PlaceKind::Catch { .. }
-        );
-        is_local || goes_on || !node.set.is_empty()
+        // What is made of the context when the place is entered, or when the run leads on through it.
+        let is_read = match &self.0.places[node.to].kind {
+            PlaceKind::Join(_) | PlaceKind::Loop(_) | PlaceKind::Fork { .. } | PlaceKind::Catch { .. } => {
+                true
+            }
+            PlaceKind::End { output, .. } => output.is_some(),
+            PlaceKind::Wait(wait) => wait.prompt.is_some(),
+            PlaceKind::Step => false,
+        };
+        is_local || is_read || !node.set.is_empty()
     }
 
     /// What it was built from.

@@ -345,5 +345,29 @@ async fn a_workflow_is_served_by_the_edition_of_an_action_that_it_asks_for() {
     engine.settle().await;
     assert_eq!(status(&run).await, Status::Completed);
     let refused = start(3).await.err().expect("nobody has it").to_string();
-    assert!(refused.contains("`greet` in version 3 (there is version 2)"), "{refused}");
+    assert!(refused.contains("version 3 is asked for, and there is version 2"), "{refused}");
+}
+
+/// What an operation gives is known at its commit. A place that is entered by that commit reads it all the same.
+#[tokio::test]
+async fn the_step_after_an_operation_sees_what_it_gave() {
+    let text = "
+steps:
+  - { id: count, type: action.call, action: store.increment, input: { namespace: n, key: k } }
+  - { id: ask, type: human.task, title: { $expr: '\"Number \" & (vars.count.value + 0)' } }
+  - id: try
+    type: control.try
+    body:
+      - { id: again, type: action.call, action: store.increment, input: { namespace: n, key: k } }
+      - { id: done, type: control.return, value: { $expr: vars.again.value * 10 } }
+    catch: [{ id: wrong, type: control.return, value: wrong }]
+";
+    let engine = kit::start(|engine| engine.workflow(written("counted", text))).await.unwrap();
+    let run = engine.start(Start::new("counted")).await.unwrap();
+    engine.settle().await;
+    let asked = run.view().await.unwrap().snapshot.activations()[0].locals["prompt"].clone();
+    assert_eq!(asked, json!({"title": "Number 1"}));
+    run.signal(Signal::new("ask")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.result().await.unwrap(), json!(20));
 }
