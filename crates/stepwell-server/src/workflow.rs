@@ -10,7 +10,7 @@ use stepwell::core::document::{self, Document};
 use stepwell::core::graph::Graph;
 use stepwell::core::{Definition, Spec};
 use stepwell::store::MemoryStore;
-use stepwell::{ActionInfo, Engine, check_calls};
+use stepwell::{ActionInfo, CallProblem, Engine, check_calls};
 
 use crate::exit::{Code, Failure};
 use crate::output;
@@ -143,13 +143,14 @@ fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
     if wrong.is_empty() {
         return Ok(definition);
     }
+    let place_of =
+        |problem: &CallProblem| document.as_ref()?.place_of_input(&problem.transition, &problem.pointer);
+    let mut placed: Vec<_> = wrong.iter().map(|problem| (place_of(problem), problem)).collect();
+    placed.sort_by_key(|(place, _)| *place);
     let (mut problems, mut lines) = (Vec::new(), String::new());
-    for problem in &wrong {
+    for (place, problem) in placed {
         let mut row = json!(problem);
         row["code"] = "badCall".into();
-        let place = document
-            .as_ref()
-            .and_then(|document| document.place_of_input(&problem.transition, &problem.pointer));
         let place = place.map_or_else(String::new, |place| {
             (row["line"], row["column"]) = (place.line.into(), place.column.into());
             format!("line {}, column {}: ", place.line, place.column)
