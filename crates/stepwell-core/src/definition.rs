@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::check::{self, Problems};
 use crate::expr::{self, Budget, Expr};
+use crate::frame::Frame;
 use crate::guard::View;
 use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
@@ -368,6 +369,12 @@ impl Compiled {
 
     pub(crate) fn transition(&self, id: &str) -> Option<&TransitionNode> {
         self.transition_by_id.get(id).map(|&index| &self.transitions[index])
+    }
+
+    /// A loop or error scope around a place that these frames are not in.
+    pub(crate) fn entered_without(&self, place: PlaceIndex, frames: &[Frame]) -> Option<&Name> {
+        let scopes = self.places[place].inside.iter().map(|&scope| &self.places[scope].name);
+        scopes.into_iter().find(|scope| !frames.iter().any(|frame| frame.place == **scope))
     }
 
     /// The retries of this transition begin again in another place, and so are counted where the run is.

@@ -958,6 +958,10 @@ impl<'a> Decider<'a> {
         if matches!(&self.compiled.places[place].kind, PlaceKind::Wait(wait) if wait.children.is_some()) {
             return Err("it waits for children, and a move starts none".to_owned());
         }
+        let frames = only.map(|activation| activation.frames.as_slice()).unwrap_or_default();
+        if let Some(scope) = self.compiled.entered_without(place, frames) {
+            return Err(format!("it is in the middle of `{scope}`, which is entered only through itself"));
+        }
         let branch = only.and_then(|activation| activation.branch);
         let index = |fork: &Name| self.compiled.by_name.get(fork).copied();
         let around = ways::forks_around(self.snapshot, branch, index);
@@ -1022,7 +1026,11 @@ fn made<'t>(transition: &'t TransitionNode, view: &View<'_>) -> Result<Made<'t>,
         }
         None => {}
     }
-    let write = |(save, value): &'t (Save, Template)| Ok((save, render(value, "`set`")?));
+    let write = |(save, value): &'t (Save, Template)| match value.copied() {
+        // What was accepted is kept whole, however much an expression may make.
+        Some(pointer) => Ok((save, view.event().pointer(pointer).cloned().unwrap_or_default())),
+        None => Ok((save, render(value, "`set`")?)),
+    };
     transition.set.iter().map(write).collect()
 }
 

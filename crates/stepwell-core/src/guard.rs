@@ -195,6 +195,11 @@ impl<'a> View<'a> {
         View { snapshot, locals, event, now, made: Default::default() }
     }
 
+    /// What the event at hand brought.
+    pub(crate) fn event(&self) -> &'a Value {
+        self.event
+    }
+
     fn vars(&self, own: &Map<String, Value>) -> Value {
         let mut vars =
             self.snapshot.context.get(VARS).and_then(Value::as_object).cloned().unwrap_or_default();

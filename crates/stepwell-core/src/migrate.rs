@@ -310,7 +310,13 @@ impl Migration<'_> {
 
     /// A run that is in a loop or error scope is in it in the new definition too.
     fn check_frames(&mut self, activation: &Activation) {
-        let Some(node) = self.to.place(&activation.place) else { return };
+        let Some(&index) = self.to.by_name.get(&activation.place) else { return };
+        let node = &self.to.places[index];
+        if let Some(scope) = self.to.entered_without(index, &activation.frames) {
+            let (place, to) = (activation.place.clone(), activation.place.clone());
+            let why = format!("that place is in `{scope}`, and the run is not");
+            self.obstacles.push(Obstacle::NoWayOn { place, to, why });
+        }
         for frame in &activation.frames {
             let scope = self.to.by_name.get(&frame.place);
             if frame.place != node.name && !scope.is_some_and(|scope| node.inside.contains(scope)) {

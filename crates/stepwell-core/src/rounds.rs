@@ -11,12 +11,15 @@ use crate::guard::{VARS, View};
 use crate::ids::Name;
 use crate::refusal::{DecideError, Failure};
 use crate::save::Save;
-use crate::snapshot::{Activation, ActivationStatus, Branch, Gave, Passing, PassingId};
+use crate::snapshot::{ActivationStatus, Branch, Gave, Passing, PassingId};
 use crate::template::Template;
 use crate::turn::{Origin, Turn, Way, check_context};
 
 /// Rounds that one change may begin; then the run rests in the loop, and goes on with the next change.
 const ROUNDS: u32 = 8;
+
+/// Places that may be entered one because of the other before an error is left to whoever asked.
+const MAX_DEPTH: u32 = 100;
 
 impl JoinNode {
     /// How many branches of this passing make it fire.
@@ -298,6 +301,11 @@ impl Turn<'_> {
         let unfit = |message| DecideError::Raised(Failure::new("cannotSave", message).finally());
         if save.is_local {
             self.compiled.limits.nesting("a local", &value)?;
+            if let [root, name, _, ..] = save.path.as_slice()
+                && root == VARS
+            {
+                self.take_over(name, locals);
+            }
             return save.put(locals, value).map_err(unfit);
         }
         let context = Arc::make_mut(&mut self.next.context);
@@ -310,6 +318,17 @@ impl Turn<'_> {
         }
     }
 
+    /// A branch of a fork over a list writes into a variable: what the run has under that name becomes its own first.
+    fn take_over(&self, name: &str, locals: &mut Map<String, Value>) {
+        let shared = self.next.context.get(VARS).and_then(|vars| vars.get(name));
+        let own = locals.entry(VARS).or_insert_with(|| Value::Object(Map::new()));
+        if let (Some(shared), Value::Object(own)) = (shared, own)
+            && !own.contains_key(name)
+        {
+            own.insert(name.to_owned(), shared.clone());
+        }
+    }
+
     /// Something cannot be done in a place: where its errors lead, or an error of the whole change.
     pub(crate) fn fail_in(
         &mut self,
@@ -318,7 +337,10 @@ impl Turn<'_> {
         error: DecideError,
     ) -> Result<(), DecideError> {
         match error_place {
-            Some(place) if error.can_be_caught() => self.fail_with(place, origin, &error.failure(), Way::In),
+            // Places whose errors lead to one another would be entered without end.
+            Some(place) if error.can_be_caught() && self.depth < MAX_DEPTH => {
+                self.fail_with(place, origin, &error.failure(), Way::In)
+            }
             _ => Err(error),
         }
     }
@@ -353,9 +375,15 @@ impl Turn<'_> {
             list: Some(id),
             ..Passing::opened(passing, name, &origin)
         });
-        let room = self.compiled.limits.activations.saturating_sub(self.next.activations.len() as u64).max(1);
-        for _ in 0..u64::from(total.min(each.limit)).min(room) {
+        // A branch may begin with several activations: so many of them as there is room for.
+        let (most, before) = (self.compiled.limits.activations, self.next.activations.len() as u64);
+        let mut width = 1;
+        for begun in 0..u64::from(total.min(each.limit)) {
+            if begun > 0 && self.next.activations.len() as u64 + width > most {
+                break;
+            }
             self.begin_branch(passing, event)?;
+            width = width.max((self.next.activations.len() as u64).saturating_sub(before) / (begun + 1));
         }
         Ok(())
     }
@@ -422,6 +450,7 @@ impl Turn<'_> {
         event: &Value,
     ) -> Result<(), DecideError> {
         let PlaceKind::Join(node) = &self.compiled.places[place].kind else { return Ok(()) };
+        self.leave_frames(place, &mut after);
         if let Some(save) = node.collect.as_ref().and_then(|collect| collect.save.as_ref()) {
             let saved = self.save(save, &mut after.locals, Value::Array(results));
             if let Err(error) = saved {
@@ -455,10 +484,17 @@ impl Turn<'_> {
     pub(crate) fn fail_join(
         &mut self,
         error_place: Option<PlaceIndex>,
-        id: PassingId,
+        (branch, locals): (Branch, &Map<String, Value>),
         error: DecideError,
     ) -> Result<(), DecideError> {
-        let after = self.next.passing(id).map(Passing::after).unwrap_or_default();
+        let id = branch.passing;
+        let passing = self.next.passing(id);
+        let mut after = passing.map(Passing::after).unwrap_or_default();
+        if passing.is_some_and(|passing| passing.list.is_none()) {
+            let others =
+                self.next.activations.iter().filter(|one| one.branch.is_some_and(|b| b.passing == id));
+            merge_vars(&mut after, others.map(|one| &one.locals).chain([locals]));
+        }
         self.end_branches(id);
         if let Some(passing) = self.next.passings.iter_mut().find(|passing| passing.id == id) {
             passing.fired = true;
@@ -513,10 +549,10 @@ impl Passing {
 
 /// What branches have put into variables of their own goes on after them, in the order of the branches. What a branch has left
 /// as it was is not what it has made.
-pub(crate) fn merge_vars<'a>(after: &mut Origin, branches: impl Iterator<Item = &'a Activation>) {
+pub(crate) fn merge_vars<'a>(after: &mut Origin, branches: impl Iterator<Item = &'a Map<String, Value>>) {
     let before = after.locals.get(VARS).cloned().unwrap_or_default();
     for branch in branches {
-        let Some(Value::Object(made)) = branch.locals.get(VARS) else { continue };
+        let Some(Value::Object(made)) = branch.get(VARS) else { continue };
         let vars = after.locals.entry(VARS).or_insert_with(|| Value::Object(Map::new()));
         let made = made.iter().filter(|(name, value)| before.get(name.as_str()) != Some(*value));
         if let Value::Object(vars) = vars {

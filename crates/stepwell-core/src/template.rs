@@ -80,6 +80,12 @@ pub enum TemplateCause {
     },
 }
 
+/// The event at hand.
+pub(crate) const EVENT: &str = "event";
+/// What the one child of a wait gave.
+pub(crate) const CHILD: &str = "event.children[0].end.output ?? null";
+const COPIED: [(&str, &str); 2] = [(EVENT, ""), (CHILD, "/children/0/end/output")];
+
 const EXPR: &str = "$expr";
 const SECRET: &str = "$secret";
 
@@ -97,6 +103,12 @@ impl Template {
         } else {
             Err(compiler.problems)
         }
+    }
+
+    /// It is nothing but the event at hand, or a part of it: a JSON pointer to that.
+    pub(crate) fn copied(&self) -> Option<&'static str> {
+        let Part::Expr(expr) = &self.compiled.part else { return None };
+        COPIED.iter().find(|(source, _)| *source == expr.source()).map(|(_, pointer)| *pointer)
     }
 
     /// Replaces every expression by its value. One that is undefined leaves its object field out; at the top

@@ -141,8 +141,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) now: Timestamp,
     /// Rounds of loops that this change has begun.
     pub(crate) rounds: u32,
-    /// A place is being entered.
-    is_entering: bool,
+    /// Places that are being entered, one because of the other.
+    pub(crate) depth: u32,
     /// Forks over lists of which another branch is to begin, as soon as the place that is being entered is.
     pub(crate) to_begin: VecDeque<PassingId>,
     entered: Vec<Name>,
@@ -161,7 +161,7 @@ impl<'a> Turn<'a> {
             next,
             now,
             rounds: 0,
-            is_entering: false,
+            depth: 0,
             to_begin: VecDeque::new(),
             entered: Vec::new(),
             exited: Vec::new(),
@@ -213,12 +213,12 @@ impl<'a> Turn<'a> {
         origin: Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
-        if self.is_entering {
-            return self.enter_one(place, origin, event);
+        self.depth += 1;
+        let mut entered = self.enter_one(place, origin, event);
+        if self.depth == 1 {
+            entered = entered.and_then(|()| self.begin_branches(event));
         }
-        self.is_entering = true;
-        let entered = self.enter_one(place, origin, event).and_then(|()| self.begin_branches(event));
-        self.is_entering = false;
+        self.depth -= 1;
         entered
     }
 
@@ -597,7 +597,7 @@ impl<'a> Turn<'a> {
         let (is_each, mut after) = (passing.list.is_some(), passing.after());
         let given = match self.given_to_join(place, node, &mut origin, event) {
             Ok(given) => given,
-            Err(error) => return self.fail_join(node.error_place, branch.passing, error),
+            Err(error) => return self.fail_join(node.error_place, (branch, &origin.locals), error),
         };
         if is_each {
             return self.arrive_each(place, node, branch, given, event);
@@ -618,7 +618,7 @@ impl<'a> Turn<'a> {
             std::mem::take(&mut self.next.activations).into_iter().partition(is_one);
         self.next.activations = going;
         arrived.sort_by_key(|one| one.branch);
-        merge_vars(&mut after, arrived.iter());
+        merge_vars(&mut after, arrived.iter().map(|one| &one.locals));
         let results = arrived.into_iter().map(|one| one.received.unwrap_or_default()).collect();
         if node.cancel_rest {
             self.end_branches(branch.passing);

@@ -73,6 +73,12 @@ impl<'a> Fit<'a> {
             let words: Vec<_> = allowed.iter().map(ToString::to_string).collect();
             return self.problem(format!("is one of {}", words.join(", ")));
         }
+        // A single value is a list of one.
+        if let (true, false, Some(items)) =
+            (is_list(schema), input.is_array() || input.is_null(), schema.get("items"))
+        {
+            return self.check(items, input);
+        }
         if let Some(wanted) = wanted_types(schema)
             && !wanted.iter().any(|kind| is_of(kind, input))
         {
@@ -157,6 +163,12 @@ fn wanted_types(schema: &Value) -> Option<Vec<&str>> {
     }
 }
 
+/// Only lists are taken here, or nothing.
+fn is_list(schema: &Value) -> bool {
+    let types = wanted_types(schema).unwrap_or_default();
+    types.contains(&"array") && types.iter().all(|kind| matches!(*kind, "array" | "null"))
+}
+
 fn is_of(kind: &str, value: &Value) -> bool {
     match kind {
         "null" => value.is_null(),
@@ -190,9 +202,7 @@ pub(crate) fn lists(schema: &Value) -> Vec<String> {
 
 fn collect_lists(root: &Value, schema: &Value, pointer: String, depth: u32, found: &mut Vec<String>) {
     let schema = resolved(root, schema);
-    let types = wanted_types(schema).unwrap_or_default();
-    let is_list = types.contains(&"array") && types.iter().all(|kind| matches!(*kind, "array" | "null"));
-    if is_list && !pointer.is_empty() {
+    if is_list(schema) && !pointer.is_empty() {
         found.push(pointer);
         return;
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{ActionCall, Change, Decision, Event, Failure, Outcome, Rejected, Snapshot, dispatch};
+use stepwell_core::{
+    ActionCall, Change, DecideError, Decision, Event, Failure, Outcome, Rejected, Snapshot, dispatch,
+};
 use stepwell_store::{CellError, CellWrite, KeyWrite, Parent, Refused, StoreError, TenantScope};
 
 use crate::cx::Staged;
@@ -98,7 +100,7 @@ impl Hold {
                 }
                 Err(Turnless::Refused(refused)) if failure.is_none() => failure = Some(refusal(&refused)),
                 Err(Turnless::Undecidable(error)) if failure.is_none() => {
-                    failure = Some(Failure::new("invalidResult", error.to_string()).finally());
+                    failure = Some(invalid(&error));
                 }
                 Err(turnless) => match self.come_to_nothing(turnless).await {
                     Flow::Look => {}
@@ -173,7 +175,7 @@ impl Landing<'_> {
             Ok(Decision::Change(change)) => change,
             Ok(_) | Err(Rejected::Refused(_)) => return Ok(None),
             Err(Rejected::Undecidable(error)) => {
-                return Err(Failure::new("invalidResult", error.to_string()).finally().into());
+                return Err(invalid(&error).into());
             }
         };
         let mut along = self.along(staged, landed, &change).await?;
@@ -303,6 +305,14 @@ fn with_numbers(key: &KeyWrite, ops: &[crate::cx::Op], staged: &Staged) -> KeyWr
     let numbers: Vec<_> = ops.iter().map(|op| number(*op, staged)).collect();
     let answer = serde_json::to_vec(&numbers).expect("numbers are plain data").into();
     KeyWrite { answer, ..key.clone() }
+}
+
+/// A result that cannot be taken is the action's failure; what has a code of its own keeps it.
+fn invalid(error: &DecideError) -> Failure {
+    match error {
+        DecideError::Raised(failure) => failure.clone(),
+        other => Failure::new("invalidResult", other.to_string()).finally(),
+    }
 }
 
 fn cannot_start(error: &crate::error::EngineError) -> Failure {

@@ -19,6 +19,7 @@ use crate::spec::{
     self, Action, Assign, Catch, Collect, Fork, Guard, Join, Loop, LoopStep, Over, Quorum, Raise, Spec,
     Transition, Trigger,
 };
+use crate::template::{CHILD, EVENT};
 
 /// Adds the places and transitions of a list of steps to a spec.
 pub(super) fn steps(spec: Spec, steps: &[Step], report: &mut Report) -> Spec {
@@ -36,12 +37,23 @@ pub(super) fn steps(spec: Spec, steps: &[Step], report: &mut Report) -> Spec {
 fn check_end(spec: &Spec, steps: &[Step], report: &mut Report) {
     let (Some(output), Some(last)) = (&spec.output, steps.last()) else { return };
     let is_needed = Schema::compile(output).is_ok_and(|schema| !schema.check(&Value::Null).is_empty());
-    if is_needed && spec.places.contains_key(END) {
+    if !is_needed {
+        return;
+    }
+    if spec.places.contains_key(END) {
         let message = "the run can end after this step without the result that `output` asks for: end with `control.return`";
         report.step = Some(last.id.clone());
         report.add("noResult", last.at, message);
-        report.step = None;
     }
+    let mut open: Vec<&Step> = steps.iter().collect();
+    while let Some(step) = open.pop() {
+        if matches!(step.kind, StepKind::Return { value: None }) {
+            report.step = Some(step.id.clone());
+            report.add("noResult", step.at, "`output` asks for a result: give it with `value`");
+        }
+        open.extend(step.inner().into_iter().flatten());
+    }
+    report.step = None;
 }
 
 /// Takes out what no run comes to and no author has written: the end behind a `return`, a join whose branches never meet.
@@ -159,8 +171,10 @@ impl Compiler<'_> {
     fn list(&mut self, steps: &[Step], next: &Name, around: &Around) -> Name {
         let mut next = next.clone();
         for (index, step) in steps.iter().enumerate().rev() {
-            let leads_on =
-                step.condition.is_some() || !step.is_instant() || matches!(step.kind, StepKind::Set { .. });
+            let leads_on = step.condition.is_some()
+                || !step.is_instant()
+                || matches!(step.kind, StepKind::Set { .. })
+                || !matches!(step.on_error, OnError::Fail);
             if let (false, Some(after)) = (leads_on, steps.get(index + 1)) {
                 self.report.step = Some(after.id.clone());
                 let message = format!("no run comes here: `{}` before it leads elsewhere", step.id);
@@ -207,7 +221,7 @@ impl Compiler<'_> {
         let (first, body) = self.scoped(|compiler| match steps {
             Some(steps) => {
                 let first = compiler.list(steps, next, around);
-                compiler.begun(&step.id, first, around)
+                compiler.begun(format!("{}.error-out", step.id), first, around)
             }
             None => compiler.noted(step, next, around),
         });
@@ -217,11 +231,11 @@ impl Compiler<'_> {
 
     /// A loop or an error scope begins with a place of its own. If its first step leads out of it (a `break`, a `continue`),
     /// that is one which does nothing else.
-    fn begun(&mut self, id: &str, first: Name, around: &Around) -> Name {
+    fn begun(&mut self, id: String, first: Name, around: &Around) -> Name {
         if self.scopes.last().is_some_and(|own| own.contains(&first)) {
             return first;
         }
-        let here = self.place(format!("{id}.out"), spec::Place::Step {});
+        let here = self.place(id, spec::Place::Step {});
         self.transition(self.way(here.clone(), &here, &first, around));
         here
     }
@@ -447,7 +461,7 @@ impl Compiler<'_> {
             Around { handler, rounds: Some(here.clone()), is_cut_off: false, is_local: around.is_local };
         let (first, body) = self.scoped(|compiler| {
             let first = compiler.list(body, &here, &inner);
-            compiler.begun(&step.id, first, &inner)
+            compiler.begun(format!("{}.out", step.id), first, &inner)
         });
         let place = Loop {
             over: rounds.over,
@@ -552,7 +566,7 @@ impl Compiler<'_> {
             let first = if catch.is_empty() { None } else { Some(compiler.list(catch, next, around)) };
             compiler.report.step = Some(step.id.clone());
             match (first, codes) {
-                (Some(first), None) => compiler.begun(&step.id, first, around),
+                (Some(first), None) => compiler.begun(format!("{}.catch-out", step.id), first, around),
                 (None, None) => compiler.caught(step, next, around),
                 (first, Some(codes)) => {
                     let first = first.unwrap_or_else(|| next.clone());
@@ -599,7 +613,7 @@ impl Compiler<'_> {
         self.place(waits.clone(), spec::Place::Wait(place));
         let mut way = self.way(waits.clone(), &waits, next, around);
         if let Some(name) = step.result_name() {
-            way = way.set(around.path(name), json!({ "$expr": "event" }));
+            way = way.set(around.path(name), json!({ "$expr": EVENT }));
         }
         self.transition(way);
         if let Some(timeout) = &step.timeout {
@@ -672,8 +686,7 @@ impl Compiler<'_> {
         self.place(waits.clone(), spec::Place::Wait(place));
         let mut way = self.way(waits.clone(), &waits, next, around);
         if let Some(name) = step.result_name() {
-            let output = "event.children[0].end.output ?? null";
-            way = way.set(around.path(name), json!({ "$expr": output }));
+            way = way.set(around.path(name), json!({ "$expr": CHILD }));
         }
         self.transition(way);
         if let Some(timeout @ Span::Ms(_)) = &step.timeout {
@@ -712,11 +725,15 @@ fn written(steps: &[Step]) -> Vec<(String, &Step)> {
         if let StepKind::Set { values } = &step.kind {
             found.extend(values.iter().map(|(name, _)| (first(name), step)));
         }
-        // What branches of a fork over a list write is their own.
-        if matches!(&step.kind, StepKind::Each(each) if each.parallel.is_some()) {
-            continue;
-        }
-        step.inner().into_iter().for_each(|steps| found.extend(written(steps)));
+        let inner = match (&step.kind, &step.on_error) {
+            // What branches of a fork over a list write is their own.
+            (StepKind::Each(each), OnError::Steps(steps)) if each.parallel.is_some() => {
+                vec![steps.as_slice()]
+            }
+            (StepKind::Each(each), _) if each.parallel.is_some() => Vec::new(),
+            _ => step.inner(),
+        };
+        inner.into_iter().for_each(|steps| found.extend(written(steps)));
     }
     found
 }

@@ -297,9 +297,12 @@ impl Reader<'_> {
             fields.text("description", self.report);
         }
         let is_loop_or_if = matches!(word.as_str(), "control.if" | "control.while");
+        // These are asked before the step begins.
+        self.report.is_outside = true;
         let condition = if is_loop_or_if { None } else { fields.expr("condition", self.report) };
-        let retry = self.retry(fields);
         let timeout = fields.span("timeout", self.report);
+        self.report.is_outside = false;
+        let retry = self.retry(fields);
         let on_error = self.on_error(fields, &word);
         let save_as = self.save_as(fields);
         let kind = self.kind(&word, kind, fields, &id)?;

@@ -7,7 +7,9 @@ use stepwell_core::snapshot::{ActivationStatus, ChildEnd, Finished};
 use stepwell_core::spec::{
     ChildRule, Completion, Guard, Join, LoopStep, Place, Quorum, Transition, Trigger, Wait,
 };
-use stepwell_core::{DecideError, Event, Outcome, Refusal, Retrial, Spec, questions};
+use stepwell_core::{
+    Answers, DecideError, Event, Outcome, Refusal, Retrial, RunId, Spec, dispatch, questions,
+};
 
 use crate::driver::{Driver, at, texts};
 
@@ -467,4 +469,23 @@ fn a_move_asks_no_guard_and_brings_no_payload() {
     assert_eq!(to("next").payload(), &Value::Null);
     run.go(&to("next"));
     assert_eq!(run.places(), ["next"]);
+}
+
+#[test]
+fn a_run_is_not_moved_into_the_middle_of_a_loop() {
+    let text = "
+steps:
+  - { id: before, type: wait.signal, signal: GO }
+  - { id: each, type: control.forEach, items: [1], body: [{ id: inner, type: wait.signal, signal: NEXT }] }
+";
+    let document = stepwell_core::Document::read(text, Some("loop")).expect("it is sound");
+    let definition = document.definition();
+    let begun = stepwell_core::start(definition, RunId::nil(), Value::Null, at(0)).expect("it begins");
+    let moved = |to: &str| {
+        let event = Event::Moved { activation: None, to: to.into() };
+        dispatch(definition, &begun.snapshot, &event, &Answers::none(), at(1))
+    };
+    assert!(moved("each").is_ok());
+    let refused = moved("inner").expect_err("it would have no item").to_string();
+    assert!(refused.contains("`each`"), "{refused}");
 }

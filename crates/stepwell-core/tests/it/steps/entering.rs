@@ -1,6 +1,7 @@
 //! Errors that show when a step is come to: they are that step's, not those of the step before it.
 
 use serde_json::json;
+use stepwell_core::snapshot::ChildEnd;
 
 use super::{World, fails};
 
@@ -212,4 +213,75 @@ steps:
     assert!(refused.refusal().is_some(), "it is refused, and the run goes on: {refused}");
     world.signal("PAID", json!({"cents": 100})).expect("it is waited for");
     assert!(world.snapshot.is_terminal());
+}
+
+#[test]
+fn errors_that_lead_in_a_circle_stop_the_run() {
+    let text = "
+initial: s
+envelope: true
+signals: { GO: {} }
+places: { s: { kind: wait, signal: GO }, w: { kind: step }, v: { kind: step }, e: { kind: end } }
+transitions:
+  - { id: go, from: s, to: w }
+  - { id: ring, from: w, to: e, on: { until: vars.at }, errorPlace: v }
+  - { id: again, from: v, to: e, on: { until: vars.at }, errorPlace: w }
+";
+    let mut world = World::start(text, json!({}));
+    world.signal("GO", json!(null)).expect("it is waited for");
+    assert_eq!(world.stopped.map(|stopped| stopped.code), Some("expression".to_owned()));
+}
+
+#[test]
+fn a_join_outside_a_loop_leaves_it() {
+    let text = "
+initial: l
+envelope: true
+signals: { GO: {} }
+places:
+  l: { kind: loop, over: { items: { list: [1, 2], item: i } }, first: f, body: [f, b1, b2], then: e }
+  f: { kind: fork, branches: [b1, b2] }
+  b1: { kind: step }
+  b2: { kind: step }
+  j: { kind: join }
+  e: { kind: end, output: { $expr: locals } }
+transitions:
+  - { id: t1, from: b1, to: j }
+  - { id: t2, from: b2, to: j }
+  - { id: t3, from: j, to: e, on: { signal: GO } }
+";
+    let mut world = World::start(text, json!({})).run();
+    assert_eq!(world.places(), ["j"]);
+    world.signal("GO", json!(null)).expect("it is waited for");
+    assert_eq!(world.output(), json!({}));
+}
+
+#[test]
+fn a_result_of_a_call_that_has_no_place_is_told_as_it_is() {
+    let text = "
+steps:
+  - { id: scalar, type: vars.set, values: { a: text } }
+  - id: try
+    type: control.try
+    body: [{ id: call, type: action.call, action: echo, input: { x: 1 }, saveAs: a.b }]
+    catch: { codes: [cannotSave], steps: [{ id: caught, type: control.return, value: caught }] }
+";
+    assert_eq!(World::start(text, json!({})).run().output(), json!("caught"));
+}
+
+#[test]
+fn whatever_was_accepted_is_kept_whole() {
+    let text = "
+steps:
+  - { id: wait, type: wait.signal, signal: GO }
+  - { id: child, type: workflow.call, workflow: other }
+  - { id: rest, type: wait.signal, signal: NEVER }
+";
+    let mut world = World::start(text, json!({}));
+    world.settle_now();
+    world.signal("GO", json!(vec![1; 40_000])).expect("it is not too large");
+    world.child_ends("child.child", ChildEnd::Completed { output: json!(vec![1; 60_000]) });
+    assert_eq!(world.places(), ["rest"]);
+    let length = |name: &str| world.vars()[name].as_array().map(Vec::len);
+    assert_eq!((length("wait"), length("child")), (Some(40_000), Some(60_000)));
 }

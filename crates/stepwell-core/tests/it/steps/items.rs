@@ -256,3 +256,71 @@ steps:
         .collect();
     assert_eq!(outputs[0], outputs[1]);
 }
+
+#[test]
+fn an_item_that_writes_into_a_shared_variable_has_the_rest_of_it_too() {
+    let text = "
+steps:
+  - { id: shared, type: vars.set, values: { order: { id: 7 }, plain: text } }
+  - id: each
+    type: control.forEach
+    items: [1, 2]
+    parallel: true
+    saveAs: all
+    result: { $expr: vars.order }
+    body:
+      - { id: total, type: vars.set, values: { order.total: { $expr: item } } }
+      - { id: wrong, type: vars.set, values: { plain.x: 1 }, onError: continue }
+  - { id: done, type: control.return, value: { $expr: '[vars.all, vars.order]' } }
+";
+    let expected = json!([{"id": 7, "total": 1}, {"id": 7, "total": 2}, {"id": 7}]);
+    assert_eq!(World::start(text, json!({})).run().output(), expected);
+}
+
+#[test]
+fn what_an_item_has_written_stays_when_a_block_of_it_fails() {
+    for block in ["timeout: 1m", "retry: { attempts: 1, delay: 0 }, timeout: 1m", "retry: 0"] {
+        let text = format!(
+            "
+steps:
+  - id: each
+    type: control.forEach
+    items: [1]
+    parallel: 2
+    saveAs: all
+    result: {{ $expr: vars.seen }}
+    body:
+      - id: block
+        type: control.if
+        condition: true
+        {}
+        onError: continue
+        then:
+          - {{ id: note, type: vars.set, values: {{ seen: {{ $expr: (vars.seen ?? 0) + 1 }} }} }}
+          - {{ id: fail, type: control.fail }}
+  - {{ id: done, type: control.return, value: {{ $expr: vars.all }} }}
+",
+            block.replace("}, ", "}\n        ")
+        );
+        let times = if block.contains("attempts") { 2 } else { 1 };
+        assert_eq!(World::start(&text, json!({})).run().output(), json!([times]), "{block}");
+    }
+}
+
+#[test]
+fn items_that_are_several_at_once_take_their_turns_too() {
+    let text = "
+steps:
+  - id: each
+    type: control.forEach
+    items: { $expr: '[1..60]' }
+    parallel: true
+    saveAs: all
+    body:
+      - { id: block, type: control.if, condition: true, timeout: 1m, then: [{ id: call, type: action.call, action: echo, input: { $expr: item } }] }
+  - { id: done, type: control.return, value: { $expr: $count(vars.all) } }
+";
+    let limits = stepwell_core::Limits { activations: 50, ..Default::default() };
+    let read = stepwell_core::Document::read_within(text, Some("test"), &limits).expect("it is sound");
+    assert_eq!(World::of(read.definition().clone(), json!({})).run().output(), json!(60));
+}

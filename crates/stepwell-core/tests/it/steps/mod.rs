@@ -20,8 +20,8 @@ use stepwell_core::document::{Document, Problems};
 use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::{ActivationStatus, ChildEnd, Finished};
 use stepwell_core::{
-    ActionCall, Answers, Decision, Definition, Event, Failure, Limits, Outcome, Rejected, Retrial, RunId,
-    Snapshot, Timestamp, dispatch, start,
+    ActionCall, Answers, DecideError, Decision, Definition, Event, Failure, Limits, Outcome, Rejected,
+    Retrial, RunId, Snapshot, Timestamp, dispatch, start,
 };
 
 use crate::driver::at;
@@ -241,7 +241,10 @@ impl World {
         match self.decide(&event) {
             Ok(decision) => self.take(decision, Some(call)),
             Err(Rejected::Undecidable(error)) => {
-                let failure = Failure::new("invalidResult", error.to_string()).finally();
+                let failure = match error {
+                    DecideError::Raised(failure) => failure,
+                    other => Failure::new("invalidResult", other.to_string()).finally(),
+                };
                 let event = Event::ActionFailed { call: call.clone(), failure, retries: 0 };
                 let decision = self.decide(&event).expect("a failure can be decided on");
                 self.take(decision, Some(call));

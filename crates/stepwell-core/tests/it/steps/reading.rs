@@ -182,3 +182,59 @@ fn the_input_of_a_step_is_found_where_it_stands() {
     assert_eq!(at("step1", "/x"), Some((7, 5)), "without an input the step itself");
     assert_eq!(at("nobody", ""), None);
 }
+
+#[test]
+fn what_leads_on_after_an_error_is_come_to() {
+    let text = "
+steps:
+  - { id: early, type: control.return, value: { $expr: payload.x.y }, onError: continue }
+  - { id: late, type: control.return, value: late }
+";
+    assert_eq!(World::start(text, json!({})).run().output(), json!("late"));
+    assert_eq!(World::start(text, json!({"x": {"y": 1}})).run().output(), json!(1));
+    let text = "
+steps:
+  - id: each
+    type: control.forEach
+    items: [1, 2]
+    body:
+      - id: try
+        type: control.try
+        body: [{ id: call, type: control.fail }]
+        catch: [{ id: a, type: control.continue }]
+        onError: [{ id: b, type: control.continue }]
+  - { id: done, type: control.return, value: done }
+";
+    assert_eq!(World::start(text, json!({})).run().output(), json!("done"));
+}
+
+#[test]
+fn a_return_without_a_value_has_no_result() {
+    let text = "output: { type: object }\nsteps:\n  - { id: done, type: control.return }\n";
+    assert_eq!(problems(text).0[0].code, "noResult");
+}
+
+#[test]
+fn a_step_does_not_see_its_own_locals_before_it_has_begun() {
+    for field in ["condition: item > 1", "timeout: { $expr: item }"] {
+        let text = format!(
+            "steps:\n  - {{ id: each, type: control.forEach, items: [1], {field}, body: [{{ id: a, type: action.call, action: echo }}] }}\n"
+        );
+        assert_eq!(problems(&text).0[0].code, "unknownName", "{field}");
+    }
+}
+
+#[test]
+fn branches_do_not_write_the_same_variable_when_they_deal_with_errors_either() {
+    let branch = |id: &str| {
+        format!(
+            "[{{ id: {id}, type: control.forEach, items: [1], parallel: 2, onError: [{{ id: {id}2, type: vars.set, values: {{ x: 1 }} }}], body: [{{ id: {id}1, type: action.call, action: echo }}] }}]"
+        )
+    };
+    let text = format!(
+        "steps:\n  - id: both\n    type: control.parallel\n    branches:\n      - {}\n      - {}\n",
+        branch("a"),
+        branch("b")
+    );
+    assert_eq!(problems(&text).0[0].code, "conflict");
+}
