@@ -1,7 +1,7 @@
 //! Documents: a whole workflow as YAML or JSON.
 //!
-//! A document is read into a tree that knows where everything stands ([`tree`]), then into steps ([`read`]), and those are
-//! compiled to the one kind of definition there is ([`compile`]), which keeps the document it came from. Everything that
+//! A document is read into a tree that knows where everything stands (`tree.rs`), then into steps (`read.rs`), and those are
+//! compiled to the one kind of definition there is (`compile.rs`), which keeps the document it came from. Everything that
 //! is wrong is reported, with line and column.
 
 mod compile;
