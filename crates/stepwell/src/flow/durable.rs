@@ -15,7 +15,7 @@ use super::flows::{Flows, Shared};
 use super::outlet::{Outgoing, Posted, SEND_LEASE_MS};
 use super::post;
 use super::rest::{Kept, LinkState, Resting, Restless, Watching, message_of};
-use super::resume::{Asked, Resume, check_form, chosen, event_of};
+use super::resume::{Asked, RETRY_AFTER_MS, Resume, check_form, chosen, event_of};
 use super::strategy::{Durable, Strategy, WATCH};
 use super::token::{self, Purpose, Secret};
 use crate::actor::Permission;
@@ -296,6 +296,10 @@ impl Flows {
             }
             Err(EngineError::Refused(Refusal::NoActiveSource { .. } | Refusal::Terminal)) => {
                 return Err(FlowError::Gone.into());
+            }
+            // Another process has just taken an answer, and works on what comes of it.
+            Err(EngineError::NotNow { status: stepwell_store::Status::Running, .. }) => {
+                return Err(FlowError::Busy { retry_after_ms: RETRY_AFTER_MS }.into());
             }
             Err(error) => return Err(error.into()),
         };

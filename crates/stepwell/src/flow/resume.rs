@@ -30,7 +30,7 @@ use crate::turn::Turnless;
 /// How often a pass is made again because something it had read has changed.
 const MAX_PASSES: u32 = 16;
 /// After how long somebody who came while a flow is being resumed may try again.
-const RETRY_AFTER_MS: u64 = 1_000;
+pub(super) const RETRY_AFTER_MS: u64 = 1_000;
 /// Every refusal of a token takes a multiple of this, whatever the reason: longer than any look-up should.
 const REFUSAL_MS: u64 = 25;
 /// The operation under which answers are kept.
