@@ -83,9 +83,11 @@ create table waits (
     place      text    not null,
     since      integer not null,
     until      integer,
-    detail     blob    not null
+    detail     blob    not null,
+    topic      text
 ) strict;
 create unique index waits_by_run on waits (tenant, run, activation);
+create index waits_by_topic on waits (tenant, topic, run, activation) where topic is not null;
 
 -- Values out of runs' contexts that runs are found by; one of the three holds it.
 create table shadows (

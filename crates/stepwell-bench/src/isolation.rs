@@ -10,7 +10,7 @@ use stepwell::core::{Mapping, Name, RunId, Spec};
 use stepwell::data::{Changes, DataError, Increment, List, Lookup, NewLink, Set};
 use stepwell::store::{
     CellFilter, CellQuery, Direction, DocumentQuery, Entity, HistoryQuery, LinkFilter, LinkQuery,
-    RecordQuery, RunQuery, Space, Status, TenantId, TenantScope, WaitQuery,
+    RecordQuery, RunQuery, Space, Status, TenantId, TenantScope, WaitQuery, WaitsOf,
 };
 use stepwell::{Command, Cx, Engine, EngineError, Operator, Schedule, Signal, Start};
 use uuid::Uuid;
@@ -207,7 +207,7 @@ async fn reads(ours: &Engine, theirs: &Theirs, calls: &mut Calls) -> Result<(), 
         calls.nothing("history", store.history(scope, history).await.map_err(failed)?.items.is_empty());
         let documents = store.documents(scope, document_query(run)).await.map_err(failed)?;
         calls.nothing("documents", documents.items.is_empty());
-        let waits = WaitQuery { run: Some(run), limit: 10, cursor: None };
+        let waits = WaitQuery { of: WaitsOf::Run(run), limit: 10, cursor: None };
         calls.nothing("waits of a run", store.waits(scope, waits).await.map_err(failed)?.items.is_empty());
         let children = RunQuery { parent: Some(run), limit: 10, ..RunQuery::default() };
         calls.nothing("children", store.runs(scope, children).await.map_err(failed)?.items.is_empty());

@@ -7,7 +7,7 @@ use crate::retry::Retry;
 use crate::shadow::Shadow;
 use crate::spec::{
     Action, Assign, Completion, Firing, Fork, Guard, Join, LoopStep, Place, Quorum, Raise, Signal, Spec,
-    Transition, Trigger, Wait,
+    Starter, Transition, Trigger, Wait,
 };
 
 impl Spec {
@@ -26,10 +26,18 @@ impl Spec {
             transitions: Vec::new(),
             context: None,
             output: None,
+            triggers: Vec::new(),
             firing: Firing::default(),
             completion: Completion::default(),
             document: None,
         }
+    }
+
+    /// Something that starts it by itself.
+    #[must_use]
+    pub fn started_by(mut self, starter: Starter) -> Self {
+        self.triggers.push(starter);
+        self
     }
 
     /// The author's number for this edition.

@@ -18,6 +18,7 @@ use crate::save::Save;
 use crate::schema::Schema;
 use crate::shadow::Column;
 use crate::spec::{self, Action, ChildRule, Completion, Firing, LoopStep, Spec, Trigger};
+use crate::starter::StarterNode;
 use crate::template::Template;
 
 /// A checked, immutable workflow. Cloning costs a reference count.
@@ -41,6 +42,7 @@ pub(crate) struct Compiled {
     pub(crate) input: Option<Schema>,
     pub(crate) output: Option<Schema>,
     pub(crate) shadows: Vec<Column>,
+    pub(crate) starters: Vec<StarterNode>,
 }
 
 pub(crate) type PlaceIndex = usize;
@@ -134,7 +136,15 @@ pub(crate) struct WaitNode {
     pub(crate) filter: Option<Expr>,
     pub(crate) children: Option<ChildRule>,
     pub(crate) prompt: Option<Template>,
+    pub(crate) event: Option<AwaitedNode>,
     pub(crate) error_place: Option<PlaceIndex>,
+}
+
+/// Which events are a run's.
+#[derive(Debug, Default)]
+pub(crate) struct AwaitedNode {
+    pub(crate) of: Option<Expr>,
+    pub(crate) key: Option<Expr>,
 }
 
 #[derive(Debug)]
@@ -258,7 +268,9 @@ impl Definition {
                 true
             }
             PlaceKind::End { output, .. } => output.is_some(),
-            PlaceKind::Wait(wait) => wait.prompt.is_some(),
+            PlaceKind::Wait(wait) => {
+                wait.prompt.is_some() || wait.event.as_ref().is_some_and(|event| event.key.is_some())
+            }
             PlaceKind::Step => false,
         };
         is_local || is_read || !node.set.is_empty()

@@ -21,10 +21,13 @@ use crate::near::did_you_mean;
 use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure, GuardNo, Refusal, Rejected};
 use crate::save::Save;
-use crate::snapshot::{Activation, ActivationId, ActivationStatus, ChildEnd, Finished, Gave, Snapshot};
+use crate::snapshot::{
+    Activation, ActivationId, ActivationStatus, CORRELATION, ChildEnd, Finished, Gave, Snapshot,
+};
 use crate::spec::{Firing, LoopStep};
 use crate::template::Template;
 use crate::time::Timestamp;
+use crate::topic;
 use crate::turn::{Candidate, Candidates, Origin, Turn, Way, check_context};
 use crate::ways;
 
@@ -471,9 +474,17 @@ impl<'a> Decider<'a> {
 
     /// The filter of a wait that does not want this signal.
     fn filtered(&self, wait: &Activation, payload: &Value) -> Option<GuardNo> {
-        let filter = self.waiting_in(wait)?.filter.as_ref()?;
+        let node = self.waiting_in(wait)?;
         let view = View::new(self.snapshot, &wait.locals, payload, self.now);
         let no = |why: String| Some(GuardNo { transition: wait.place.clone(), guard: why });
+        if let Some(of) = node.event.as_ref().and_then(|event| event.of.as_ref()) {
+            let says = of.eval(&view, &mut Budget::default()).ok().flatten();
+            let knows = wait.locals.get(CORRELATION);
+            if says.is_none() || says.as_ref().map(topic::plain) != knows.map(topic::plain) {
+                return no(format!("correlation `{}`", of.source()));
+            }
+        }
+        let filter = node.filter.as_ref()?;
         match filter.truth(&view, &mut Budget::default()) {
             Ok(true) => None,
             Ok(false) => no(format!("`{}`", filter.source())),

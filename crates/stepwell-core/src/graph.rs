@@ -2,15 +2,16 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::definition::{Definition, PlaceKind, TransitionNode, TriggerNode};
 use crate::guard::text;
 use crate::ids::Name;
-use crate::snapshot::{Activation, ActivationId, ActivationStatus, PlaceStatus, Snapshot};
+use crate::snapshot::{Activation, ActivationId, ActivationStatus, CORRELATION, PlaceStatus, Snapshot};
 use crate::spec::{Place, Trigger};
 use crate::time::Timestamp;
+use crate::topic::topic;
 
 /// Places and the ways between them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -245,6 +246,48 @@ pub struct OpenWait {
     /// Who may answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub answerers: Vec<String>,
+    /// The events that are taken there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<AwaitedEvent>,
+}
+
+/// Events that a run waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AwaitedEvent {
+    /// Their name.
+    pub name: Name,
+    /// What they say: an expression on them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+    /// What the run knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Value>,
+    /// Not all of those are taken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_filtered: bool,
+}
+
+impl AwaitedEvent {
+    /// What the wait is found by.
+    pub fn topic(&self) -> String {
+        topic(&self.name, self.of.as_deref(), self.key.as_ref())
+    }
+}
+
+/// The events that an activation waits for.
+pub fn awaited_event(definition: &Definition, activation: &Activation) -> Option<AwaitedEvent> {
+    let Place::Wait(wait) = definition.spec().places.get(&activation.place)? else { return None };
+    if activation.status != ActivationStatus::Waiting {
+        return None;
+    }
+    let event = wait.event.as_ref()?;
+    Some(AwaitedEvent {
+        name: wait.signal.clone()?,
+        of: event.of.clone(),
+        key: activation.locals.get(CORRELATION).filter(|_| event.key.is_some()).cloned(),
+        is_filtered: wait.filter.is_some(),
+    })
 }
 
 /// What a run waits for from outside: its wait places, and other places in which a signal is taken.
@@ -263,6 +306,7 @@ fn open_wait(definition: &Definition, activation: &Activation) -> Option<OpenWai
         until: activation.due(),
         form: None,
         answerers: Vec::new(),
+        event: awaited_event(definition, activation),
     };
     match spec.places.get(&activation.place)? {
         Place::Wait(wait) if activation.status == ActivationStatus::Waiting => {

@@ -53,8 +53,10 @@ pub mod schema;
 pub mod shadow;
 pub mod snapshot;
 pub mod spec;
+pub mod starter;
 pub mod template;
 pub mod time;
+pub mod topic;
 
 mod check;
 mod rounds;

@@ -22,6 +22,9 @@ pub type PassingId = u64;
 /// The local that says what whoever answers in a place is asked. It goes with the answer.
 pub const PROMPT: &str = "prompt";
 
+/// The local that says which events are the run's, as long as it waits for one.
+pub const CORRELATION: &str = "correlation";
+
 /// The complete state of one run. Only [`dispatch`](crate::dispatch()) makes a newer one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::ids::Name;
 use crate::retry::Retry;
 use crate::shadow::Shadow;
+pub use crate::starter::{OnEvent, OnSchedule, OnWebhook, Signature, StartOn, Starter};
 
 /// A workflow as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,6 +54,9 @@ pub struct Spec {
     /// Values of the context that runs can be found by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shadows: BTreeMap<Name, Shadow>,
+    /// What starts it by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<Starter>,
     /// Which of several passing transitions fire.
     #[serde(default, skip_serializing_if = "is_default")]
     pub firing: Firing,
@@ -113,6 +117,18 @@ pub enum Place {
     },
 }
 
+/// Which events are a run's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Awaited {
+    /// What the run's events say: an expression on `event`. Without it, their own correlation is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+    /// What the run knows, made when it comes to the place: events that say the same are its. Without it every event is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
 /// What a wait place waits for, and who is asked.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -123,6 +139,9 @@ pub struct Wait {
     /// Only a signal for which this is true resolves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
+    /// The signal is an event: something that many runs may hear of, each once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Awaited>,
     /// Resolved by the children that the transition into this place started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<ChildRule>,
@@ -136,8 +155,8 @@ pub struct Wait {
     /// Who may answer: names the host gives a meaning to (users, roles, groups).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answerers: Vec<String>,
-    /// Where the run goes when the children can no longer do what the rule asks, or when the prompt cannot be made; without it
-    /// the run stops.
+    /// Where the run goes when the children can no longer do what the rule asks, or when the prompt or what its events have in
+    /// common cannot be made; without it the run stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
 }

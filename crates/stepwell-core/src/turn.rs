@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::definition::{Compiled, JoinNode, PlaceIndex, PlaceKind, TransitionNode, TriggerNode, WaitNode};
 use crate::dispatch::{Change, Event};
-use crate::expr::Budget;
+use crate::expr::{Budget, Expr};
 use crate::frame::Frame;
 use crate::guard::View;
 use crate::history::{Entry, cut};
@@ -20,8 +20,8 @@ use crate::refusal::{DecideError, Failure};
 use crate::rounds::merge_vars;
 use crate::schema::Misfit;
 use crate::snapshot::{
-    Activation, ActivationId, ActivationStatus, Branch, ChildEnd, Children, Finished, Gave, PROMPT, Passing,
-    PassingId, Snapshot, Timer,
+    Activation, ActivationId, ActivationStatus, Branch, CORRELATION, ChildEnd, Children, Finished, Gave,
+    PROMPT, Passing, PassingId, Snapshot, Timer,
 };
 use crate::spec::{ChildRule, Completion, LoopStep};
 use crate::template::Template;
@@ -182,12 +182,16 @@ impl<'a> Turn<'a> {
         Some(activation)
     }
 
-    /// What whoever answers in a place is asked there is not asked further on.
+    /// What whoever answers in a place is asked there is not asked further on, nor are its events waited for.
     fn forget_prompt(&self, left: &mut Activation) {
-        if let Some(PlaceKind::Wait(WaitNode { prompt: Some(_), .. })) =
-            self.compiled.place(&left.place).map(|node| &node.kind)
-        {
+        let Some(PlaceKind::Wait(wait)) = self.compiled.place(&left.place).map(|node| &node.kind) else {
+            return;
+        };
+        if wait.prompt.is_some() {
             left.locals.remove(PROMPT);
+        }
+        if wait.event.is_some() {
+            left.locals.remove(CORRELATION);
         }
     }
 
@@ -409,6 +413,12 @@ impl<'a> Turn<'a> {
                 Err(error) => return self.fail_in(wait.error_place, origin, error),
             }
         }
+        if let Some(key) = wait.event.as_ref().and_then(|event| event.key.as_ref()) {
+            match self.correlate(place, key, &origin, event) {
+                Ok(found) => drop(origin.locals.insert(CORRELATION.to_owned(), found)),
+                Err(error) => return self.fail_in(wait.error_place, origin, error),
+            }
+        }
         let children = origin.children;
         let Some(id) = self.rest(place, ActivationStatus::Waiting, origin, event)? else { return Ok(()) };
         if wait.children.is_none() {
@@ -418,6 +428,27 @@ impl<'a> Turn<'a> {
             activation.children = Some(Children { total: children, ended: Default::default() });
         }
         self.weigh_children(id, wait)
+    }
+
+    /// What the run's events have in common.
+    fn correlate(
+        &self,
+        place: PlaceIndex,
+        key: &Expr,
+        origin: &Origin,
+        event: &Value,
+    ) -> Result<Value, DecideError> {
+        let view = View::new(&self.next, &origin.locals, event, self.now);
+        let at = || format!("correlation of place `{}`", self.compiled.places[place].name);
+        let found = key.eval(&view, &mut Budget::default());
+        let found = found.map_err(|error| DecideError::Expression { at: at(), error })?;
+        let found = found.ok_or_else(|| DecideError::Undefined {
+            at: at(),
+            expr: key.source().to_owned(),
+            missing: key.missing(&view, &mut Budget::default()),
+        })?;
+        self.compiled.limits.nesting("the correlation", &found)?;
+        Ok(found)
     }
 
     fn render_prompt(

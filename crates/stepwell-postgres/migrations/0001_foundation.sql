@@ -89,8 +89,10 @@ create table waits (
     since      bigint not null,
     until      bigint,
     detail     bytea  not null,
+    topic      text   collate "C",
     constraint waits_by_run primary key (tenant, run, activation)
 );
+create index waits_by_topic on waits (tenant, topic, run, activation) where topic is not null;
 
 -- Values out of runs' contexts that runs are found by; one of the three holds it.
 create table shadows (

@@ -286,7 +286,7 @@ columns! {
     /// Waits to be opened.
     Opened {
         run: Uuid, activation: i64, place: &'a str, since: i64, until: Option<i64>, detail: &'a [u8],
-        commit: Uuid, version: Option<i64>,
+        topic: Option<&'a str>, commit: Uuid, version: Option<i64>,
     }
 }
 
@@ -294,7 +294,7 @@ impl<'a> Opened<'a> {
     /// Of several for one activation the last counts.
     pub(crate) fn push_all(&mut self, run: RunId, waits: &'a [OpenWait], trace: Trace) {
         for (index, wait) in waits.iter().enumerate() {
-            let OpenWait { activation, place, since, until, detail } = wait;
+            let OpenWait { activation, place, since, until, detail, topic } = wait;
             if waits[index + 1..].iter().any(|later| later.activation == *activation) {
                 continue;
             }
@@ -305,6 +305,7 @@ impl<'a> Opened<'a> {
                 since.micros(),
                 rows::time(*until),
                 detail,
+                topic.as_deref(),
                 trace.commit.0,
                 trace.version(),
             );

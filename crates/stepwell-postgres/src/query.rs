@@ -13,7 +13,7 @@ use stepwell_store::store::{
 use stepwell_store::{
     Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due, HistoryQuery,
     HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Status,
-    Tally, TenantId, WaitQuery, WaitRow, Whereabouts,
+    Tally, TenantId, WaitQuery, WaitRow, WaitsOf, Whereabouts,
 };
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
@@ -241,14 +241,22 @@ pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -
 }
 
 pub(crate) async fn waits(on: &Connections, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
-    let WaitQuery { run, limit, cursor } = query;
+    let WaitQuery { of, limit, cursor } = query;
     let (after, activation) = after(cursor.as_deref())?;
-    let rows = match run {
-        None => {
+    let rows = match of {
+        WaitsOf::All => {
             let which: [Param<'_>; 4] = [&tenant.uuid(), &after, &activation, &ask(*limit)];
             read(on, tenant, sql::waits_all, &which).await?
         }
-        Some(run) => {
+        WaitsOf::Topic(topic) => {
+            let which: [Param<'_>; 5] = [&tenant.uuid(), topic, &after, &activation, &ask(*limit)];
+            read(on, tenant, sql::waits_of_topic, &which).await?
+        }
+        WaitsOf::FirstTopic { from, before } => {
+            let which: [Param<'_>; 3] = [&tenant.uuid(), from, before];
+            read(on, tenant, sql::waits_first, &which).await?
+        }
+        WaitsOf::Run(run) => {
             let activation = match after.cmp(&run.uuid()) {
                 Ordering::Less => -1,
                 Ordering::Equal => activation,

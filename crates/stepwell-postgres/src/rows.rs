@@ -110,6 +110,7 @@ pub(crate) fn wait(row: &Row) -> Read<WaitRow> {
             since: at(row, 3)?,
             until: instant(row, 4)?,
             detail: bytes(row, 5)?,
+            topic: row.try_get(6)?,
         },
     })
 }

@@ -36,7 +36,7 @@ sql! {
     sweep_cells sweep_checkpoints sweep_documents sweep_handles sweep_keys sweep_runs sweep_tombstones
     tally_keys tally_links tally_relations tally_types
     unsealed_delete unsealed_list
-    waits_all waits_close waits_of_run waits_open
+    waits_all waits_close waits_first waits_of_run waits_of_topic waits_open
 }
 
 #[cfg(test)]

@@ -436,6 +436,7 @@ fn open_wait(connection: &Connection, tenant: TenantId, run: RunId, wait: &OpenW
         wait.since.micros(),
         rows::time(wait.until),
         &wait.detail[..],
+        wait.topic.as_deref(),
     ])?;
     Ok(())
 }

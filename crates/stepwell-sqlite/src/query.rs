@@ -14,7 +14,7 @@ use stepwell_store::store::{
 use stepwell_store::{
     Beat, Beaten, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due,
     HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
-    RunSummary, Status, Tally, TenantId, WaitQuery, WaitRow, Whereabouts,
+    RunSummary, Status, Tally, TenantId, WaitQuery, WaitRow, WaitsOf, Whereabouts,
 };
 use uuid::Uuid;
 
@@ -255,17 +255,28 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
 }
 
 pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
-    let WaitQuery { run, limit, cursor } = query;
+    let WaitQuery { of, limit, cursor } = query;
     let (after, activation) = after(cursor.as_deref())?;
     let id = tenant.uuid();
-    let found: Vec<WaitRow> = match run {
-        None => {
+    let found: Vec<WaitRow> = match of {
+        WaitsOf::All => {
             let mut statement = connection.prepare_cached(sql::waits_all)?;
             let found =
                 statement.query_map(params![id.into_bytes(), after, activation, ask(*limit)], rows::wait)?;
             found.collect::<rusqlite::Result<_>>()?
         }
-        Some(run) => {
+        WaitsOf::Topic(topic) => {
+            let mut statement = connection.prepare_cached(sql::waits_of_topic)?;
+            let which = params![id.into_bytes(), topic, after, activation, ask(*limit)];
+            let found = statement.query_map(which, rows::wait)?;
+            found.collect::<rusqlite::Result<_>>()?
+        }
+        WaitsOf::FirstTopic { from, before } => {
+            let mut statement = connection.prepare_cached(sql::waits_first)?;
+            let found = statement.query_map(params![id.into_bytes(), from, before], rows::wait)?;
+            found.collect::<rusqlite::Result<_>>()?
+        }
+        WaitsOf::Run(run) => {
             let activation = match after.as_slice().cmp(run.uuid().as_bytes()) {
                 Ordering::Less => -1,
                 Ordering::Equal => activation,

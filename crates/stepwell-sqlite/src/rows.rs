@@ -99,6 +99,7 @@ pub(crate) fn wait(row: &Row<'_>) -> rusqlite::Result<WaitRow> {
             since: Timestamp::from_micros(row.get(3)?),
             until: instant(row, 4)?,
             detail: bytes(row, 5)?,
+            topic: row.get(6)?,
         },
     })
 }

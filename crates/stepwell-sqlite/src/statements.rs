@@ -39,7 +39,7 @@ sql! {
     sweep_cells sweep_checkpoints sweep_documents sweep_handles sweep_keys sweep_runs sweep_tombstones
     tally_keys tally_links tally_relations tally_types
     unsealed_delete unsealed_list unsealed_put
-    wait_delete wait_insert waits_all waits_of_run
+    wait_delete wait_insert waits_all waits_first waits_of_run waits_of_topic
 }
 
 /// The writer's connection with the statements of the hot path, prepared once.
@@ -183,7 +183,9 @@ mod tests {
             ("sweep_documents", "(tenant=? AND run=? AND visible_to>? AND visible_to<?)"),
             ("sweep_tombstones", "(tenant=? AND space=? AND owner=? AND updated_at<?)"),
             ("sweep_runs", "(tenant=? AND updated_at<?)"),
+            ("waits_first", "(tenant=? AND topic>? AND topic<?)"),
             ("waits_of_run", "(tenant=? AND run=? AND activation>?)"),
+            ("waits_of_topic", "(tenant=? AND topic=? AND (run,activation)>(?,?))"),
         ] {
             let (_, sql) = ALL.iter().find(|(of, _)| *of == name).unwrap();
             let plan = query_plan(&connection, sql);

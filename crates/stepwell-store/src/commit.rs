@@ -592,13 +592,13 @@ impl Commit {
         };
         if let Some(step) = &self.step {
             step.next.iter().for_each(|next| state(next, &mut see));
-            step.open.iter().for_each(|wait| see("place", wait.place.as_str()));
+            step.open.iter().flat_map(OpenWait::texts).for_each(|(what, text)| see(what, text));
             step.shadows.iter().flat_map(ShadowWrite::texts).for_each(|(what, text)| see(what, text));
         }
         for new in &self.create {
             see("workflow", new.workflow.as_str());
             state(&new.first, &mut see);
-            new.open.iter().for_each(|wait| see("place", wait.place.as_str()));
+            new.open.iter().flat_map(OpenWait::texts).for_each(|(what, text)| see(what, text));
             new.shadows.iter().flat_map(ShadowWrite::texts).for_each(|(what, text)| see(what, text));
         }
         self.send.iter().for_each(|send| see("topic", &send.message.topic));

@@ -44,6 +44,6 @@ pub use shadow::{Refill, Refilled, ShadowRow, ShadowWrite};
 pub use store::{
     Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Reading, Record,
     RecordQuery, Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, Tally,
-    WaitQuery, WaitRow,
+    WaitQuery, WaitRow, WaitsOf,
 };
 pub use traced::Traced;

@@ -30,7 +30,8 @@ use crate::shadow::{Refill, Refilled, ShadowRow, ShadowWrite};
 use crate::store::{
     Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery,
     Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, Tally, WaitQuery, WaitRow,
-    bad_cursor, definition_cursor, page_rows, read_commit_cursor, read_cursor, read_definition_cursor,
+    WaitsOf, bad_cursor, definition_cursor, page_rows, read_commit_cursor, read_cursor,
+    read_definition_cursor,
 };
 
 /// A store in memory. Forgets everything when it is dropped.
@@ -635,14 +636,18 @@ impl Store for MemoryStore {
     }
 
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
-        let WaitQuery { run, limit, cursor } = query;
+        let WaitQuery { of, limit, cursor } = query;
         let after = read_cursor(cursor.as_deref())?.map(|(run, activation)| (RunId::new(run), activation));
         let items = self.read(scope, |tables| {
-            let open = tables.waits.iter().filter(|((of, activation), _)| {
-                run.is_none_or(|run| *of == run) && after.is_none_or(|after| (*of, *activation) > after)
+            let open = tables.waits.iter().filter(|((run, activation), wait)| {
+                of.has(*run, wait) && after.is_none_or(|after| (*run, *activation) > after)
             });
             let row =
                 |((run, _), wait): (&(RunId, u64), &OpenWait)| WaitRow { run: *run, wait: wait.clone() };
+            if matches!(of, WaitsOf::FirstTopic { .. }) {
+                let first = open.min_by(|(a, one), (b, other)| (&one.topic, a).cmp(&(&other.topic, b)));
+                return first.map(row).into_iter().collect();
+            }
             open.take(page_rows(limit) + 1).map(row).collect()
         });
         Ok(Page::cut(items, limit, |row: &WaitRow| format!("{}:{}", row.run, row.wait.activation)))

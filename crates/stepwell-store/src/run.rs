@@ -181,6 +181,16 @@ pub struct OpenWait {
     pub until: Option<Timestamp>,
     /// What for, the form, who may answer, as the engine wrote it.
     pub detail: Bytes,
+    /// What it can be found by from outside.
+    pub topic: Option<String>,
+}
+
+impl OpenWait {
+    /// What of it is kept as text.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let topic = self.topic.as_deref().map(|topic| ("topic", topic));
+        std::iter::once(("place", self.place.as_str())).chain(topic)
+    }
 }
 
 /// A run in a listing.

@@ -58,7 +58,7 @@ pub trait Store: Send + Sync {
     /// Runs, newest first.
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
 
-    /// Open waits over all runs, in the order of run and activation.
+    /// Open waits over all runs, in the order of run and activation. The first of a range of topics is given alone.
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
 
     /// A run's history, oldest first.
@@ -286,12 +286,45 @@ impl RunQuery {
 /// Which open waits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WaitQuery {
-    /// Of this run.
-    pub run: Option<RunId>,
+    /// Which.
+    pub of: WaitsOf,
     /// How many at most.
     pub limit: u32,
     /// Where to begin.
     pub cursor: Option<String>,
+}
+
+/// Which open waits, by what they have in common.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum WaitsOf {
+    /// All of them.
+    #[default]
+    All,
+    /// Those of this run.
+    Run(RunId),
+    /// Those for this topic.
+    Topic(String),
+    /// The first in the order of topics, from one on and before another. There is no page after it.
+    FirstTopic {
+        /// From this one on.
+        from: String,
+        /// Before this one.
+        before: String,
+    },
+}
+
+impl WaitsOf {
+    /// A wait is one of them.
+    pub fn has(&self, run: RunId, wait: &OpenWait) -> bool {
+        match self {
+            WaitsOf::All => true,
+            WaitsOf::Run(of) => *of == run,
+            WaitsOf::Topic(topic) => wait.topic.as_ref() == Some(topic),
+            WaitsOf::FirstTopic { from, before } => {
+                wait.topic.as_ref().is_some_and(|topic| topic >= from && topic < before)
+            }
+        }
+    }
 }
 
 /// An open wait and whose it is.

@@ -90,6 +90,8 @@ pub enum ProblemCode {
     BadTimer,
     /// A shadow column whose name, path or default cannot be used.
     BadShadow,
+    /// A trigger that cannot start anything.
+    BadTrigger,
     /// More of something than the limits allow.
     TooLarge,
 }
@@ -109,6 +111,8 @@ pub enum Location {
     Document(Name),
     /// A shadow column.
     Shadow(Name),
+    /// A trigger.
+    Trigger(Name),
 }
 
 impl fmt::Display for Location {
@@ -120,6 +124,7 @@ impl fmt::Display for Location {
             Location::Signal(name) => write!(f, "signal `{name}`"),
             Location::Document(kind) => write!(f, "document `{kind}`"),
             Location::Shadow(name) => write!(f, "shadow column `{name}`"),
+            Location::Trigger(name) => write!(f, "trigger `{name}`"),
         }
     }
 }

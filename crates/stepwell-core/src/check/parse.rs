@@ -1,20 +1,21 @@
 //! The second pass: schemas, expressions and templates parse; and the assembly of what all passes found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::graph::Routes;
 use super::refs::Links;
 use super::{Location, ProblemCode, Report};
 use crate::definition::{
-    self, ActionNode, CollectNode, Compiled, Condition, EachNode, GuardNode, JoinNode, LoopNode, OverNode,
-    PlaceIndex, PlaceKind, PlaceNode, RaiseNode, TransitionNode, TriggerNode, WaitNode,
+    self, ActionNode, AwaitedNode, CollectNode, Compiled, Condition, EachNode, GuardNode, JoinNode, LoopNode,
+    OverNode, PlaceIndex, PlaceKind, PlaceNode, RaiseNode, TransitionNode, TriggerNode, WaitNode,
 };
 use crate::expr::{Expr, ExprError};
 use crate::ids::{DefinitionHash, Name};
 use crate::limits::Limits;
 use crate::save::Save;
 use crate::schema::Schema;
-use crate::spec::{Collect, Guard, Over, Place, Quorum, Raise, Spec, Transition};
+use crate::spec::{Collect, Guard, Over, Place, Quorum, Raise, Spec, Transition, Wait};
+use crate::starter::{StartOn, Starter, StarterNode};
 use crate::template::Template;
 
 /// Everything that had to be parsed; `None` or missing where it could not be.
@@ -27,6 +28,7 @@ pub(super) struct Parts {
     output: Option<Schema>,
     places: Vec<PlaceParts>,
     transitions: Vec<Option<TransitionParts>>,
+    starters: Vec<StarterNode>,
 }
 
 /// What a place has that had to be parsed, according to its kind.
@@ -37,6 +39,8 @@ struct PlaceParts {
     /// Of a wait its filter, of a loop its condition.
     expr: Option<Expr>,
     collect: Option<CollectNode>,
+    /// Of a wait which events are the run's.
+    event: Option<AwaitedNode>,
 }
 
 #[derive(Debug)]
@@ -68,7 +72,45 @@ pub(super) fn parse(spec: &Spec, report: &mut Report) -> Parts {
     parts.output = spec.output.as_ref().and_then(|s| schema(s, "the output schema", &at, report));
     parts.places = spec.places.iter().map(|(name, place)| place_parts(name, place, report)).collect();
     parts.transitions = spec.transitions.iter().map(|t| transition(t, spec.envelope, report)).collect();
+    parts.starters = starters(&spec.triggers, report);
     parts
+}
+
+/// What starts the workflow; each has a name of its own.
+fn starters(all: &[Starter], report: &mut Report) -> Vec<StarterNode> {
+    let mut known = BTreeSet::new();
+    let mut node = |starter: &Starter| {
+        let at = Location::Trigger(starter.id.clone());
+        if !known.insert(starter.id.clone()) {
+            let message = "another trigger has the same id: ids are unique".to_owned();
+            report.add(ProblemCode::BadTrigger, at.clone(), message);
+        }
+        let input = starter.input.as_ref().and_then(|source| template(source, "input", &at, report));
+        let is_fixed = input.as_ref().is_none_or(Template::is_constant);
+        if matches!(starter.on, StartOn::Schedule(_) | StartOn::Manual {}) && !is_fixed {
+            let message = "nothing has happened that its `input` could read: write plain data".to_owned();
+            report.add(ProblemCode::BadTrigger, at.clone(), message);
+        }
+        let mut expr = |source: Option<&String>| source.and_then(|source| expression(source, &at, report));
+        StarterNode { filter: expr(starter.on.filter()), correlation: expr(starter.on.correlation()), input }
+    };
+    all.iter().map(&mut node).collect()
+}
+
+/// Which events a wait is for.
+fn awaited(wait: &Wait, at: &Location, report: &mut Report) -> Option<AwaitedNode> {
+    let event = wait.event.as_ref()?;
+    if wait.signal.is_none() {
+        let message = "`event` needs `signal`: the event's name".to_owned();
+        report.add(ProblemCode::UnresolvableWait, at.clone(), message);
+    }
+    if event.of.is_some() && event.key.is_none() {
+        let message = "`of` of an event needs `key`: what the run knows".to_owned();
+        report.add(ProblemCode::UnresolvableWait, at.clone(), message);
+    }
+    let mut expr =
+        |source: &Option<String>| source.as_ref().and_then(|source| expression(source, at, report));
+    Some(AwaitedNode { of: expr(&event.of), key: expr(&event.key) })
 }
 
 fn place_parts(name: &Name, place: &Place, report: &mut Report) -> PlaceParts {
@@ -82,6 +124,7 @@ fn place_parts(name: &Name, place: &Place, report: &mut Report) -> PlaceParts {
             }
             parts.template = wait.prompt.as_ref().and_then(|source| template(source, "prompt", &at, report));
             parts.expr = wait.filter.as_ref().and_then(|source| expression(source, &at, report));
+            parts.event = awaited(wait, &at, report);
         }
         Place::Fork(fork) => {
             parts.template = fork.each.as_ref().and_then(|each| template(&each.items, "items", &at, report));
@@ -245,6 +288,7 @@ pub(super) fn assemble(
         input: parts.input,
         output: parts.output,
         shadows: Vec::new(),
+        starters: parts.starters,
         spec,
     }
 }
@@ -285,6 +329,7 @@ fn assemble_kind(
             filter: parts.expr,
             children: wait.children,
             prompt: parts.template,
+            event: parts.event,
             error_place,
         }),
         Place::Fork(fork) => PlaceKind::Fork {

@@ -601,10 +601,12 @@ impl Compiler<'_> {
         self.declare(step, wait);
         let waits = Name::from(step.id.as_str());
         let prompt = wait.prompt.clone();
+        let is_correlated = wait.event.as_ref().is_some_and(|event| event.key.is_some());
         let place = spec::Wait {
             signal: Some(wait.signal.as_str().into()),
             filter: wait.filter.clone(),
-            error_place: around.handler.clone().filter(|_| prompt.is_some()),
+            error_place: around.handler.clone().filter(|_| prompt.is_some() || is_correlated),
+            event: wait.event.clone(),
             prompt,
             form: wait.form.clone(),
             answerers: wait.answerers.clone(),

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::problem::Place;
 use crate::retry::Retry;
-use crate::spec::Spec;
+use crate::spec::{Awaited, Spec};
 
 /// A document that has been read.
 #[derive(Debug, Clone)]
@@ -146,6 +146,8 @@ pub(crate) struct Wait {
     pub(crate) signal: String,
     pub(crate) payload: Option<Value>,
     pub(crate) filter: Option<String>,
+    /// It waits for an event, and for which.
+    pub(crate) event: Option<Awaited>,
     /// What whoever answers is asked.
     pub(crate) prompt: Option<Value>,
     pub(crate) form: Option<Value>,

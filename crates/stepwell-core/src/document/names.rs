@@ -48,9 +48,9 @@ pub(super) fn check(steps: &[Step], report: &mut Report) {
         let visible = one.step.as_ref().and_then(|step| locals.get(step));
         let visible =
             visible.map_or(&none, |locals| if one.is_outside { &locals.around } else { &locals.own });
-        // The filter of a trigger belongs to no step: it looks at the event.
-        let event = one.step.is_none().then_some("event");
-        let known = || ALWAYS.into_iter().chain(event).chain(visible.iter().map(String::as_str));
+        // What a trigger asks belongs to no step: it looks at the event.
+        let always: &[&str] = if one.step.is_none() { &["event", "meta"] } else { &ALWAYS };
+        let known = || always.iter().copied().chain(visible.iter().map(String::as_str));
         report.step.clone_from(&one.step);
         for root in one.roots.iter().filter(|root| !known().any(|name| name == root.as_str())) {
             let hint = match vars.contains(root) {

@@ -11,7 +11,7 @@ use super::problem::Place;
 use super::tree::{Kind, Node};
 use crate::retry::{Backoff, Retry};
 use crate::save::Save;
-use crate::spec::Spec;
+use crate::spec::{Awaited, OnEvent, OnSchedule, OnWebhook, Signature, Spec, StartOn, Starter};
 
 /// What a document calls its language.
 pub(crate) const API_VERSION: &str = "stepwell/v1";
@@ -91,7 +91,7 @@ pub(crate) fn model(root: &Node, name: Option<&str>, report: &mut Report) -> Opt
 
 /// What stands under `spec`.
 fn spec_fields(fields: &mut Fields<'_>, frame: &mut Spec, report: &mut Report) -> Option<Body> {
-    triggers(fields, report);
+    frame.triggers = triggers(fields, report);
     frame.input = fields.schema("input", report);
     frame.output = fields.schema("output", report);
     let parts = [("documents", "documents"), ("shadows", "shadows"), ("signals", "signals")];
@@ -147,7 +147,8 @@ fn merge(frame: &mut Spec, parts: serde_json::Map<String, Value>, at: Place, rep
     }
 }
 
-fn triggers(fields: &mut Fields<'_>, report: &mut Report) {
+/// What starts the workflow.
+fn triggers(fields: &mut Fields<'_>, report: &mut Report) -> Vec<Starter> {
     let one = fields.get("trigger");
     let many = fields.get("triggers");
     let nodes: Vec<&Node> = match (one, many.map(|node| (&node.kind, node))) {
@@ -155,40 +156,90 @@ fn triggers(fields: &mut Fields<'_>, report: &mut Report) {
         (None, Some((Kind::List(items), _))) => items.iter().collect(),
         (None, Some((_, node))) => return wrong(node, "triggers", "a list", report).unwrap_or_default(),
         (Some(one), Some(_)) => {
-            return report.add("conflict", one.at, "write `trigger` or `triggers`, not both");
+            report.add("conflict", one.at, "write `trigger` or `triggers`, not both");
+            return Vec::new();
         }
-        (None, None) => return,
+        (None, None) => return Vec::new(),
     };
-    for node in nodes {
-        let Some(mut trigger) = Fields::of(node, "a trigger", report) else { continue };
-        if trigger.need("type", report).is_none() {
-            continue;
+    let starter = |(index, node)| starter(index, node, report);
+    nodes.into_iter().enumerate().filter_map(starter).collect()
+}
+
+fn starter(index: usize, node: &Node, report: &mut Report) -> Option<Starter> {
+    let mut trigger = Fields::of(node, "a trigger", report)?;
+    trigger.need("type", report)?;
+    let id = trigger.text("id", report).unwrap_or_else(|| format!("trigger{}", index + 1));
+    let on = match trigger.word("type", &["event", "schedule", "manual", "webhook"], report) {
+        Some("event") => {
+            let event = trigger.either(&["eventName", "event"], report);
+            if event.is_none() {
+                report.add("missing", node.at, "a trigger of type `event` needs `eventName`");
+            }
+            let event_name = event.and_then(|node| text(node, "eventName", report));
+            let filter = trigger.expr("filter", report);
+            let correlation = trigger.expr("correlation", report);
+            event_name.map(|name| StartOn::Event(OnEvent { event_name: name.into(), filter, correlation }))
         }
-        let kind = trigger.word("type", &["event", "schedule", "manual", "webhook"], report);
-        match kind {
-            Some("event") => {
-                if trigger.either(&["eventName", "event"], report).is_none() {
-                    report.add("missing", node.at, "a trigger of type `event` needs `eventName`");
-                }
-                trigger.expr("filter", report);
-                trigger.get("correlation");
-            }
-            Some("schedule") => {
-                let cron = trigger.need("cron", report);
-                cron.and_then(|cron| text(cron, "cron", report));
-                trigger.text("timezone", report);
-                trigger.word("missed", &["skip", "once", "all"], report);
-                trigger.word("overlap", &["start", "skip"], report);
-            }
-            Some("webhook") => {
-                trigger.text("path", report);
-                trigger.get("secret");
-            }
-            _ => {}
+        Some("schedule") => {
+            let cron = trigger.need("cron", report);
+            let cron = cron.and_then(|cron| text(cron, "cron", report));
+            let timezone = trigger.text("timezone", report);
+            let missed = trigger.word("missed", &["skip", "once", "all"], report).map(str::to_owned);
+            let overlap = trigger.word("overlap", &["start", "skip"], report).map(str::to_owned);
+            cron.map(|cron| StartOn::Schedule(OnSchedule { cron, timezone, missed, overlap }))
         }
-        trigger.template("input", report);
-        trigger.finish(report);
+        Some("webhook") => webhook(&mut trigger, report).map(StartOn::Webhook),
+        Some(_) => Some(StartOn::Manual {}),
+        None => None,
+    };
+    let input = trigger.template("input", report);
+    trigger.finish(report);
+    Some(Starter { id: id.into(), on: on?, input })
+}
+
+fn webhook(trigger: &mut Fields<'_>, report: &mut Report) -> Option<OnWebhook> {
+    let path = trigger.need("path", report);
+    let path = path.and_then(|node| Some((text(node, "path", report)?, node.at)));
+    let path = path.and_then(|(path, at)| {
+        let plain = path.trim_matches('/').to_owned();
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        let is_path =
+            !plain.is_empty() && plain.len() <= 200 && plain.chars().all(fits) && !plain.contains("..");
+        if !is_path {
+            let message = format!("`{path}` is no path: letters, digits, `-`, `_`, `.` and `/`, at most 200");
+            report.add("value", at, message);
+        }
+        is_path.then_some(plain)
+    });
+    let secret = trigger.get("secret").and_then(|node| match (node.text(), node.field("$secret")) {
+        (Some(name), _) => Some(name.to_owned()),
+        (None, Some(named)) => text(named, "$secret", report),
+        (None, None) => wrong(node, "secret", "`{ $secret: NAME }`", report),
+    });
+    let signature = trigger.get("signature").map(|node| signature(node, report));
+    let filter = trigger.expr("filter", report);
+    let correlation = trigger.expr("correlation", report);
+    let signature = signature.unwrap_or(Some(Signature::Standard))?;
+    Some(OnWebhook { path: path?, secret, signature, filter, correlation })
+}
+
+/// How calls are signed: a word, or a header of one's own.
+fn signature(node: &Node, report: &mut Report) -> Option<Signature> {
+    match node.text() {
+        Some("standard") => return Some(Signature::Standard),
+        Some("github") => return Some(Signature::Github),
+        Some(_) => {
+            return wrong(node, "signature", "`standard`, `github` or an object with `header`", report);
+        }
+        None => {}
     }
+    let mut fields = Fields::of(node, "`signature`", report)?;
+    let header = fields.need("header", report);
+    let header = header.and_then(|header| text(header, "header", report));
+    let prefix = fields.text("prefix", report).unwrap_or_default();
+    let id = fields.text("id", report);
+    fields.finish(report);
+    header.map(|header| Signature::Header { header, prefix, id })
 }
 
 /// The ids that are written anywhere below: those that are made up keep away from them.
@@ -661,31 +712,29 @@ impl Reader<'_> {
         Some(Wait { signal: signal?, payload, filter, on_timeout, ..Wait::default() })
     }
 
-    /// An event that concerns this run: what it says (`of`) is what the run knows (`key`).
+    /// An event that concerns this run: what it says (`of`) is what the run knows (`key`). Without `of` its own correlation is
+    /// meant.
     fn event(&mut self, fields: &mut Fields<'_>) -> Option<Wait> {
         let event = fields.either(&["eventName", "event"], self.report);
         if event.is_none() {
             self.report.add("missing", fields.at, "a wait for an event needs `eventName`");
         }
         let event = event.and_then(|node| text(node, "eventName", self.report));
-        let mut filters: Vec<String> = fields.expr("filter", self.report).into_iter().collect();
+        let filter = fields.expr("filter", self.report);
+        let mut awaited = Awaited::default();
         if let Some(node) = fields.get("correlation") {
             let mut correlation = Fields::of(node, "`correlation`", self.report)?;
-            let of = correlation.need("event", self.report);
-            let of = of.and_then(|node| expr(node, "event", self.report));
+            awaited.of = correlation.expr("event", self.report);
+            // What the run knows is made when it comes to the step.
+            self.report.is_outside = true;
             let key = correlation.need("run", self.report);
-            let key = key.and_then(|node| expr(node, "run", self.report));
+            awaited.key = key.and_then(|node| expr(node, "run", self.report));
+            self.report.is_outside = false;
             correlation.finish(self.report);
-            filters.extend(of.zip(key).map(|(of, key)| format!("({of}) = ({key})")));
         }
-        let filter = match filters.len() {
-            0 => None,
-            1 => filters.pop(),
-            _ => Some(filters.iter().map(|one| format!("({one})")).collect::<Vec<_>>().join(" and ")),
-        };
         let payload = fields.schema("payload", self.report);
         let on_timeout = self.on_timeout(fields);
-        Some(Wait { signal: event?, payload, filter, on_timeout, ..Wait::default() })
+        Some(Wait { signal: event?, payload, filter, event: Some(awaited), on_timeout, ..Wait::default() })
     }
 
     fn task(&mut self, fields: &mut Fields<'_>, id: &str) -> Wait {
@@ -708,7 +757,8 @@ impl Reader<'_> {
         };
         let on_timeout = self.on_timeout(fields);
         let prompt = (!prompt.is_empty()).then_some(Value::Object(prompt));
-        Wait { signal, payload: form.clone(), filter: None, prompt, form, answerers, on_timeout }
+        let payload = form.clone();
+        Wait { signal, payload, prompt, form, answerers, on_timeout, ..Wait::default() }
     }
 
     fn workflow(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
@@ -736,7 +786,21 @@ impl Reader<'_> {
 }
 
 /// Names that mean something else in expressions.
-pub(crate) const RESERVED: [&str; 15] = [
-    "payload", "vars", "meta", "locals", "session", "context", "event", "tries", "prompt", "true", "false",
-    "null", "and", "or", "in",
+pub(crate) const RESERVED: [&str; 16] = [
+    "payload",
+    "vars",
+    "meta",
+    "locals",
+    "session",
+    "context",
+    "event",
+    "tries",
+    "prompt",
+    "correlation",
+    "true",
+    "false",
+    "null",
+    "and",
+    "or",
+    "in",
 ];

@@ -8,7 +8,8 @@ use stepwell_core::definition::UnreadableDefinition;
 use stepwell_core::retry::Retry;
 use stepwell_core::shadow::Shadow;
 use stepwell_core::spec::{
-    Action, ChildRule, Completion, Firing, Guard, Join, Loop, Over, Place, Quorum, Transition, Trigger, Wait,
+    Action, Awaited, ChildRule, Completion, Firing, Guard, Join, Loop, Over, Place, Quorum, StartOn, Starter,
+    Transition, Trigger, Wait,
 };
 use stepwell_core::{Definition, Limits, Name, Needs, ProblemCode, Problems, Spec};
 
@@ -78,10 +79,11 @@ fn number(code: ProblemCode) -> usize {
         Code::BadShadow => 22,
         Code::BadLoop => 23,
         Code::BadPath => 24,
+        Code::BadTrigger => 25,
     }
 }
 
-const CODES: usize = 25;
+const CODES: usize = 26;
 
 /// One mistake each, with where it is reported.
 fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
@@ -102,6 +104,8 @@ fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
         (Code::BadSchema, "definition", order().context_schema(json!({"type": "objet"}))),
         (Code::TooLarge, "place `f16`", nested_forks(17)),
     ];
+    let manual = || Starter { id: "by-hand".into(), on: StartOn::Manual {}, input: None };
+    all.push((Code::BadTrigger, "trigger `by-hand`", order().started_by(manual()).started_by(manual())));
     all.push((Code::ForkInsideItself, "place `fork`", looping_fork()));
     all.push((Code::JoinCannotFire, "place `both`", forked(Quorum::All, &["left"])));
     all.push((Code::AmbiguousJoin, "place `alone`", join_outside_any_fork()));
@@ -645,6 +649,7 @@ fn everything() -> Spec {
         error_place: Some("sorry".into()),
         filter: Some("event.ok".into()),
         prompt: Some(json!({"title": {"$expr": "context.title"}})),
+        event: Some(Awaited { of: Some("event.order".into()), key: Some("context.order".into()) }),
     };
     let join = Join {
         of: vec!["left".into(), "right".into()],

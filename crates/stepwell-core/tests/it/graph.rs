@@ -313,6 +313,7 @@ fn open_waits_say_what_for_since_and_until_when_the_form_and_who_may_answer() {
         until: Some(at(60_500)),
         form: Some(json!({"type": "object", "properties": {"ok": {"type": "boolean"}}})),
         answerers: vec!["role:manager".to_owned(), "user:ann".to_owned()],
+        event: None,
     };
     assert_eq!(open_waits(&run.definition, &run.snapshot), [expected]);
     run.signal("ANSWER", Value::Null);

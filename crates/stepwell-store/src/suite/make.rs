@@ -200,6 +200,7 @@ pub fn wait(activation: u64) -> OpenWait {
         since: at(0),
         until: Some(at(60)),
         detail: bytes(&format!("{{\"for\":{activation}}}")),
+        topic: None,
     }
 }
 

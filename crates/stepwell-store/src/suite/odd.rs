@@ -19,7 +19,7 @@ use crate::commit::{
 use crate::document::{DocumentOp, DocumentQuery, DocumentWrite};
 use crate::link::{Direction, Edge, Entity, LinkFilter, LinkQuery};
 use crate::run::OpenWait;
-use crate::store::{CellQuery, HistoryQuery, Record, RecordQuery, RunQuery, StoreError, WaitQuery};
+use crate::store::{CellQuery, HistoryQuery, Record, RecordQuery, RunQuery, StoreError, WaitQuery, WaitsOf};
 
 /// Bytes that are no text in any encoding.
 const RAW: &[u8] = b"\0\x01\xFF\xFE\xC3(\0\x80'\"\\\n\r\x1A";
@@ -140,7 +140,7 @@ cases! { odd as __suite_odd;
             assert!(matches!(refuse(store, again).await, Refused::Done { answer, .. } if answer == raw));
             let found = store.records(ME, RecordQuery::Definition(definition.hash)).await.unwrap().items;
             assert_eq!(found, [Record::Definition(definition)]);
-            let query = WaitQuery { run: Some(run(number)), ..WaitQuery::default() };
+            let query = WaitQuery { of: WaitsOf::Run(run(number)), ..WaitQuery::default() };
             assert_eq!(store.waits(ME, query).await.unwrap().items[0].wait, open[0]);
             let change = Step { attempt: Some(raw.clone()), ..step(&head, "on") };
             moved(store, make.step(change)).await;
@@ -319,7 +319,7 @@ cases! { odd as __suite_odd;
         let fenced = Step { fence: Some(huge), ..step(&head, "x") };
         assert!(matches!(refuse(store, make.step(fenced)).await, Refused::Fenced { expected: u64::MAX, .. }));
         let cursor = Some(format!("{}:{huge}", run(1)));
-        let page = store.waits(ME, WaitQuery { run: None, limit: 5, cursor }).await.unwrap();
+        let page = store.waits(ME, WaitQuery { of: WaitsOf::All, limit: 5, cursor }).await.unwrap();
         assert_eq!(page.items, []);
         let seals = store.records(ME, RecordQuery::Seals { from: huge, limit: 5 }).await.unwrap();
         assert_eq!(seals.items, []);

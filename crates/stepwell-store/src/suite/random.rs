@@ -23,11 +23,11 @@ use crate::commit::{
 use crate::document::{DocumentQuery, DocumentWrite};
 use crate::handle::{HandleChange, HandleHash, HandleKind, HandleQuery, HandleRow, HandleWrite};
 use crate::link::{Direction, Edge, Ends, Entity, LinkFilter, LinkQuery, LinkWrite};
-use crate::run::{Parent, ProcessId, Status};
+use crate::run::{OpenWait, Parent, ProcessId, Status};
 use crate::shadow::{Refill, Refilled, ShadowWrite};
 use crate::store::{
     Beat, CellFilter, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Sweep, SweepWhat, Tally,
-    WaitQuery,
+    WaitQuery, WaitsOf,
 };
 
 /// Scripts of up to 60 calls.
@@ -312,7 +312,7 @@ fn step() -> BoxedStrategy<Move> {
     let nexts = prop_oneof![2 => vec(next(), 0..1), 7 => vec(next(), 1..2), 2 => vec(next(), 2..4)].boxed();
     let row = (nexts, status(), of(second()), owner, of(select(vec!["{}", ""]).prop_map(bytes)));
     let pinned = weighted(0.1, select(vec!["orders", "other"]).prop_map(definition));
-    let waits = (vec((1_u64..3).prop_map(wait), 0..2), vec(1_u64..3, 0..2), vec(shadow(), 0..3));
+    let waits = (vec(a_wait(), 0..2), vec(1_u64..3, 0..2), vec(shadow(), 0..3));
     (head, fence, take, row, pinned, waits)
         .prop_map(
             |(
@@ -351,7 +351,7 @@ fn begin() -> impl Strategy<Value = NewRun> {
     let parent = of((a_run(), 1_u64..3).prop_map(|(run, activation)| Parent { run, activation, child: 0 }));
     let kind = select(vec!["orders", "other"]);
     let row = (a_run(), kind, 0_u64..2, next(), status(), of(second()), of(a_process()));
-    let beside = (vec((1_u64..3).prop_map(wait), 0..2), vec(shadow(), 0..3));
+    let beside = (vec(a_wait(), 0..2), vec(shadow(), 0..3));
     (row, parent, beside).prop_map(|(row, parent, (open, shadows))| {
         let (run, kind, version, first, status, wake, owner) = row;
         let (workflow, definition) = (kind.into(), definition(kind));
@@ -371,6 +371,12 @@ fn begin() -> impl Strategy<Value = NewRun> {
             ..new_run(run)
         }
     })
+}
+
+/// A wait that opens, with a topic or without.
+fn a_wait() -> impl Strategy<Value = OpenWait> {
+    (1_u64..3, of(select(vec!["t", "u"])))
+        .prop_map(|(activation, topic)| OpenWait { topic: topic.map(str::to_owned), ..wait(activation) })
 }
 
 fn shadow() -> BoxedStrategy<ShadowWrite> {
@@ -544,8 +550,11 @@ fn listing() -> BoxedStrategy<Ask> {
             Ask::Runs(RunQuery { workflow, status, parent, shadows, limit, cursor: None })
         },
     );
-    let waits =
-        (of(a_run()), 0_u32..3).prop_map(|(run, limit)| Ask::Waits(WaitQuery { run, limit, cursor: None }));
+    let waits = (of(a_run()), of(select(vec!["t", "u"])), 0_u32..3).prop_map(|(run, topic, limit)| {
+        let run = run.map_or(WaitsOf::All, WaitsOf::Run);
+        let of = topic.map_or(run, |topic| WaitsOf::Topic(topic.to_owned()));
+        Ask::Waits(WaitQuery { of, limit, cursor: None })
+    });
     let history = (a_run(), 0_u64..4, any::<bool>(), 0_u32..9).prop_map(|(run, from, with_state, limit)| {
         Ask::History(HistoryQuery { run, from, with_state, limit })
     });

@@ -11,10 +11,11 @@ use super::make::{
 use crate::cell::{CellKey, CellOp, CellWrite, Space};
 use crate::commit::{AuditRow, Commit, CommitId, NewRun, Step, StoredDefinition};
 use crate::run::OpenWait;
-use crate::store::{Record, RecordQuery, WaitQuery, WaitRow};
+use crate::store::{Record, RecordQuery, WaitQuery, WaitRow, WaitsOf};
 
 async fn waits(store: &Shared, number: Option<u128>) -> Vec<WaitRow> {
-    all_waits(store, ME, WaitQuery { run: number.map(run), limit: 2, cursor: None }).await
+    let of = number.map_or(WaitsOf::All, |number| WaitsOf::Run(run(number)));
+    all_waits(store, ME, WaitQuery { of, limit: 2, cursor: None }).await
 }
 
 fn row(number: u128, wait: OpenWait) -> WaitRow {
@@ -207,8 +208,41 @@ cases! { records as __suite_records;
         assert_eq!((page.items.len(), page.next), (9, None));
         let middle = Some(format!("{}:9", run(2)));
         for (number, left) in [(1, 0), (2, 2), (3, 3)] {
-            let query = WaitQuery { run: Some(run(number)), limit: 9, cursor: middle.clone() };
+            let query = WaitQuery { of: WaitsOf::Run(run(number)), limit: 9, cursor: middle.clone() };
             assert_eq!(store.waits(ME, query).await.unwrap().items.len(), left, "of run {number}");
         }
+    }
+
+    /// Waits are found by their topic, page by page; topics by their order, byte by byte.
+    async fn waits_are_found_by_their_topic(store: &Shared) {
+        let make = Make::new();
+        let on = |activation, topic: &str| OpenWait { topic: Some(topic.to_owned()), ..wait(activation) };
+        for number in [2, 3, 1] {
+            let open = vec![on(1, "paid\u{1f}a"), on(3, "paid\u{1f}b"), on(2, "paid\u{1f}a"), wait(4)];
+            started(store, make.create(NewRun { open, ..new_run(run(number)) })).await;
+        }
+        let mut head = started(store, make.create(NewRun { open: vec![on(1, "Ä")], ..new_run(run(4)) })).await;
+        let of = |topic: &str| WaitQuery { of: WaitsOf::Topic(topic.to_owned()), limit: 2, cursor: None };
+        let found = all_waits(store, ME, of("paid\u{1f}a")).await;
+        let found: Vec<_> = found.iter().map(|row| (row.run, row.wait.activation)).collect();
+        assert_eq!(found, [(run(1), 1), (run(1), 2), (run(2), 1), (run(2), 2), (run(3), 1), (run(3), 2)]);
+        assert_eq!(all_waits(store, ME, of("paid")).await, []);
+        assert_eq!(all_waits(store, super::make::tenant(2), of("paid\u{1f}a")).await, []);
+        assert_eq!(all_waits(store, ME, of("Ä")).await, [row(4, on(1, "Ä"))]);
+        let first = async |from: &str, before: &str| {
+            let of = WaitsOf::FirstTopic { from: from.to_owned(), before: before.to_owned() };
+            store.waits(ME, WaitQuery { of, limit: 5, cursor: None }).await.unwrap()
+        };
+        let page = first("paid\u{1f}", "paid ").await;
+        assert_eq!((page.items, page.next), (vec![row(1, on(1, "paid\u{1f}a"))], None));
+        assert_eq!(first("paid\u{1f}a ", "paid ").await.items, [row(1, on(3, "paid\u{1f}b"))]);
+        assert_eq!(first("paid\u{1f}c", "paid ").await.items, []);
+        assert_eq!(first("Z", "\u{7f}").await.items, [row(1, on(1, "paid\u{1f}a"))], "in the order of bytes");
+        let other = Step { open: vec![on(1, "other")], ..step(&head, "other") };
+        head = moved(store, make.step(other)).await;
+        assert_eq!(all_waits(store, ME, of("Ä")).await, [], "one that is opened again has another topic");
+        assert_eq!(all_waits(store, ME, of("other")).await, [row(4, on(1, "other"))]);
+        moved(store, make.step(Step { close: vec![1], ..end(&head) })).await;
+        assert_eq!(all_waits(store, ME, of("other")).await, []);
     }
 }

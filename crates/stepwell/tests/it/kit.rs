@@ -13,7 +13,7 @@ use stepwell::store::{
     AuditRow, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitId, CommitRef, Committed,
     Document, DocumentQuery, Due, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, MemoryStore,
     Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store,
-    StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
+    StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow, WaitsOf,
 };
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{Engine, EngineError, Host, ManualClock, Run};
@@ -425,7 +425,7 @@ pub(crate) async fn children_of(engine: &Engine, run: RunId) -> Vec<RunSummary> 
 
 /// The open waits of a run.
 pub(crate) async fn waits_of(engine: &Engine, run: RunId) -> Vec<WaitRow> {
-    let query = WaitQuery { run: Some(run), limit: 100, cursor: None };
+    let query = WaitQuery { of: WaitsOf::Run(run), limit: 100, cursor: None };
     engine.store().waits(engine.scope(), query).await.unwrap().items
 }
 

@@ -5,6 +5,7 @@ mod bounds;
 mod control;
 mod entering;
 mod errors;
+mod events;
 mod items;
 mod lossless;
 mod malformed;
