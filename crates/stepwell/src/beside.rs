@@ -41,7 +41,7 @@ impl Engine {
         let inner = &self.inner;
         let workflow = inner.workflow(&start.workflow)?;
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
-        let fresh = inner.fresh(&start, run, None, None).await?;
+        let fresh = inner.fresh(self.scope(), &start, run, None, None).await?;
         let mut along = Along { definitions: vec![workflow], ..Along::default() };
         along.keys.extend(start.key_for(run));
         along.documents.extend(lists::kept(fresh.new.run, None, &fresh.standing.snapshot));

@@ -1,5 +1,7 @@
 //! Actions that every engine has, beside those of the data store: other workflows, the log, and plain data.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,6 +11,7 @@ use crate::action::ActionError;
 use crate::actor::Permission;
 use crate::cx::Cx;
 use crate::engine::Builder;
+use crate::events::Event;
 use crate::start::Start;
 
 /// A workflow to be run and waited for.
@@ -91,6 +94,53 @@ async fn signal(cx: Cx, input: SignalInput) -> Result<Done, ActionError> {
     Ok(Done { done: true })
 }
 
+/// Something that has happened.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct EmitInput {
+    /// The event's name.
+    name: String,
+    /// What it brings.
+    #[serde(default)]
+    data: Value,
+    /// Its id at its source: an event of the same source and id is the same event. Without it the step gives it one.
+    #[serde(default)]
+    id: Option<String>,
+    /// Where it comes from; without it the workflow.
+    #[serde(default)]
+    source: Option<String>,
+    /// What it is about, at its source.
+    #[serde(default)]
+    subject: Option<String>,
+    /// How many seconds it waits for runs that come to wait for it.
+    #[serde(default)]
+    kept_seconds: Option<u64>,
+}
+
+/// An event that was accepted.
+#[derive(Debug, Serialize, JsonSchema)]
+struct EmitOutput {
+    /// By which it is found.
+    event: String,
+}
+
+async fn emit(cx: Cx, input: EmitInput) -> Result<EmitOutput, ActionError> {
+    let mut event = Event::new(input.name.as_str()).with(&input.data);
+    if let Some(id) = input.id {
+        event = event.id(id);
+    }
+    if let Some(source) = input.source {
+        event = event.source(source);
+    }
+    if let Some(subject) = input.subject {
+        event = event.subject(subject);
+    }
+    if let Some(seconds) = input.kept_seconds {
+        event = event.kept_for(Duration::from_secs(seconds));
+    }
+    Ok(EmitOutput { event: cx.emit(event).await?.to_string() })
+}
+
 /// How much something in the log matters.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -159,6 +209,11 @@ pub(crate) fn equip(builder: Builder) -> Builder {
         .described("workflow.call", "Runs another workflow; a step of its own waits for the result.", call)
         .described("workflow.start", "Starts another workflow and does not wait for it.", start)
         .described("workflow.signal", "Sends a signal to another run.", signal)
+        .described(
+            "event.emit",
+            "Says that something has happened: it starts workflows and wakes runs.",
+            emit,
+        )
         .described("log", "Writes to the log.", log)
         .described("transform", "Gives its input back: data in another shape.", transform)
         .described("flow.rest", "Has the flow rest elsewhere from its next pause on.", rest)
@@ -169,6 +224,7 @@ pub(crate) fn equip(builder: Builder) -> Builder {
         .describe("workflow.signal", |info| {
             info.group("workflow").icon("bell").permission(Permission::Manage)
         })
+        .describe("event.emit", |info| info.group("workflow").icon("radio").permission(Permission::Manage))
         .describe("log", |info| info.group("data").icon("file-text"))
         .describe("transform", |info| info.group("data").icon("shuffle").without_side_effects())
         .describe("flow.rest", |info| info.group("flow").icon("pause"))

@@ -13,7 +13,8 @@ use stepwell_core::snapshot::{ActivationId, PROMPT};
 use stepwell_core::{ActionCall, Limits, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
     Cell, CellKey, CellWrite, Document, DocumentOp, DocumentQuery, DocumentWrite, FillPart, KeyWrite,
-    LinkWrite, OpResult, Page, Record, RecordQuery, Space, Status, Store, StoreError, TenantScope,
+    LinkWrite, OpResult, Page, Record, RecordQuery, Send, ShadowWrite, Space, Status, Store, StoreError,
+    TenantScope,
 };
 use tokio::sync::Notify;
 
@@ -24,6 +25,8 @@ use crate::data::kv::one;
 use crate::data::staged::{Session, StagedKv, StagedLinks, StagedSlot};
 use crate::data::write::under_key;
 use crate::engine::{Inner, permit};
+use crate::error::EngineError;
+use crate::events::Event;
 use crate::fills::overlaid;
 use crate::flow::outlet::Outgoing;
 use crate::host::Host;
@@ -42,6 +45,7 @@ struct Shared {
     root: RunId,
     attempt: u32,
     store: Arc<dyn Store>,
+    inner: Arc<Inner>,
     scope: TenantScope,
     host: Host,
     rests: Rests,
@@ -87,6 +91,10 @@ pub(crate) struct Staged {
     pub(crate) signals: Vec<(RunId, Name, Value)>,
     pub(crate) children: Vec<Start>,
     pub(crate) starts: Vec<(RunId, Start)>,
+    /// Messages to other runs.
+    pub(crate) posts: Vec<Send>,
+    /// Shadow columns of the run that are not read from its data.
+    pub(crate) shadows: Vec<ShadowWrite>,
     pub(crate) documents: Vec<DocumentWrite>,
     /// Where the flow rests from its next pause on.
     pub(crate) swap: Option<String>,
@@ -123,7 +131,7 @@ struct Over {
 impl Cx {
     /// What an action of this run is given.
     pub(crate) fn new(
-        inner: &Inner,
+        inner: &Arc<Inner>,
         scope: TenantScope,
         standing: &Standing,
         call: ActionCall,
@@ -137,6 +145,7 @@ impl Cx {
             root: standing.root,
             attempt,
             store: inner.store.clone(),
+            inner: inner.clone(),
             scope,
             host: inner.host.clone(),
             rests,
@@ -420,6 +429,45 @@ impl Cx {
 
     pub(crate) fn scope(&self) -> TenantScope {
         self.0.scope
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0.inner
+    }
+
+    pub(crate) fn new_id(&self) -> uuid::Uuid {
+        self.0.host.ids.next()
+    }
+
+    /// Stages a run of its own whose key, if it has one, is free.
+    pub(crate) fn stage_start(&self, run: RunId, start: Start) -> Result<(), ActionError> {
+        self.stage(|staged| staged.starts.push((run, start)))
+    }
+
+    /// Stages a message to another run.
+    pub(crate) fn post(&self, send: Send) -> Result<(), ActionError> {
+        self.stage(|staged| staged.posts.push(send))
+    }
+
+    /// Stages a shadow column of the run that is not read from its data.
+    pub(crate) fn shade(&self, column: ShadowWrite) -> Result<(), ActionError> {
+        self.stage(|staged| staged.shadows.push(column))
+    }
+
+    /// Stages an event: it is accepted with the transition, once for each source and id. Without an id it has one of its
+    /// own, which every try of this transition gives it.
+    pub async fn emit(&self, event: Event) -> Result<RunId, ActionError> {
+        self.needs_a_store("emit an event")?;
+        let number = self.lock().as_ref().map_or(0, |staged| staged.starts.len());
+        let source = || format!("stepwell/{}", self.workflow());
+        let event = event.or(source, || format!("{}-{number}", self.idempotency_key()));
+        let start = self.0.inner.accepting(self.0.scope, &event).await.map_err(|error| match error {
+            wrong @ (EngineError::Invalid(_) | EngineError::Limit(_)) => {
+                ActionError::new("invalidInput", wrong.to_string()).finally()
+            }
+            other => ActionError::from(other),
+        })?;
+        self.start_once(start).await
     }
 
     /// A cell as it is committed; what this action has staged is not in it.

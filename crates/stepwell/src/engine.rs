@@ -46,6 +46,8 @@ pub struct Options {
     pub max_crashes: u32,
     /// How long a signal that nothing takes is kept.
     pub signal_kept_ms: u64,
+    /// How long an event waits for runs that come to wait for it.
+    pub events_kept_ms: u64,
     /// How long a run is kept after its end; `None` = for ever.
     pub retention_ms: Option<u64>,
     /// How long a handle is kept after it is over; `None` = for ever.
@@ -79,6 +81,7 @@ impl Default for Options {
             tick_ms: 25,
             max_crashes: 5,
             signal_kept_ms: DEFAULT_SIGNAL_KEPT_MS,
+            events_kept_ms: crate::events::DEFAULT_EVENTS_KEPT_MS,
             retention_ms: Some(DEFAULT_RETENTION_MS),
             handles_kept_ms: Some(0),
             keys_kept_ms: DEFAULT_KEYS_KEPT_MS,
@@ -98,7 +101,7 @@ pub struct Builder {
     scope: TenantScope,
     host: Host,
     options: Options,
-    registry: Registry,
+    pub(crate) registry: Registry,
 }
 
 impl Builder {
@@ -253,13 +256,15 @@ impl Drop for Life {
 impl Engine {
     /// An engine on this store, still to be put together.
     pub fn builder(store: Arc<dyn Store>) -> Builder {
-        crate::builtin::equip(crate::data::actions::equip(schedule::equip(Builder {
+        let builder = Builder {
             store,
             scope: TenantScope::single(),
             host: Host::system(),
             options: Options::default(),
             registry: Registry::default(),
-        })))
+        };
+        let builder = crate::events::equip(schedule::equip(builder));
+        crate::builtin::equip(crate::data::actions::equip(builder))
     }
 
     /// The same engine, for another tenant.
@@ -632,6 +637,8 @@ pub(crate) struct Inner {
     pub(crate) flows: OnceLock<Arc<crate::flow::flows::Shared>>,
     /// There may be something to be sent out.
     pub(crate) posted: Notify,
+    /// What is known of names of events.
+    pub(crate) event_names: crate::events::index::Names,
     /// What was tidied up.
     pub(crate) tidied: Mutex<crate::upkeep::Upkeep>,
     /// Counts what happens, so that a test can see that nothing does.
@@ -669,6 +676,7 @@ impl Inner {
             over: Notify::new(),
             flows: OnceLock::new(),
             posted: Notify::new(),
+            event_names: Mutex::default(),
             tidied: Mutex::default(),
             pulse: AtomicU64::new(0),
             store,

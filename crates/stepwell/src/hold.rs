@@ -139,6 +139,7 @@ impl Hold {
                 }
                 Next::Act(act) => self.launch(*act).await,
                 Next::Move(next) => self.commit(*next).await,
+                Next::Ask(wait) => self.ask(wait).await,
                 Next::TellChildren => self.tell_children().await,
                 Next::Rest(rest) => self.rest(rest).await,
             };
@@ -178,6 +179,18 @@ impl Hold {
         self.flying.insert(activation, InFlight { known, abort });
         self.flights.push(Box::pin(Abortable::new(flight, registration).map(Result::ok)));
         Flow::Look
+    }
+
+    /// Asks for the events that a wait is for, and commits what comes of it.
+    async fn ask(&mut self, wait: ActivationId) -> Flow {
+        match self.inner.ask(self.scope, &self.standing, wait).await {
+            Ok(next) => self.commit(next).await,
+            Err(error) => {
+                tracing::warn!(run = %self.standing.run(), %error, "a wait could not ask for its events");
+                self.pause().await;
+                if self.inner.is_stopping() { Flow::End } else { self.reload().await }
+            }
+        }
     }
 
     /// Nothing to decide: waits for its actions, or lets go of the run.

@@ -40,6 +40,9 @@ pub struct Ledger {
     /// The run is cancelled, and what is below it has not been told yet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) cancelling: Vec<Untold>,
+    /// When waits for events have last asked for them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) asked: BTreeMap<ActivationId, Timestamp>,
 }
 
 impl Default for Ledger {
@@ -53,6 +56,7 @@ impl Default for Ledger {
             deadline: None,
             child: None,
             cancelling: Vec::new(),
+            asked: BTreeMap::new(),
         }
     }
 }
@@ -178,6 +182,7 @@ impl Ledger {
     pub(crate) fn prune(&mut self, snapshot: &Snapshot) {
         self.tries.retain(|tries| snapshot.activation(tries.activation).is_some());
         self.deaths.retain(|activation, _| snapshot.activation(*activation).is_some());
+        self.asked.retain(|activation, _| snapshot.activation(*activation).is_some());
     }
 
     /// Notes a failed try.

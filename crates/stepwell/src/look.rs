@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use stepwell_core::dispatch::Retrial;
-use stepwell_core::snapshot::ActivationId;
+use stepwell_core::graph::awaited_event;
+use stepwell_core::snapshot::{Activation, ActivationId};
 use stepwell_core::spec::Firing;
 use stepwell_core::{
     ActionCall, Cause, Change, Decision, Event, Failure, Refusal, Rejected, Timestamp, dispatch,
 };
 use stepwell_store::{AuditRow, Status};
 
+use crate::events::ask::has_to_ask;
 use crate::ledger::{Ledger, Stopped, Tries};
 use crate::post::{Letter, Says};
 use crate::registry::Registry;
@@ -22,6 +24,8 @@ pub(crate) enum Next {
     Move(Box<Move>),
     /// An action to run.
     Act(Box<Act>),
+    /// A wait has to ask the store for events, when what led to it is committed.
+    Ask(ActivationId),
     /// The run is cancelled, and its children have to hear of it.
     TellChildren,
     /// Nothing, until then or until something comes.
@@ -73,6 +77,9 @@ impl Look<'_> {
             return next;
         }
         if let Some(next) = self.automatic().await {
+            return next;
+        }
+        if let Some(next) = self.events() {
             return next;
         }
         if let Some(next) = self.kept_and_due().await {
@@ -228,6 +235,36 @@ impl Look<'_> {
     fn is_busy(&self, activation: ActivationId) -> bool {
         self.flying.contains_key(&activation)
             || self.standing.ledger.of(activation).is_some_and(|tries| tries.next.is_some())
+    }
+
+    /// Waits that have to ask for events, or to which some were sent.
+    fn events(&self) -> Option<Next> {
+        let Standing { workflow, snapshot, inbox, ledger, .. } = self.standing;
+        let waits = |id: ActivationId| {
+            snapshot.activation(id).filter(|one| awaited_event(&workflow.definition, one).is_some())
+        };
+        for letter in inbox {
+            if let Says::Event { activation, .. } = &letter.says
+                && waits(*activation).is_none()
+            {
+                return Some(self.dropped(letter, None));
+            }
+        }
+        if !workflow.has_events {
+            return None;
+        }
+        let engaged = self.engaged();
+        let is_sent = |id: ActivationId| {
+            inbox
+                .iter()
+                .any(|letter| matches!(&letter.says, Says::Event { activation, .. } if *activation == id))
+        };
+        let has_to = |one: &&Activation| {
+            awaited_event(&workflow.definition, one).is_some()
+                && !engaged.contains(&one.id)
+                && (is_sent(one.id) || has_to_ask(ledger, one, self.now))
+        };
+        snapshot.activations().iter().find(has_to).map(|one| Next::Ask(one.id))
     }
 
     /// Kept signals and due timers, in the order in which they came.

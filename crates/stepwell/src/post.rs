@@ -26,6 +26,16 @@ pub(crate) enum Says {
     Child { activation: ActivationId, child: u32, end: ChildEnd },
     /// Its parent was cancelled.
     Cancel,
+    /// An event has come that a wait is for.
+    Event {
+        activation: ActivationId,
+        /// The event.
+        event: RunId,
+        name: Name,
+        /// When it was accepted.
+        accepted: Timestamp,
+        payload: Value,
+    },
 }
 
 impl Says {
@@ -34,6 +44,7 @@ impl Says {
             Says::Signal { name, .. } => format!("signal:{name}"),
             Says::Child { .. } => "child".to_owned(),
             Says::Cancel => "cancel".to_owned(),
+            Says::Event { name, .. } => format!("event:{name}"),
         }
     }
 

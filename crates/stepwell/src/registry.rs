@@ -37,6 +37,8 @@ pub(crate) struct Workflow {
     asks: bool,
     /// It has places that wait for something from outside.
     pub(crate) has_waits: bool,
+    /// It has places that wait for events.
+    pub(crate) has_events: bool,
     /// Its shadow columns that have met something they cannot hold.
     pub(crate) unfit: Box<[AtomicBool]>,
     /// Who has made it known, if it was not the embedding program itself: what its runs do to the data is theirs to be
@@ -59,12 +61,15 @@ impl Workflow {
         let spec = definition.spec();
         let waits = |place: &Place| matches!(place, Place::Wait(_));
         let has_waits = !spec.signals.is_empty() || spec.places.values().any(waits);
+        let has_events =
+            spec.places.values().any(|place| matches!(place, Place::Wait(wait) if wait.event.is_some()));
         let unfit = definition.shadows().iter().map(|_| AtomicBool::new(false)).collect();
         Workflow {
             definition,
             stored,
             asks,
             has_waits,
+            has_events,
             unfit,
             publisher: OnceLock::new(),
             is_served: OnceLock::new(),
@@ -120,6 +125,8 @@ pub(crate) struct Registry {
     pub(crate) lists: BTreeMap<Name, Vec<String>>,
     /// What is to be said of actions.
     pub(crate) described: BTreeMap<Name, ActionInfo>,
+    /// Names of events that this process has described.
+    pub(crate) events: BTreeMap<Name, crate::events::EventType>,
 }
 
 impl Registry {
@@ -192,6 +199,14 @@ impl Registry {
     pub(crate) fn names(&self) -> Vec<Name> {
         let newest = self.newest.read().unwrap_or_else(PoisonError::into_inner);
         newest.keys().filter(|name| !name.starts_with("stepwell.")).cloned().collect()
+    }
+
+    /// The editions that new runs get of workflows that something starts by itself.
+    pub(crate) fn triggered(&self) -> Vec<Arc<Workflow>> {
+        let newest: Vec<_> =
+            self.newest.read().unwrap_or_else(PoisonError::into_inner).values().copied().collect();
+        let known = newest.into_iter().filter_map(|hash| self.by_hash(hash));
+        known.filter(|workflow| !workflow.definition.starters().is_empty()).collect()
     }
 
     /// The definitions of which this process has every action and guard.

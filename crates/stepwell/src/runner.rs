@@ -308,6 +308,13 @@ fn decide(inner: Arc<Inner>, scope: TenantScope, standing: Standing, pass: Pass,
     spawn.spawn(Box::pin(async move {
         let next = match inner.look(&standing, &Flying::new(), inner.host.now()).await {
             Next::Move(next) => *next,
+            Next::Ask(wait) => match inner.ask(scope, &standing, wait).await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::warn!(run = %standing.run(), %error, "a wait could not ask for its events");
+                    Move::note(standing.ledger.clone())
+                }
+            },
             Next::Act(_) | Next::TellChildren | Next::Rest(_) => Move::note(standing.ledger.clone()),
         };
         inner.beat_pulse();

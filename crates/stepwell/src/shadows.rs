@@ -104,7 +104,9 @@ impl Inner {
         let mut refills = Vec::with_capacity(runs.len());
         for some in runs.chunks(READ_AT_ONCE) {
             let loads: Vec<_> = some.iter().map(|run| self.store.load(scope, *run)).collect();
-            for loaded in try_join_all(loads).await?.into_iter().flatten() {
+            let loaded = try_join_all(loads).await?.into_iter().flatten();
+            // The engine's own have columns that are not read from their data.
+            for loaded in loaded.filter(|loaded| !loaded.workflow.starts_with("stepwell.")) {
                 let own = self.registry.by_hash(loaded.definition);
                 let declared = own.map(|own| self.registry.declaring(&own));
                 let Some(declared) = declared.or_else(|| self.registry.by_name(&loaded.workflow)) else {

@@ -8,7 +8,7 @@ use stepwell_core::spec::Trigger;
 use stepwell_core::{Cause, Change, Definition, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
     AuditRow, CellWrite, DocumentWrite, Fill, HandleWrite, Head, KeyWrite, LinkWrite, Loaded, NewRun, Parent,
-    Send, Status,
+    Send, ShadowWrite, Status,
 };
 
 use crate::error::EngineError;
@@ -189,6 +189,8 @@ pub(crate) struct Along {
     pub(crate) definitions: Vec<Arc<Workflow>>,
     /// The registry's number by which the new runs have their shadow columns.
     pub(crate) shadings: Option<u64>,
+    /// Shadow columns of the run itself that are not read from its data.
+    pub(crate) shadows: Vec<ShadowWrite>,
 }
 
 impl Along {
@@ -207,6 +209,7 @@ impl Along {
             audit,
             definitions,
             shadings,
+            shadows,
         } = more;
         self.create.extend(create);
         self.send.extend(send);
@@ -219,6 +222,7 @@ impl Along {
         self.keys.extend(keys);
         self.audit.extend(audit);
         self.definitions.extend(definitions);
+        self.shadows.extend(shadows);
         self.shadings = [self.shadings, shadings].into_iter().flatten().min();
     }
 }

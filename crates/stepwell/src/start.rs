@@ -7,9 +7,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use stepwell_core::{Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
+use stepwell_core::{DefinitionHash, Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
 use stepwell_store::{
-    Chain, Commit, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Refused, Status, TenantScope,
+    Chain, Commit, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Refused, ShadowWrite, Status,
+    TenantScope,
 };
 
 use crate::engine::{Inner, Run};
@@ -37,6 +38,12 @@ pub struct Start {
     begins: Option<When>,
     deadline: Option<When>,
     waits_on_failure: bool,
+    /// The same key gives the same run, whatever it is to be started with.
+    whatever: bool,
+    /// Shadow columns that are not read from its data.
+    shaded: Vec<ShadowWrite>,
+    /// The edition that it is to be.
+    pinned: Option<DefinitionHash>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +72,28 @@ impl Start {
             begins: None,
             deadline: None,
             waits_on_failure: false,
+            whatever: false,
+            shaded: Vec::new(),
+            pinned: None,
         }
+    }
+
+    /// The same key gives the same run, whatever it is to be started with.
+    pub(crate) fn whatever(mut self) -> Self {
+        self.whatever = true;
+        self
+    }
+
+    /// Shadow columns that are not read from its data.
+    pub(crate) fn shaded(mut self, columns: Vec<ShadowWrite>) -> Self {
+        self.shaded = columns;
+        self
+    }
+
+    /// A run of this edition, whichever new runs get.
+    pub(crate) fn pinned(mut self, edition: DefinitionHash) -> Self {
+        self.pinned = Some(edition);
+        self
     }
 
     /// The data it begins with: an object.
@@ -132,7 +160,8 @@ impl Start {
     /// The record of its key: the same key with another request is an error.
     pub(crate) fn key_for(&self, run: RunId) -> Option<KeyWrite> {
         let key = self.key.as_ref()?;
-        let asked = json!([self.workflow, self.input.as_ref().ok()]).to_string();
+        let input = self.input.as_ref().ok().filter(|_| !self.whatever);
+        let asked = json!([self.workflow, input]).to_string();
         Some(KeyWrite {
             operation: START.to_owned(),
             key: key.clone(),
@@ -179,16 +208,23 @@ impl Inner {
         })
     }
 
+    /// The edition that a start gets.
+    fn edition_for(&self, _: TenantScope, wanted: &Start) -> Result<Arc<Workflow>, EngineError> {
+        let pinned = wanted.pinned.and_then(|hash| self.registry.by_hash(hash));
+        pinned.map_or_else(|| self.workflow(&wanted.workflow), Ok)
+    }
+
     /// A run that is about to begin; `owner` works on it at once if there is something to do.
     pub(crate) async fn fresh(
         &self,
+        scope: TenantScope,
         wanted: &Start,
         run: RunId,
         parent: Option<(Parent, RunId)>,
         owner: Option<ProcessId>,
     ) -> Result<Fresh, EngineError> {
         let shadings = self.registry.shadings();
-        let workflow = self.workflow(&wanted.workflow)?;
+        let workflow = self.edition_for(scope, wanted)?;
         let now = self.host.now();
         let input = wanted.input.clone().map_err(|why| {
             EngineError::Invalid(format!(
@@ -231,6 +267,8 @@ impl Inner {
             Next::Rest(rest) => (rest.status, rest.wake, None),
             _ => (Status::Running, Some(now), owner),
         };
+        let mut shadows = self.shadows(&workflow, None, standing.snapshot.context());
+        shadows.extend(wanted.shaded.iter().cloned());
         let new = NewRun {
             run,
             workflow: workflow.definition.name().clone(),
@@ -244,7 +282,7 @@ impl Inner {
             root,
             attempt: standing.ledger.write(),
             open: open_waits_of(&workflow.definition, &standing.snapshot),
-            shadows: self.shadows(&workflow, None, standing.snapshot.context()),
+            shadows,
         };
         Ok(Fresh { new, standing, next, shadings })
     }
@@ -260,7 +298,7 @@ impl Inner {
         let run = wanted.id.unwrap_or_else(|| RunId::new(self.host.ids.next()));
         let pass = if first.is_some() { None } else { self.pass_for(&workflow) };
         let owner = pass.as_ref().map(|_| self.process());
-        let Fresh { new, standing, next, shadings } = self.fresh(wanted, run, None, owner).await?;
+        let Fresh { new, standing, next, shadings } = self.fresh(scope, wanted, run, None, owner).await?;
         let mut along = Along { definitions: vec![workflow.clone()], ..Along::default() };
         if let Some(signal) = first {
             let payload = signal.payload()?;

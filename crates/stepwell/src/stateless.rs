@@ -55,7 +55,7 @@ impl Engine {
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
         let process = inner.process();
         let Fresh { new, standing, next, shadings: _ } =
-            inner.fresh(&start, run, None, Some(process)).await?;
+            inner.fresh(self.scope, &start, run, None, Some(process)).await?;
         let documents = lists::kept(run, None, &standing.snapshot);
         let along = Along { create: vec![new], documents, ..Along::default() };
         let committed =

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use stepwell_core::graph::open_waits;
+use stepwell_core::graph::{AwaitedEvent, open_waits};
 use stepwell_core::snapshot::{ChildEnd, Finished};
 use stepwell_core::{DecideError, Definition, DefinitionHash, Failure, Snapshot, Timestamp};
 use stepwell_store::plan::ownership;
@@ -127,7 +127,8 @@ impl Inner {
         let (open, close) = waits(standing, &after);
         let shadings = along.shadings.unwrap_or(u64::MAX).min(self.registry.shadings());
         let before = Some(standing.snapshot.context());
-        let shadows = self.shadows(&after.workflow, before, after.snapshot.context());
+        let mut shadows = self.shadows(&after.workflow, before, after.snapshot.context());
+        shadows.extend(along.shadows.iter().cloned());
         let started = along.create.iter().filter_map(|new| new.wake).min();
         let mut commit = self.commit_of(scope, along, now);
         let step = Step {
@@ -271,7 +272,7 @@ impl Inner {
         let goes_on = match next {
             Next::Rest(rest) => Err(*rest),
             Next::TellChildren => Ok(Status::Cancelled),
-            Next::Move(_) | Next::Act(_) => Ok(Status::Running),
+            Next::Move(_) | Next::Act(_) | Next::Ask(_) => Ok(Status::Running),
         };
         match (by, goes_on) {
             (By::Owner, Ok(status)) if self.is_stopping() && flying.is_empty() => {
@@ -312,6 +313,7 @@ impl Inner {
             audit,
             definitions,
             shadings: _,
+            shadows: _,
         } = along;
         let mut commit = Commit::new(CommitId(self.host.ids.next()), now);
         commit.create = create;
@@ -497,6 +499,7 @@ pub(crate) fn open_waits_of(definition: &Definition, snapshot: &Snapshot) -> Vec
         since: wait.since,
         until: wait.until,
         detail: serde_json::to_vec(&wait).expect("an open wait is plain data").into(),
+        topic: wait.event.as_ref().map(AwaitedEvent::topic),
     })
     .collect()
 }

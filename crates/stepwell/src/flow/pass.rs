@@ -149,7 +149,7 @@ impl<'a> Pass<'a> {
                     let Act { call, .. } = *act;
                     return Ok(Some(Box::new(call)));
                 }
-                Next::TellChildren | Next::Rest(_) => return Ok(None),
+                Next::Ask(_) | Next::TellChildren | Next::Rest(_) => return Ok(None),
             }
         }
     }

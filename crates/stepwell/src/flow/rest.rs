@@ -373,7 +373,11 @@ impl Flows {
             version: standing.snapshot.version(),
             first,
             status: Status::Waiting,
-            wake: standing.snapshot.next_due(resting.now),
+            // A wait for an event asks for those that have come before it.
+            wake: match standing.workflow.has_events {
+                true => Some(resting.now),
+                false => standing.snapshot.next_due(resting.now),
+            },
             owner: None,
             parent: None,
             root: standing.run(),
@@ -652,6 +656,7 @@ fn is_nothing(along: &Along) -> bool {
         audit,
         definitions: _,
         shadings: _,
+        shadows,
     } = along;
     create.is_empty()
         && send.is_empty()
@@ -662,6 +667,7 @@ fn is_nothing(along: &Along) -> bool {
         && documents.is_empty()
         && keys.is_empty()
         && audit.is_empty()
+        && shadows.is_empty()
 }
 
 /// The record that a sealed token was used. A pause of a flow is answered once, whichever of its tokens is used.

@@ -8,6 +8,7 @@ mod cron;
 mod crowd;
 mod data;
 mod documents;
+mod events;
 mod failures;
 mod flows;
 mod kit;

@@ -1,0 +1,171 @@
+//! CloudEvents 1.0 over HTTP: structured, in batches and binary.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
+use serde_json::{Map, Value};
+use stepwell_core::Timestamp;
+
+use super::Event;
+
+/// So many events a batch has at most.
+pub const MAX_BATCH: usize = 100;
+const STRUCTURED: &str = "application/cloudevents+json";
+const BATCHED: &str = "application/cloudevents-batch+json";
+/// Names that mean something else than an extension.
+const OWN: [&str; 9] = [
+    "specversion",
+    "id",
+    "source",
+    "type",
+    "subject",
+    "time",
+    "datacontenttype",
+    "dataschema",
+    "data_base64",
+];
+
+/// Why something is no CloudEvent: which attribute, and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{why}", index.map(|index| format!("event {index}: ")).unwrap_or_default())]
+pub struct CloudError {
+    /// Which event of a batch, counted from 0.
+    pub index: Option<usize>,
+    /// What is wrong.
+    pub why: String,
+}
+
+fn wrong(why: impl Into<String>) -> CloudError {
+    CloudError { index: None, why: why.into() }
+}
+
+/// Events that came in one message.
+#[derive(Debug, Clone)]
+pub struct CloudEvents {
+    /// The events, in their order.
+    pub events: Vec<Event>,
+    /// They came as a batch.
+    pub is_batch: bool,
+}
+
+impl CloudEvents {
+    /// Reads a message: its headers, by name in any case, and its body.
+    pub fn read<'a>(
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+        body: &[u8],
+    ) -> Result<CloudEvents, CloudError> {
+        let headers: Vec<_> =
+            headers.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+        let header = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| *value);
+        let content = header("content-type").unwrap_or_default();
+        let kind = content.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if kind == BATCHED {
+            let items: Vec<Value> = json(body)?;
+            if items.len() > MAX_BATCH {
+                return Err(wrong(format!(
+                    "a batch has at most {MAX_BATCH} events, this one has {}",
+                    items.len()
+                )));
+            }
+            let read = |(index, item): (usize, Value)| {
+                structured(&item).map_err(|error| CloudError { index: Some(index), ..error })
+            };
+            let events = items.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
+            return Ok(CloudEvents { events, is_batch: true });
+        }
+        if kind == STRUCTURED {
+            return Ok(CloudEvents { events: vec![structured(&json(body)?)?], is_batch: false });
+        }
+        if kind.starts_with("application/cloudevents") {
+            return Err(wrong(format!("`{kind}` is not understood: send `{STRUCTURED}` or `{BATCHED}`")));
+        }
+        if header("ce-specversion").is_none() {
+            let why = format!(
+                "this is no CloudEvent: send `Content-Type: {STRUCTURED}`, or the headers `ce-specversion`, `ce-id`, `ce-source` and `ce-type`"
+            );
+            return Err(wrong(why));
+        }
+        let mut attributes = Map::new();
+        for (name, value) in &headers {
+            if let Some(name) = name.strip_prefix("ce-") {
+                let text = percent_decode_str(value).decode_utf8();
+                let text = text.map_err(|_| wrong(format!("the header `ce-{name}` is no UTF-8")))?;
+                attributes.insert(name.to_owned(), Value::String(text.into_owned()));
+            }
+        }
+        let data = binary_data(&kind, body)?;
+        Ok(CloudEvents { events: vec![event(&attributes, data)?], is_batch: false })
+    }
+}
+
+fn json<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, CloudError> {
+    serde_json::from_slice(body)
+        .map_err(|error| wrong(format!("the body is not the JSON it should be: {error}")))
+}
+
+fn is_json(kind: &str) -> bool {
+    kind.is_empty() || kind == "application/json" || kind == "text/json" || kind.ends_with("+json")
+}
+
+/// What the body of a binary message brings: JSON, text, or anything else in base64.
+fn binary_data(kind: &str, body: &[u8]) -> Result<Value, CloudError> {
+    if body.is_empty() {
+        return Ok(Value::Null);
+    }
+    if is_json(kind) {
+        return json(body);
+    }
+    match std::str::from_utf8(body) {
+        Ok(text) => Ok(Value::String(text.to_owned())),
+        Err(_) => Ok(Value::String(STANDARD.encode(body))),
+    }
+}
+
+fn structured(item: &Value) -> Result<Event, CloudError> {
+    let fields = item.as_object().ok_or_else(|| wrong("an event is an object"))?;
+    let data = match (fields.get("data"), fields.get("data_base64")) {
+        (Some(_), Some(_)) => return Err(wrong("an event has `data` or `data_base64`, not both")),
+        (Some(data), None) => data.clone(),
+        (None, None) => Value::Null,
+        (None, Some(coded)) => {
+            let bytes = coded.as_str().and_then(|text| STANDARD.decode(text).ok());
+            let bytes = bytes.ok_or_else(|| wrong("`data_base64` is no base64"))?;
+            let kind = fields.get("datacontenttype").and_then(Value::as_str).unwrap_or_default();
+            let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+            // What is not said to be JSON is left as it came.
+            if !kind.is_empty() && is_json(&kind) { json(&bytes)? } else { coded.clone() }
+        }
+    };
+    event(fields, data)
+}
+
+/// An event out of its attributes and what it brings.
+fn event(attributes: &Map<String, Value>, data: Value) -> Result<Event, CloudError> {
+    let text = |name: &str| match attributes.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if !text.is_empty() => Ok(Some(text.as_str())),
+        Some(_) => Err(wrong(format!("`{name}` is a text that is not empty"))),
+    };
+    let need = |name: &str| text(name)?.ok_or_else(|| wrong(format!("`{name}` is missing")));
+    match need("specversion")? {
+        "1.0" => {}
+        other => return Err(wrong(format!("`specversion` is `1.0`, not `{other}`"))),
+    }
+    for name in attributes.keys().filter(|name| *name != "data" && !OWN.contains(&name.as_str())) {
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()) {
+            let why = format!("`{name}` is no name of an attribute: lower-case letters and digits");
+            return Err(wrong(why));
+        }
+    }
+    let mut event = Event::new(need("type")?).source(need("source")?).id(need("id")?).with(&data);
+    if let Some(subject) = text("subject")? {
+        event = event.subject(subject);
+    }
+    if let Some(time) = text("time")? {
+        let time: Timestamp = time.parse().map_err(|_| {
+            wrong(format!("`time` is an instant such as `2030-01-31T12:00:00Z`, not `{time}`"))
+        })?;
+        event = event.at(time);
+    }
+    Ok(event)
+}

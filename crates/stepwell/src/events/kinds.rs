@@ -1,0 +1,139 @@
+//! Names of events that somebody has described: what they bring, and what they are about.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepwell_core::Name;
+use stepwell_core::expr::{Budget, Expr, Roots};
+use stepwell_core::schema::Schema;
+use stepwell_store::{CellKey, CellOp, CellWrite, Expect, Space, Ttl, ValueType};
+
+use super::WORKFLOW;
+use crate::actor::Permission;
+use crate::data::Changes;
+use crate::engine::{Builder, Engine};
+use crate::error::EngineError;
+
+/// A name of events that somebody has described.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EventType {
+    /// The name.
+    pub name: Name,
+    /// What has happened, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
+    /// JSON Schema of what such an event brings: one that does not fit is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
+    /// What such an event is about: an expression on `event`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation: Option<String>,
+}
+
+impl EventType {
+    /// Events of this name.
+    pub fn new(name: impl Into<Name>) -> Self {
+        EventType { name: name.into(), about: String::new(), schema: None, correlation: None }
+    }
+
+    /// What has happened, for people.
+    #[must_use]
+    pub fn about(mut self, about: impl Into<String>) -> Self {
+        self.about = about.into();
+        self
+    }
+
+    /// JSON Schema of what such an event brings.
+    #[must_use]
+    pub fn schema(mut self, schema: Value) -> Self {
+        self.schema = Some(schema);
+        self
+    }
+
+    /// What such an event is about: an expression on `event`.
+    #[must_use]
+    pub fn correlation(mut self, expr: impl Into<String>) -> Self {
+        self.correlation = Some(expr.into());
+        self
+    }
+
+    /// The same, ready to be asked.
+    pub(crate) fn read(&self) -> Result<Read, EngineError> {
+        let wrong = |why: String| EngineError::Invalid(format!("event type `{}`: {why}", self.name));
+        if self.name.is_empty() || self.name.chars().any(char::is_control) {
+            return Err(wrong("a name is not empty and has no control characters".to_owned()));
+        }
+        let schema = self.schema.as_ref().map(Schema::compile).transpose().map_err(|problems| {
+            let all: Vec<_> = problems.iter().map(ToString::to_string).collect();
+            wrong(format!("its schema cannot be used: {}", all.join("; ")))
+        })?;
+        let correlation = self.correlation.as_deref().map(Expr::parse).transpose();
+        let correlation = correlation.map_err(|error| wrong(format!("its correlation: {error}")))?;
+        Ok(Read { schema, correlation })
+    }
+}
+
+/// A type of events, ready to be asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Read {
+    schema: Option<Schema>,
+    correlation: Option<Expr>,
+}
+
+impl Read {
+    /// What an event that brings this is about; refused if it brings something else.
+    pub(crate) fn checked(&self, data: &Value, given: Option<Value>) -> Result<Option<Value>, String> {
+        if let Some(schema) = &self.schema {
+            let misfits = schema.check(data);
+            if !misfits.is_empty() {
+                let all: Vec<_> = misfits.iter().map(ToString::to_string).collect();
+                return Err(format!("what it brings does not fit its type: {}", all.join("; ")));
+            }
+        }
+        let (None, Some(expr)) = (&given, &self.correlation) else { return Ok(given) };
+        let found = expr.eval(&Roots(&[("event", data)]), &mut Budget::default());
+        found.map_err(|error| format!("what it is about cannot be told: {error}"))
+    }
+}
+
+/// Where a name of events is described.
+pub(super) fn described(name: &str) -> CellKey {
+    CellKey { space: Space::Workflow, owner: WORKFLOW.to_owned(), key: format!("type/{name}") }
+}
+
+impl Builder {
+    /// Describes a name of events, in this process and for every tenant.
+    #[must_use]
+    pub fn event_type(mut self, kind: EventType) -> Self {
+        self.registry.events.insert(kind.name.clone(), kind);
+        self
+    }
+}
+
+impl Engine {
+    /// Describes a name of events, for this tenant and for every process; what a process has described itself goes before.
+    pub async fn put_event_type(&self, kind: EventType) -> Result<(), EngineError> {
+        self.permit(Permission::Publish)?;
+        kind.read()?;
+        let value = serde_json::to_value(&kind).expect("a type of events is plain data");
+        let op = CellOp::Set { value, value_type: ValueType::Json, ttl: Ttl::Forever };
+        let key = described(&kind.name);
+        let write = CellWrite { key, op, expect: Expect::Anything, initial: None, by: None };
+        let written = self.inner.write(self.scope, Changes::new().cell(Ok(write)), self.actor_id()).await;
+        written.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        self.inner.forget_event_name(self.scope, &kind.name);
+        Ok(())
+    }
+
+    /// How a name of events is described, if it is.
+    pub async fn event_type(&self, name: &str) -> Result<Option<EventType>, EngineError> {
+        self.permit(Permission::View)?;
+        if let Some(kind) = self.inner.registry.events.get(name) {
+            return Ok(Some(kind.clone()));
+        }
+        let query = crate::data::kv::one(described(name), self.now(), false);
+        let cell = self.store().cells(self.scope, query).await?.items.pop();
+        let kind = cell.and_then(|cell| cell.value).map(serde_json::from_value).transpose();
+        kind.map_err(|error| EngineError::Invalid(format!("event type `{name}` cannot be read: {error}")))
+    }
+}

@@ -1,0 +1,445 @@
+//! Events: accepted once, delivered once to everybody they concern, kept for who comes later.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepwell::core::{Definition, Document, RunId};
+use stepwell::events::{Fired, TriggerLog};
+use stepwell::store::{Status, TenantId, TenantScope};
+use stepwell::testing::{BEGINS, TestEngine};
+use stepwell::{EngineError, Event, EventType, Run, Signal, Start};
+
+use crate::kit::{self, LEASE_MS, ground, mortal, places, status};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn document(name: &str, text: &str) -> Definition {
+    let read = Document::read(text, Some(name)).unwrap_or_else(|problems| panic!("{problems}"));
+    read.definition().clone()
+}
+
+/// Waits until an order is paid, for an hour.
+fn order() -> Definition {
+    document(
+        "order",
+        "
+steps:
+  - id: paid
+    type: wait.event
+    eventName: PAID
+    correlation: { event: event.order, run: payload.order }
+    timeout: 1h
+    onTimeout: [{ id: late, type: control.return, value: late }]
+  - { id: done, type: control.return, value: { $expr: vars.paid.cents } }
+",
+    )
+}
+
+/// Counts what is paid for an order, one after the other.
+fn counter() -> Definition {
+    document(
+        "counter",
+        "
+steps:
+  - id: each
+    type: control.while
+    condition: '$count(vars.seen) < 3'
+    body:
+      - { id: paid, type: wait.event, eventName: PAID, correlation: { event: event.order, run: payload.order } }
+      - { id: note, type: vars.set, values: { seen: { $expr: '$append(vars.seen, [vars.paid.cents])' } } }
+  - { id: done, type: control.return, value: { $expr: 'vars.seen[]' } }
+",
+    )
+}
+
+/// Is started by what is paid, if it is enough.
+fn receipt(name: &str, filter: &str) -> Definition {
+    let text = format!(
+        "
+trigger: {{ id: paid, type: event, eventName: PAID, filter: '{filter}' }}
+input: {{ type: object, required: [order] }}
+steps: [{{ id: done, type: control.return, value: {{ $expr: payload.order }} }}]
+"
+    );
+    document(name, &text)
+}
+
+fn paid(order: impl Into<Value>, cents: u32) -> Event {
+    Event::new("PAID").with(&json!({"order": order.into(), "cents": cents}))
+}
+
+async fn start(engine: &TestEngine, workflow: &str, order: impl Into<Value>) -> Run {
+    let run = engine.start(Start::new(workflow).input(&json!({"order": order.into()}))).await.unwrap();
+    engine.settle().await;
+    run
+}
+
+async fn emit(engine: &TestEngine, event: Event) -> RunId {
+    let emitted = engine.emit(event).await.unwrap();
+    engine.settle().await;
+    emitted.event
+}
+
+async fn runs_of(engine: &TestEngine, workflow: &str) -> usize {
+    kit::runs_of(engine, workflow).await.len()
+}
+
+async fn log(engine: &TestEngine, workflow: &str) -> Vec<(String, Fired)> {
+    let query = TriggerLog { limit: 100, ..TriggerLog::default() };
+    let page = engine.trigger_log(workflow, "paid", query).await.unwrap();
+    page.items.into_iter().map(|entry| (entry.id, entry.came_to)).collect()
+}
+
+#[tokio::test]
+async fn an_event_wakes_the_runs_it_concerns_and_no_others() {
+    let engine = kit::start(|engine| engine.workflow(order())).await.unwrap();
+    let (one, other) = (start(&engine, "order", "o-1").await, start(&engine, "order", "o-2").await);
+    let again = start(&engine, "order", "o-1").await;
+    let event = emit(&engine, paid("o-1", 500)).await;
+    assert_eq!(one.result().await.unwrap(), json!(500));
+    assert_eq!(again.result().await.unwrap(), json!(500));
+    assert_eq!(status(&other).await, Status::Waiting);
+    let view = engine.event(event).await.unwrap().unwrap();
+    assert_eq!((view.is_delivered, view.sent, view.passed_over), (true, 2, 0));
+    engine.advance(HOUR).await;
+    assert_eq!(other.result().await.unwrap(), json!("late"));
+}
+
+#[tokio::test]
+async fn the_same_source_and_id_are_accepted_once() {
+    let engine = kit::start(|engine| engine.workflow(receipt("receipt", "true"))).await.unwrap();
+    let event = || paid("o-1", 500).source("shop").id("e-1");
+    let first = engine.emit(event()).await.unwrap();
+    assert!(first.is_new);
+    for other in [event(), paid("o-2", 1).source("shop").id("e-1")] {
+        let again = engine.emit(other).await.unwrap();
+        assert_eq!((again.event, again.is_new), (first.event, false));
+    }
+    assert!(engine.emit(event().source("till")).await.unwrap().is_new);
+    engine.settle().await;
+    assert_eq!(runs_of(&engine, "receipt").await, 2);
+    let view = engine.event(first.event).await.unwrap().unwrap();
+    assert_eq!((view.duplicates, view.kept.data["order"].clone()), (2, json!("o-1")));
+}
+
+#[tokio::test]
+async fn an_event_starts_every_workflow_that_it_is_a_trigger_of_and_each_says_why_not() {
+    let build = |engine: stepwell::Builder| {
+        let engine = engine.workflow(receipt("all", "true")).workflow(receipt("large", "event.cents > 100"));
+        engine.workflow(receipt("odd", "event.nothing.there > 1"))
+    };
+    let engine = kit::start(build).await.unwrap();
+    emit(&engine, paid("o-1", 500).source("shop").id("large")).await;
+    emit(&engine, paid("o-2", 50).source("shop").id("small")).await;
+    emit(&engine, Event::new("PAID").with(&json!({"cents": 500})).source("shop").id("bare")).await;
+    assert_eq!((runs_of(&engine, "all").await, runs_of(&engine, "large").await), (2, 1));
+    let seen = log(&engine, "large").await;
+    let ids: Vec<_> = seen.iter().map(|(id, fired)| (id.as_str(), fired.word())).collect();
+    assert_eq!(ids, [("bare", "refused"), ("small", "filtered"), ("large", "started")]);
+    let Fired::Filtered(filtered) = &seen[1].1 else { panic!("{:?}", seen[1]) };
+    assert_eq!(
+        (filtered.filter.as_str(), filtered.values["cents"].clone()),
+        ("event.cents > 100", json!(50))
+    );
+    let Fired::Refused { error } = &seen[0].1 else { panic!("{:?}", seen[0]) };
+    assert!(error.contains("order"), "{error}");
+    let odd = log(&engine, "odd").await;
+    assert!(
+        odd.iter().all(|(_, fired)| matches!(fired, Fired::Filtered(filtered) if filtered.error.is_some()))
+    );
+    let Fired::Started { run } = &seen[2].1 else { panic!("{:?}", seen[2]) };
+    assert_eq!(engine.run(*run).result().await.unwrap(), json!("o-1"));
+}
+
+#[tokio::test]
+async fn the_log_of_a_trigger_comes_in_pages_and_by_outcome() {
+    let engine = kit::start(|engine| engine.workflow(receipt("large", "event.cents > 100"))).await.unwrap();
+    for number in 0..7_u32 {
+        emit(&engine, paid("o", number * 50).source("shop").id(format!("e-{number}"))).await;
+    }
+    let mut ids = Vec::new();
+    let mut cursor = None;
+    loop {
+        let query = TriggerLog { limit: 2, cursor, ..TriggerLog::default() };
+        let page = engine.trigger_log("large", "paid", query).await.unwrap();
+        assert!(page.items.len() <= 2);
+        ids.extend(page.items.into_iter().map(|entry| entry.id));
+        match page.next {
+            Some(next) => cursor = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(ids, ["e-6", "e-5", "e-4", "e-3", "e-2", "e-1", "e-0"]);
+    let query = TriggerLog { outcome: Some("filtered".to_owned()), limit: 9, cursor: None };
+    assert_eq!(engine.trigger_log("large", "paid", query).await.unwrap().items.len(), 3);
+    let query = TriggerLog { outcome: Some("lost".to_owned()), ..TriggerLog::default() };
+    let wrong = engine.trigger_log("large", "paid", query).await.unwrap_err();
+    assert!(wrong.to_string().contains("started"), "{wrong}");
+}
+
+#[tokio::test]
+async fn an_event_that_came_before_the_wait_is_taken_as_long_as_it_lives() {
+    let engine = kit::start(|engine| engine.workflow(order())).await.unwrap();
+    emit(&engine, paid("o-1", 500).kept_for(HOUR / 2)).await;
+    emit(&engine, paid("o-2", 600)).await;
+    engine.advance(HOUR / 2).await;
+    let (over, alive) = (start(&engine, "order", "o-1").await, start(&engine, "order", "o-2").await);
+    assert_eq!(alive.result().await.unwrap(), json!(600));
+    assert_eq!(status(&over).await, Status::Waiting);
+    let second = start(&engine, "order", "o-2").await;
+    assert_eq!(second.result().await.unwrap(), json!(600), "another run gets it too");
+}
+
+#[tokio::test]
+async fn a_wait_in_a_loop_takes_each_event_once_in_the_order_in_which_they_came() {
+    let engine = kit::start(|engine| engine.workflow(counter())).await.unwrap();
+    emit(&engine, paid("o-1", 1)).await;
+    engine.advance(Duration::from_secs(1)).await;
+    emit(&engine, paid("o-1", 2)).await;
+    let run = start(&engine, "counter", "o-1").await;
+    assert_eq!(places(&run).await, ["paid"], "both are taken, and neither twice");
+    emit(&engine, paid("o-1", 3)).await;
+    assert_eq!(run.result().await.unwrap(), json!([1, 2, 3]));
+}
+
+#[tokio::test]
+async fn what_was_accepted_before_the_time_is_over_counts_also_if_it_is_delivered_later() {
+    for (accepted_ms, expected) in
+        [(3_599_999, json!(500)), (3_600_000, json!("late")), (3_600_001, json!("late"))]
+    {
+        let (store, clock) = ground().await;
+        let build = |engine: stepwell::Builder| engine.workflow(order());
+        let worker = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
+        let run = start(&worker, "order", "o-1").await.id();
+        drop(worker);
+        // This one accepts and does nothing else.
+        let front = |engine: stepwell::Builder| build(engine).with(|options| options.max_runs = 0);
+        let front = TestEngine::start_on(store.clone(), clock.clone(), front).await.unwrap();
+        clock.set(BEGINS.plus_ms(accepted_ms));
+        front.emit(paid("o-1", 500)).await.unwrap();
+        drop(front);
+        clock.set(BEGINS.plus_ms(7_200_000));
+        let worker = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
+        worker.settle().await;
+        assert_eq!(worker.run(run).result().await.unwrap(), expected, "accepted after {accepted_ms} ms");
+    }
+}
+
+#[tokio::test]
+async fn many_runs_are_woken_in_bounded_batches_each_once_whoever_dies() {
+    let (store, clock) = ground().await;
+    let build = |engine: stepwell::Builder| engine.workflow(counter()).workflow(receipt("receipt", "true"));
+    let (first, tasks) = mortal(store.clone(), &clock, build).await;
+    let mut runs = Vec::new();
+    for _ in 0..230 {
+        let run = first.start(Start::new("counter").input(&json!({"order": "o"}))).await.unwrap();
+        runs.push(run.id());
+    }
+    first.settle().await;
+    first.emit(paid("o", 1)).await.unwrap();
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    tasks.kill().await;
+    drop(first);
+    clock.set(BEGINS.plus_ms(LEASE_MS * 2));
+    let second = TestEngine::start_on(store, clock, build).await.unwrap();
+    second.settle().await;
+    second.advance(Duration::from_secs(60)).await;
+    assert_eq!(runs_of(&second, "receipt").await, 1);
+    for run in &runs {
+        let view = second.run(*run).view().await.unwrap();
+        assert_eq!(view.snapshot.context()["vars"]["seen"], json!([1]), "{run}");
+    }
+    second.emit(paid("o", 2)).await.unwrap();
+    second.emit(paid("o", 3)).await.unwrap();
+    second.settle().await;
+    for run in &runs {
+        assert_eq!(second.run(*run).result().await.unwrap().as_array().unwrap().len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn runs_that_ask_the_event_something_else_are_found_too_also_later() {
+    let ask = |name: &str, of: &str| {
+        let text = format!(
+            "
+steps:
+  - {{ id: paid, type: wait.event, eventName: PAID, correlation: {{ event: '{of}', run: payload.order }} }}
+  - {{ id: done, type: control.return, value: {{ $expr: vars.paid.cents }} }}
+"
+        );
+        document(name, &text)
+    };
+    let all = [("a", "event.order"), ("b", "$uppercase(event.order)"), ("c", "event.order & event.order")];
+    let known = [("a", "o"), ("b", "O"), ("c", "oo")];
+    let build = |engine: stepwell::Builder| {
+        all.iter().fold(engine, |engine, (name, of)| engine.workflow(ask(name, of)))
+    };
+    let engine = kit::start(build).await.unwrap();
+    emit(&engine, paid("o", 1)).await;
+    // Nobody has asked anything yet: the event is looked at when somebody does.
+    for (workflow, order) in known {
+        let run = start(&engine, workflow, order).await;
+        assert_eq!(run.result().await.unwrap(), json!(1), "{workflow}");
+        engine.advance(Duration::from_secs(2)).await;
+        emit(&engine, paid("x", 7)).await;
+        let other = start(&engine, workflow, "nobody's").await;
+        assert_eq!(status(&other).await, Status::Waiting);
+    }
+    let mut waiting = Vec::new();
+    for (workflow, order) in [("a", "z"), ("b", "Z"), ("c", "zz")] {
+        waiting.push(start(&engine, workflow, order).await);
+    }
+    let event = emit(&engine, paid("z", 9)).await;
+    for run in waiting {
+        assert_eq!(run.result().await.unwrap(), json!(9));
+    }
+    assert_eq!(engine.event(event).await.unwrap().unwrap().sent, 3);
+}
+
+#[tokio::test]
+async fn a_wait_with_a_filter_alone_looks_at_every_event_of_the_name() {
+    let large = document(
+        "large",
+        "
+steps:
+  - { id: paid, type: wait.event, eventName: PAID, filter: event.cents > payload.least }
+  - { id: done, type: control.return, value: { $expr: vars.paid.cents } }
+",
+    );
+    let engine = kit::start(|engine| engine.workflow(large)).await.unwrap();
+    emit(&engine, paid("o", 10)).await;
+    let begin = async |least: u32| {
+        let run = engine.start(Start::new("large").input(&json!({"least": least}))).await.unwrap();
+        engine.settle().await;
+        run
+    };
+    let (early, waits) = (begin(5).await, begin(50).await);
+    assert_eq!(early.result().await.unwrap(), json!(10));
+    let small = emit(&engine, paid("o", 20)).await;
+    let view = engine.event(small).await.unwrap().unwrap();
+    assert_eq!((view.sent, view.passed_over), (0, 1));
+    assert_eq!(status(&waits).await, Status::Waiting);
+    emit(&engine, paid("o", 60)).await;
+    assert_eq!(waits.result().await.unwrap(), json!(60));
+}
+
+#[tokio::test]
+async fn events_of_one_key_start_one_run() {
+    let text = "
+trigger: { id: paid, type: event, eventName: PAID, correlation: event.order }
+steps: [{ id: go, type: wait.signal, signal: GO }]
+";
+    let engine = kit::start(|engine| engine.workflow(document("case", text))).await.unwrap();
+    for (number, order) in ["a", "b", "a", "a"].into_iter().enumerate() {
+        emit(&engine, paid(order, number as u32).source("shop").id(number.to_string())).await;
+    }
+    assert_eq!(runs_of(&engine, "case").await, 2);
+    let words: Vec<_> = log(&engine, "case").await.iter().map(|(_, fired)| fired.word()).collect();
+    assert_eq!(words, ["deduplicated", "deduplicated", "started", "started"]);
+}
+
+#[tokio::test]
+async fn a_name_of_events_can_be_described() {
+    let text = "
+steps:
+  - { id: paid, type: wait.event, eventName: PAID, correlation: { run: payload.order } }
+  - { id: done, type: control.return, value: { $expr: vars.paid.cents } }
+";
+    let kind = EventType::new("PAID")
+        .schema(
+            json!({"type": "object", "required": ["order"], "properties": {"cents": {"type": "integer"}}}),
+        )
+        .correlation("event.order");
+    let engine = kit::start(|engine| engine.workflow(document("own", text))).await.unwrap();
+    engine.put_event_type(kind.clone()).await.unwrap();
+    assert_eq!(engine.event_type("PAID").await.unwrap(), Some(kind));
+    let wrong = engine.emit(Event::new("PAID").with(&json!({"cents": "many"}))).await.unwrap_err();
+    let said = wrong.to_string();
+    assert!(said.contains("event `PAID`") && said.contains("order") && said.contains("cents"), "{said}");
+    let waits = start(&engine, "own", "o-1").await;
+    emit(&engine, paid("o-2", 2)).await;
+    assert_eq!(status(&waits).await, Status::Waiting);
+    emit(&engine, paid("o-1", 1)).await;
+    assert_eq!(waits.result().await.unwrap(), json!(1));
+    let early = start(&engine, "own", "o-2").await;
+    assert_eq!(early.result().await.unwrap(), json!(2));
+    let given = start(&engine, "own", 7).await;
+    emit(&engine, paid("o-3", 3).key(&7)).await;
+    assert_eq!(given.result().await.unwrap(), json!(3), "what the event itself says goes before");
+    for bad in [
+        EventType::new(""),
+        EventType::new("X").schema(json!({"type": "objet"})),
+        EventType::new("X").correlation("event.("),
+    ] {
+        let refused = engine.put_event_type(bad).await.unwrap_err();
+        assert!(matches!(refused, EngineError::Invalid(_)), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_step_emits_an_event_with_its_commit_or_not_at_all() {
+    let text = "
+steps:
+  - { id: say, type: action.call, action: event.emit, input: { name: PAID, data: { order: o-1, cents: 5 } } }
+  - { id: fail, type: action.call, action: event.emit, input: { name: '', data: 1 }, onError: continue }
+  - { id: twice, type: action.call, action: event.emit, input: { name: PAID, id: e, data: { order: o-1 } } }
+  - { id: again, type: action.call, action: event.emit, input: { name: PAID, id: e, data: { order: o-1 } } }
+  - { id: done, type: control.return, value: { code: { $expr: vars.fail.error.code }, same: { $expr: vars.twice.event = vars.again.event } } }
+";
+    let build = |engine: stepwell::Builder| {
+        let engine = engine.workflow(document("says", text));
+        engine.workflow(order()).workflow(receipt("receipt", "true"))
+    };
+    let engine = kit::start(build).await.unwrap();
+    let waits = start(&engine, "order", "o-1").await;
+    let says = engine.start(Start::new("says").input(&json!({}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!(says.result().await.unwrap(), json!({"code": "invalidInput", "same": true}));
+    assert_eq!(waits.result().await.unwrap(), json!(5));
+    assert_eq!(runs_of(&engine, "receipt").await, 2);
+}
+
+#[tokio::test]
+async fn an_event_is_its_tenants_alone() {
+    let other = TenantScope::vouched(TenantId::new(uuid::Uuid::from_u128(9)));
+    let build = |engine: stepwell::Builder| engine.workflow(order()).workflow(receipt("receipt", "true"));
+    let engine = kit::start(build).await.unwrap();
+    let run = start(&engine, "order", "o-1").await;
+    let emitted = engine.for_tenant(other).emit(paid("o-1", 1).source("shop").id("1")).await.unwrap();
+    engine.settle().await;
+    assert_eq!((status(&run).await, runs_of(&engine, "receipt").await), (Status::Waiting, 0));
+    assert_eq!(engine.event(emitted.event).await.unwrap(), None);
+    assert!(engine.emit(paid("o-1", 2).source("shop").id("1")).await.unwrap().is_new);
+    engine.settle().await;
+    assert_eq!(run.result().await.unwrap(), json!(2));
+}
+
+#[tokio::test]
+async fn an_event_that_makes_no_sense_is_refused() {
+    let engine = kit::start(|engine| engine).await.unwrap();
+    let long = "x".repeat(257);
+    for (event, said) in [
+        (Event::new(""), "name"),
+        (Event::new("X").id(""), "id"),
+        (Event::new("X").source(long.as_str()), "source"),
+        (Event::new("X").subject("a\nb"), "subject"),
+        (Event::new("X").with(&"x".repeat(300_000)), "payload_bytes"),
+    ] {
+        let refused = engine.emit(event).await.unwrap_err().to_string();
+        assert!(refused.contains(said), "{said}: {refused}");
+    }
+}
+
+/// By hand a signal of the event's name still does it, and a run that has ended hears nothing.
+#[tokio::test]
+async fn a_wait_for_an_event_can_be_signalled_by_hand() {
+    let engine = kit::start(|engine| engine.workflow(order())).await.unwrap();
+    let run = start(&engine, "order", "o-1").await;
+    run.signal(Signal::new("PAID").with(&json!({"order": "o-1", "cents": 4}))).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.result().await.unwrap(), json!(4));
+    let event = emit(&engine, paid("o-1", 5)).await;
+    assert_eq!(engine.event(event).await.unwrap().unwrap().sent, 0);
+}
