@@ -31,6 +31,7 @@ mod signal;
 mod simulate;
 mod site;
 mod sleepers;
+mod storm;
 mod tamper;
 mod ten_step;
 mod tenants;
@@ -103,6 +104,13 @@ enum Command {
     /// The process that `long-loop` kills.
     #[command(hide = true)]
     LongLoopPart(long_loop::Part),
+    /// Thousands of events, many sent twice, while thousands of runs wait for them and the process is killed.
+    Storm(storm::Options),
+    /// The process that `storm` kills.
+    #[command(hide = true)]
+    StormPart(storm::Part),
+    /// Events, waits for them and the end of those come in every order, in the simulation.
+    Race(simulate::race::Options),
     /// Two workflows that follow tasks run from the text of their documents.
     Mirror(mirror::Options),
     /// Documents with mistakes in them are refused, each with a place and a reason.
@@ -172,6 +180,9 @@ fn main() -> ExitCode {
         Command::Scanner(options) => scanner::run(&options),
         Command::LongLoop(options) => long_loop::run(&options),
         Command::LongLoopPart(part) => long_loop::part(&part),
+        Command::Storm(options) => storm::run(&options),
+        Command::StormPart(part) => storm::part(&part),
+        Command::Race(options) => simulate::race::run(&options),
         Command::Mirror(options) => mirror::run(&options),
         Command::Malformed(options) => malformed::run(&options),
         Command::Fair(options) => fair::run(&options),

@@ -13,6 +13,7 @@ mod oracle;
 mod plan;
 mod plant;
 mod process;
+pub(crate) mod race;
 mod simulation;
 mod tally;
 mod tasks;

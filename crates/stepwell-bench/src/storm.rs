@@ -1,0 +1,408 @@
+//! The `storm` workload: thousands of events, many of them more than once, while thousands of runs wait for them and five
+//! workflows are started by them, and the process that does all that is killed again and again. In the end every event has
+//! started what it had to start and has woken each run that waited for it, exactly once.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{self, StreamExt};
+use serde_json::{Value, json};
+use stepwell::data::kv::List;
+use stepwell::{ActionError, Cx, Engine, Event, Start};
+use stepwell_core::{Definition, Document};
+use stepwell_store::{RunQuery, Status};
+
+use crate::StoreKind;
+use crate::child::{Victim, introduce, say};
+use crate::engines;
+use crate::script::Random;
+use crate::site::{Place, Site};
+
+const WAITER: &str = "waiter";
+/// Events that each run waits for, one after the other.
+const ROUNDS: u64 = 3;
+const WOKEN: &str = "woken";
+const STARTED: &str = "started";
+const TOTALS: &str = "totals";
+/// Calls that are under way at a time.
+const AT_ONCE: usize = 64;
+/// How long the last process has to come to the end.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Takes three events of its key, and counts for each of them by itself.
+const WAITS: &str = "
+steps:
+  - { id: first, type: vars.set, values: { round: 0 } }
+  - id: rounds
+    type: control.while
+    condition: vars.round < ROUNDS
+    body:
+      - { id: tick, type: wait.event, eventName: TICK, correlation: { event: event.key, run: payload.key } }
+      - { id: own, type: action.call, action: store.increment, input: { namespace: woken, key: { $expr: '$string(payload.key) & \"/\" & vars.tick.id' } } }
+      - { id: sum, type: action.call, action: store.increment, input: { namespace: totals, key: woken } }
+      - { id: next, type: vars.set, values: { round: { $expr: vars.round + 1 } } }
+";
+
+/// Is started by an event, and counts for it.
+const STARTS: &str = "
+trigger: { id: tick, type: event, eventName: TICK, filter: 'FILTER' }
+steps:
+  - { id: own, type: action.call, action: COUNT, input: { namespace: started, key: { $expr: 'meta.workflow & \"/\" & payload.id' } } }
+  - { id: sum, type: action.call, action: store.increment, input: { namespace: totals, key: started } }
+";
+
+/// The workflows that events start, and which events each wants.
+const STARTERS: [(&str, &str, fn(u64) -> bool); 5] = [
+    ("all", "true", |_| true),
+    ("even", "event.number % 2 = 0", |number| number.is_multiple_of(2)),
+    ("fifth", "event.number % 5 = 0", |number| number.is_multiple_of(5)),
+    ("large", "event.number > 1000", |number| number > 1_000),
+    ("none", "event.number < 0", |_| false),
+];
+
+/// How much weather.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where to work.
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: StoreKind,
+    /// Events that are sent, of which three in ten have been sent before.
+    #[arg(long, default_value_t = 10_000)]
+    events: u64,
+    /// Runs that wait.
+    #[arg(long, default_value_t = 2_000)]
+    waiters: u64,
+    /// How many kills at most.
+    #[arg(long, default_value_t = 20)]
+    kills: u64,
+    /// A planted bug: what an event starts counts by itself instead of with its commit. It must be found, or this proves
+    /// nothing.
+    #[arg(long)]
+    plant: bool,
+    /// Fewer of everything.
+    #[arg(long)]
+    short: bool,
+    /// JSON only; without it the progress is told on standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the victim is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Part {
+    /// The database.
+    #[arg(long)]
+    database: Place,
+    /// Said back on the first line, so that whoever kills knows whom.
+    #[arg(long)]
+    name: String,
+    /// Events that are sent.
+    #[arg(long)]
+    events: u64,
+    /// Runs that wait.
+    #[arg(long)]
+    waiters: u64,
+    /// The first event that nobody has heard of yet, as far as is known.
+    #[arg(long)]
+    from: u64,
+    /// A planted bug.
+    #[arg(long)]
+    plant: bool,
+}
+
+/// How much there is of everything.
+#[derive(Debug, Clone, Copy)]
+struct Weather {
+    events: u64,
+    waiters: u64,
+    kills: u64,
+}
+
+impl Weather {
+    /// Events that are not the same as another.
+    fn distinct(self) -> u64 {
+        self.events * 7 / 10
+    }
+
+    /// The numbers of the events in the order in which they are sent: each at least once, in any order.
+    fn order(self) -> Vec<u64> {
+        let mut random = Random::new(29);
+        let mut order: Vec<u64> = (0..self.distinct()).collect();
+        order.extend((self.distinct()..self.events).map(|_| random.next() % self.distinct()));
+        for at in (1..order.len()).rev() {
+            order.swap(at, (random.next() % (at as u64 + 1)) as usize);
+        }
+        order
+    }
+
+    fn starts(self) -> u64 {
+        let wanted =
+            |wants: fn(u64) -> bool| (0..self.distinct()).filter(|number| wants(*number)).count() as u64;
+        STARTERS.iter().map(|(_, _, wants)| wanted(*wants)).sum()
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let weather = match options.short {
+        true => Weather { events: 600, waiters: 120, kills: if options.plant { 12 } else { 5 } },
+        false => Weather { events: options.events, waiters: options.waiters, kills: options.kills },
+    };
+    if weather.distinct() < weather.waiters * ROUNDS {
+        return Err(format!("{} runs need more --events: three different ones each", weather.waiters));
+    }
+    let runtime = crate::runtime()?;
+    let site = Site::new(options.store)?;
+    let place = site.place(&runtime, "storm")?;
+    let arguments = |from: u64| {
+        let mut all = vec!["storm-part".to_owned(), "--database".to_owned(), place.to_string()];
+        for (name, value) in [("--events", weather.events), ("--waiters", weather.waiters), ("--from", from)]
+        {
+            all.extend([name.to_owned(), value.to_string()]);
+        }
+        all.extend(options.plant.then(|| "--plant".to_owned()));
+        all
+    };
+    let begin = Instant::now();
+    let (mut random, mut killed, mut from) = (Random::new(31), 0, 0);
+    while killed < weather.kills {
+        let most = if options.short { 150 } else { 900 };
+        let after = Duration::from_millis(30 + random.next() % most);
+        let Some(heard) = one_kill(&arguments(from), &format!("victim-{killed}"), after)? else { break };
+        from = from.max(heard);
+        killed += 1;
+        if !options.json {
+            eprintln!("{killed} kills, {from} of {} events sent", weather.events);
+        }
+    }
+    Victim::start("survivor", &arguments(from))?.end()?;
+    let mut line = runtime.block_on(look(&place, weather))?;
+    line["workload"] = "storm".into();
+    line["store"] = options.store.name().into();
+    line["sent"] = weather.events.into();
+    line["distinct"] = weather.distinct().into();
+    line["waiters"] = weather.waiters.into();
+    line["kills"] = killed.into();
+    line["planted"] = options.plant.into();
+    line["seconds"] = begin.elapsed().as_secs_f64().into();
+    println!("{line}");
+    judge(&line, weather, killed)
+}
+
+fn judge(line: &Value, weather: Weather, killed: u64) -> Result<(), String> {
+    let wakes = weather.waiters * ROUNDS;
+    let expected = [
+        ("accepted", weather.distinct()),
+        ("delivered", weather.distinct()),
+        ("woken_once", wakes),
+        ("woken", wakes),
+        ("waiters_done", weather.waiters),
+        ("started_once", weather.starts()),
+        ("started", weather.starts()),
+        ("runs_started", weather.starts()),
+        ("unwanted", 0),
+    ];
+    for (name, count) in expected {
+        if line[name] != count {
+            return Err(format!("`{name}` is {} instead of {count}", line[name]));
+        }
+    }
+    if killed == 0 {
+        return Err("the work was done before the first kill: give more --events".to_owned());
+    }
+    Ok(())
+}
+
+/// Starts a victim and kills it a while after it has begun to send; gives how far it had come, `None` = it has done everything.
+fn one_kill(arguments: &[String], name: &str, after: Duration) -> Result<Option<u64>, String> {
+    let mut victim = Victim::start(name, arguments)?;
+    while let Some(line) = victim.line()? {
+        if line == "works" {
+            std::thread::sleep(after);
+            if !victim.is_going()? {
+                break;
+            }
+            let said = victim.kill()?;
+            let heard = said.iter().rev().find_map(|line| line.strip_prefix("sent ")?.parse().ok());
+            return Ok(Some(heard.unwrap_or(0)));
+        }
+    }
+    Ok(None)
+}
+
+/// The victim: starts the runs that wait, sends the events and works on what comes of them.
+pub(crate) fn part(part: &Part) -> Result<(), String> {
+    introduce(&part.name)?;
+    crate::runtime()?.block_on(work(part))
+}
+
+fn read(name: &str, text: &str) -> Result<Definition, String> {
+    let document = Document::read(text, Some(name)).map_err(|problems| problems.to_string())?;
+    Ok(document.definition().clone())
+}
+
+fn definitions(plant: bool) -> Result<Vec<Definition>, String> {
+    let count = if plant { "count.badly" } else { "store.increment" };
+    let mut all = vec![read(WAITER, &WAITS.replace("ROUNDS", &ROUNDS.to_string()))?];
+    for (name, filter, _) in STARTERS {
+        all.push(read(name, &STARTS.replace("FILTER", filter).replace("COUNT", count))?);
+    }
+    Ok(all)
+}
+
+async fn work(part: &Part) -> Result<(), String> {
+    let weather = Weather { events: part.events, waiters: part.waiters, kills: 0 };
+    let own: Arc<OnceLock<Engine>> = Arc::default();
+    let engine_of = own.clone();
+    let badly = move |_: Cx, input: Value| {
+        let engine = engine_of.clone();
+        async move {
+            let engine =
+                engine.get().ok_or_else(|| ActionError::new("early", "the engine is not there yet"))?;
+            let key = input["key"].as_str().unwrap_or_default().to_owned();
+            engine.kv(STARTED).increment(&key, 1).await?;
+            // Long enough for a kill to come between the two.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Ok::<_, ActionError>(Value::Null)
+        }
+    };
+    let mut builder = Engine::builder(engines::open(&part.database).await?).action("count.badly", badly);
+    for definition in definitions(part.plant)? {
+        builder = builder.workflow(definition);
+    }
+    let builder = builder.with(|options| options.max_crashes = 10_000);
+    let engine = builder.start().await.map_err(|error| error.to_string())?;
+    let _ = own.set(engine.clone());
+    // Half of the runs wait before anything happens, the others begin while it does.
+    let early = (0..weather.waiters / 2).map(|key| wait(&engine, key));
+    all(early).await?;
+    say("works")?;
+    let late = (weather.waiters / 2..weather.waiters).map(|key| wait(&engine, key));
+    let (began, sent) = tokio::join!(all(late), send_all(&engine, weather, part.from));
+    began?;
+    sent?;
+    finish(&engine, weather).await?;
+    drop(own);
+    engine.stop(Duration::from_secs(5)).await;
+    Ok(())
+}
+
+async fn wait(engine: &Engine, key: u64) -> Result<(), String> {
+    let input = json!({ "key": key });
+    let start = Start::new(WAITER).input(&input).key(format!("waiter {key}"));
+    engine.start(start).await.map(drop).map_err(|error| error.to_string())
+}
+
+async fn all(calls: impl Iterator<Item = impl Future<Output = Result<(), String>>>) -> Result<(), String> {
+    let done: Vec<_> = stream::iter(calls).buffer_unordered(AT_ONCE).collect().await;
+    done.into_iter().collect()
+}
+
+/// Sends the events in their order, many at a time, and says up to which one all are acknowledged.
+async fn send_all(engine: &Engine, weather: Weather, from: u64) -> Result<(), String> {
+    let order = weather.order();
+    let send = |at: usize| {
+        let number = order[at];
+        async move {
+            let (key, id) = (number % weather.waiters, format!("e-{number}"));
+            let data = json!({ "id": id, "number": number, "key": key });
+            let event = Event::new("TICK").source("storm").id(id.as_str()).with(&data);
+            engine.emit(event).await.map_err(|error| error.to_string())
+        }
+    };
+    let calls = (from as usize..order.len()).map(send);
+    let mut sent = stream::iter(calls).buffered(AT_ONCE);
+    let mut count = from;
+    while let Some(result) = sent.next().await {
+        result?;
+        count += 1;
+        if count.is_multiple_of(50) {
+            say(&format!("sent {count}"))?;
+        }
+    }
+    say(&format!("sent {count}"))
+}
+
+async fn total(engine: &Engine, key: &str) -> Result<u64, String> {
+    let entry = engine.kv(TOTALS).get(key).await.map_err(|error| error.to_string())?;
+    Ok(entry.and_then(|entry| entry.value.as_u64()).unwrap_or(0))
+}
+
+/// Waits until everything has happened that has to, and a while longer for what must not.
+async fn finish(engine: &Engine, weather: Weather) -> Result<(), String> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (woken, started) = (total(engine, WOKEN).await?, total(engine, STARTED).await?);
+        if woken >= weather.waiters * ROUNDS && started >= weather.starts() {
+            break;
+        }
+        if Instant::now() > until {
+            return Err(format!("{woken} were woken and {started} started, and nothing more happens"));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    Ok(())
+}
+
+/// What is left.
+async fn look(place: &Place, weather: Weather) -> Result<Value, String> {
+    let builder = Engine::builder(engines::open(place).await?).with(|options| options.max_runs = 0);
+    let engine = builder.start().await.map_err(|error| error.to_string())?;
+    let (accepted, delivered) = runs_of(&engine, stepwell::events::WORKFLOW).await?;
+    let (_, waiters_done) = runs_of(&engine, WAITER).await?;
+    let mut runs_started = 0;
+    for (name, _, _) in STARTERS {
+        runs_started += runs_of(&engine, name).await?.0;
+    }
+    let (woken, _) = counted(&engine, WOKEN).await?;
+    let (started, keys) = counted(&engine, STARTED).await?;
+    let wanted: BTreeSet<String> = STARTERS
+        .iter()
+        .flat_map(|(name, _, wants)| {
+            (0..weather.distinct())
+                .filter(|number| wants(*number))
+                .map(move |number| format!("{name}/e-{number}"))
+        })
+        .collect();
+    let unwanted = keys.iter().filter(|key| !wanted.contains(*key)).count();
+    let totals = (total(&engine, WOKEN).await?, total(&engine, STARTED).await?);
+    engines::close(engine).await;
+    Ok(json!({
+        "accepted": accepted,
+        "delivered": delivered,
+        "waiters_done": waiters_done,
+        "runs_started": runs_started,
+        "woken_once": woken,
+        "woken": totals.0,
+        "started_once": started,
+        "started": totals.1,
+        "unwanted": unwanted,
+    }))
+}
+
+/// How many runs of a workflow there are, and how many of them have completed.
+async fn runs_of(engine: &Engine, workflow: &str) -> Result<(u64, u64), String> {
+    let (mut all, mut done, mut cursor) = (0, 0, None);
+    loop {
+        let query = RunQuery { workflow: Some(workflow.into()), limit: 1_000, cursor, ..RunQuery::default() };
+        let page = engine.store().runs(engine.scope(), query).await.map_err(|error| error.to_string())?;
+        all += page.items.len() as u64;
+        done += page.items.iter().filter(|run| run.status == Status::Completed).count() as u64;
+        let Some(next) = page.next else { return Ok((all, done)) };
+        cursor = Some(next);
+    }
+}
+
+/// How many keys of a namespace were counted once, and all of them.
+async fn counted(engine: &Engine, namespace: &str) -> Result<(u64, Vec<String>), String> {
+    let (mut once, mut keys, mut cursor) = (0, Vec::new(), None);
+    loop {
+        let list = List { limit: Some(200), cursor, ..List::default() };
+        let page = engine.kv(namespace).list(list).await.map_err(|error| error.to_string())?;
+        once += page.items.iter().filter(|entry| entry.value == json!(1)).count() as u64;
+        keys.extend(page.items.into_iter().map(|entry| entry.key));
+        let Some(next) = page.next else { return Ok((once, keys)) };
+        cursor = Some(next);
+    }
+}
