@@ -168,7 +168,7 @@ async fn not_found() -> Response {
     reply::problem(&problem)
 }
 
-async fn echo_request_id(request: Request, next: Next) -> Response {
+pub(crate) async fn echo_request_id(request: Request, next: Next) -> Response {
     let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= HEADER_CHARS).cloned();
     let mut response = next.run(request).await;
     if let Some(id) = id {
@@ -243,7 +243,7 @@ async fn show(State(api): State<Api>, request: Request) -> Response {
     .await
 }
 
-async fn told(answer: impl Future<Output = Result<Response, Problem>>) -> Response {
+pub(crate) async fn told(answer: impl Future<Output = Result<Response, Problem>>) -> Response {
     answer.await.unwrap_or_else(|problem| reply::problem(&problem))
 }
 

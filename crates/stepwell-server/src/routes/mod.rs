@@ -1,6 +1,7 @@
 //! Routes that a program mounts in its own `axum` router.
 
 mod body;
+pub mod events;
 pub mod flows;
 mod form;
 mod link;
@@ -9,4 +10,5 @@ mod problem;
 mod reply;
 mod token;
 
+pub use events::{EventRoutes, event_routes};
 pub use flows::{FlowRoutes, flow_routes};

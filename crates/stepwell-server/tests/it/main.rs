@@ -4,6 +4,7 @@
 mod api;
 mod documents;
 mod email;
+mod events;
 mod expr;
 mod flows;
 mod http;

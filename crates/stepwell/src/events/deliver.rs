@@ -243,7 +243,9 @@ async fn wake_all(cx: &Cx, state: &mut Delivery, mut room: usize) -> Result<usiz
         let page = cx.store().waits(cx.scope(), query).await?;
         for row in &page.items {
             room -= 1;
-            if concerns(cx, row, &state.event).await? {
+            // A wait that opened when the event's time was over is not among those that it is for.
+            let is_in_time = row.wait.since < state.event.until;
+            if is_in_time && concerns(cx, row, &state.event).await? {
                 let says = Says::Event {
                     activation: row.wait.activation,
                     event: cx.run(),

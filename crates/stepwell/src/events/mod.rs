@@ -12,6 +12,7 @@
 pub(crate) mod ask;
 pub mod cloud;
 mod deliver;
+pub mod hook;
 pub(crate) mod index;
 mod kinds;
 mod log;

@@ -1,0 +1,246 @@
+//! Webhooks: somebody outside calls, and a trigger of a workflow hears of it. A call is an event that concerns that trigger alone,
+//! so it is accepted once, delivered like any other, and in the trigger's log.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use stepwell_core::Name;
+use stepwell_core::spec::{OnWebhook, Signature, StartOn};
+use stepwell_store::TenantScope;
+
+use super::{Emitted, Event};
+use crate::actor::Permission;
+use crate::engine::Engine;
+use crate::error::EngineError;
+
+/// The name of events that are calls from outside.
+pub const EVENT: &str = "webhook";
+/// By how much the time of a signed call may differ from ours, in seconds.
+const TOLERANCE_S: i64 = 300;
+/// What a secret of Standard Webhooks is written with in front.
+const SECRET: &str = "whsec_";
+/// Headers that say who somebody is: nobody else is to read them.
+const PRIVATE: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
+
+/// A call from outside.
+#[derive(Debug, Clone, Copy)]
+pub struct HookCall<'a> {
+    /// Where it was made, below where such calls are taken.
+    pub path: &'a str,
+    /// How.
+    pub method: &'a str,
+    /// Its query, in its order.
+    pub query: &'a [(String, String)],
+    /// Its headers, by name in lower case.
+    pub headers: &'a [(String, String)],
+    /// Its body.
+    pub body: &'a [u8],
+}
+
+impl HookCall<'_> {
+    fn header(&self, wanted: &str) -> Option<&str> {
+        let is_it = |name: &str| name.eq_ignore_ascii_case(wanted);
+        self.headers.iter().find(|(name, _)| is_it(name)).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Why a call was not accepted.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum HookError {
+    /// No workflow is called there.
+    #[error("nothing is called at `{0}`")]
+    Unknown(String),
+    /// It is not signed as it has to be. Whoever called is not told more.
+    #[error("the call is not signed as it has to be")]
+    Unsigned,
+    /// Its body is not what it says.
+    #[error("the body is not what `Content-Type` says: {0}")]
+    Body(String),
+    /// The engine could not.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A trigger that is called.
+struct Hook {
+    workflow: Name,
+    trigger: Name,
+    on: OnWebhook,
+}
+
+impl Engine {
+    /// Takes a call from outside for a tenant: every trigger that is called there and for which it is signed hears of it, once
+    /// for each id that the call has. Nobody has to know whether there is such a tenant.
+    pub async fn hook(&self, scope: TenantScope, call: HookCall<'_>) -> Result<Vec<Emitted>, HookError> {
+        self.permit(Permission::Manage)?;
+        self.scoped(scope).called(call).await
+    }
+
+    async fn called(&self, call: HookCall<'_>) -> Result<Vec<Emitted>, HookError> {
+        let path = call.path.trim_matches('/');
+        let hooks = self.hooks_at(path).await?;
+        if hooks.is_empty() {
+            return Err(HookError::Unknown(path.to_owned()));
+        }
+        let mut signed = Vec::new();
+        for hook in hooks {
+            if let Some(id) = self.checked(&hook.on, &call).await? {
+                signed.push((hook, id));
+            }
+        }
+        if signed.is_empty() {
+            return Err(HookError::Unsigned);
+        }
+        let data = data(&call)?;
+        let mut emitted = Vec::new();
+        for (hook, id) in signed {
+            let source = format!("webhook/{}/{}", hook.workflow, hook.trigger);
+            let mut event = Event::new(EVENT).source(source).with(&data).only(hook.workflow, hook.trigger);
+            if let Some(id) = id {
+                event = event.id(id);
+            }
+            emitted.push(self.emit(event).await?);
+        }
+        Ok(emitted)
+    }
+
+    async fn hooks_at(&self, path: &str) -> Result<Vec<Hook>, EngineError> {
+        let mut found = Vec::new();
+        for workflow in self.inner.triggered(self.scope).await? {
+            let definition = &workflow.definition;
+            for starter in definition.starters() {
+                if let StartOn::Webhook(on) = &starter.on
+                    && on.path.trim_matches('/') == path
+                {
+                    let (workflow, trigger) = (definition.name().clone(), starter.id.clone());
+                    found.push(Hook { workflow, trigger, on: on.clone() });
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The id of a call that is signed as it has to be, if it has one; `None` = it is not signed so.
+    async fn checked(
+        &self,
+        on: &OnWebhook,
+        call: &HookCall<'_>,
+    ) -> Result<Option<Option<String>>, EngineError> {
+        let Some(name) = &on.secret else { return Ok(Some(own_id(&on.signature, call))) };
+        let missing = |why: String| EngineError::Invalid(format!("the secret `{name}` of a webhook: {why}"));
+        let secrets = self.inner.registry.secrets.as_ref();
+        let secrets = secrets.ok_or_else(|| missing("this engine has no secrets".to_owned()))?;
+        let secret = secrets.secret(self.scope, name).await.map_err(missing)?;
+        let secret = secret.ok_or_else(|| missing("there is none of this name".to_owned()))?;
+        let now_s = self.now().micros() / 1_000_000;
+        Ok(is_signed(&on.signature, call, &secret, now_s).then(|| own_id(&on.signature, call)))
+    }
+}
+
+/// What makes a call another one than those before.
+fn own_id(signature: &Signature, call: &HookCall<'_>) -> Option<String> {
+    let id = match signature {
+        Signature::Standard => call.header("webhook-id"),
+        Signature::Github => call.header("x-github-delivery"),
+        Signature::Header { id: Some(id), .. } => call.header(id),
+        // The same body, signed the same way, is the same call.
+        Signature::Header { id: None, header, .. } => {
+            call.header(header)?;
+            return Some(hex(&Sha256::digest(call.body)));
+        }
+    };
+    id.filter(|id| !id.is_empty()).map(str::to_owned)
+}
+
+fn is_signed(signature: &Signature, call: &HookCall<'_>, secret: &str, now_s: i64) -> bool {
+    match signature {
+        Signature::Standard => is_standard(call, secret, now_s),
+        Signature::Github => {
+            let given = call.header("x-hub-signature-256").and_then(|given| given.strip_prefix("sha256="));
+            given.is_some_and(|given| matches_hex(secret.as_bytes(), &[call.body], given))
+        }
+        Signature::Header { header, prefix, .. } => {
+            let given = call.header(header).and_then(|given| given.strip_prefix(prefix.as_str()));
+            given.is_some_and(|given| matches_hex(secret.as_bytes(), &[call.body], given))
+        }
+    }
+}
+
+/// Signed after the Standard Webhooks scheme, and not too long ago.
+fn is_standard(call: &HookCall<'_>, secret: &str, now_s: i64) -> bool {
+    let (Some(id), Some(time), Some(given)) =
+        (call.header("webhook-id"), call.header("webhook-timestamp"), call.header("webhook-signature"))
+    else {
+        return false;
+    };
+    let is_now = time.parse::<i64>().is_ok_and(|at| at.abs_diff(now_s) <= TOLERANCE_S as u64);
+    let key = match secret.strip_prefix(SECRET) {
+        Some(coded) => STANDARD.decode(coded).unwrap_or_default(),
+        None => secret.as_bytes().to_vec(),
+    };
+    if !is_now || key.is_empty() {
+        return false;
+    }
+    let head = format!("{id}.{time}.");
+    given.split(' ').filter_map(|one| one.strip_prefix("v1,")).any(|one| {
+        let given = STANDARD.decode(one);
+        given.is_ok_and(|given| matches(&key, &[head.as_bytes(), call.body], &given))
+    })
+}
+
+/// The signature is that of these parts; how long it takes to tell does not depend on how much of it is right.
+fn matches(key: &[u8], parts: &[&[u8]], given: &[u8]) -> bool {
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return false };
+    parts.iter().for_each(|part| mac.update(part));
+    mac.verify_slice(given).is_ok()
+}
+
+fn matches_hex(key: &[u8], parts: &[&[u8]], given: &str) -> bool {
+    unhex(given).is_some_and(|given| matches(key, parts, &given))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect();
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    Some(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// What a call brings.
+fn data(call: &HookCall<'_>) -> Result<Value, HookError> {
+    let shown = call.headers.iter().filter(|(name, _)| {
+        let name = name.to_ascii_lowercase();
+        !PRIVATE.contains(&name.as_str()) && !name.contains("signature")
+    });
+    let headers: Map<String, Value> =
+        shown.map(|(name, value)| (name.to_ascii_lowercase(), value.as_str().into())).collect();
+    let query: Map<String, Value> =
+        call.query.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+    let kind = call.header("content-type").unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let body = match kind.as_str() {
+        _ if call.body.is_empty() => Value::Null,
+        "application/json" => json_of(call.body)?,
+        other if other.ends_with("+json") => json_of(call.body)?,
+        _ => match std::str::from_utf8(call.body) {
+            Ok(text) => text.into(),
+            Err(_) => STANDARD.encode(call.body).into(),
+        },
+    };
+    let path = call.path.trim_matches('/');
+    Ok(json!({ "method": call.method, "path": path, "query": query, "headers": headers, "body": body }))
+}
+
+fn json_of(body: &[u8]) -> Result<Value, HookError> {
+    serde_json::from_slice(body).map_err(|error| HookError::Body(error.to_string()))
+}
