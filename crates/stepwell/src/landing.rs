@@ -278,12 +278,12 @@ impl Landing<'_> {
         for (number, (start, id)) in staged.children.iter().zip(&landed.children).enumerate() {
             let parent = Parent { run: self.standing.run(), activation: waits, child: number as u32 };
             let id = start.id.unwrap_or(*id);
-            let fresh = self.inner.fresh(start, id, Some((parent, self.standing.root)), None).await;
+            let fresh = self.inner.fresh(self.scope, start, id, Some((parent, self.standing.root))).await;
             fresh.map_err(|error| cannot_start(&error))?.goes_along(&mut along);
         }
         for (id, start) in &staged.starts {
             along.keys.extend(start.key_for(*id));
-            let fresh = self.inner.fresh(start, *id, None, None).await;
+            let fresh = self.inner.fresh(self.scope, start, *id, None).await;
             fresh.map_err(|error| cannot_start(&error))?.goes_along(&mut along);
         }
         along.definitions.dedup_by(|a, b| Arc::ptr_eq(a, b));

@@ -105,7 +105,7 @@ impl Inner {
         for some in runs.chunks(READ_AT_ONCE) {
             let loads: Vec<_> = some.iter().map(|run| self.store.load(scope, *run)).collect();
             for loaded in try_join_all(loads).await?.into_iter().flatten() {
-                let own = self.registry.by_hash(loaded.definition);
+                let own = self.registry.by_hash(scope.tenant(), loaded.definition);
                 let declared = own.map(|own| self.registry.declaring(&own));
                 let Some(declared) = declared.or_else(|| self.registry.by_name(&loaded.workflow)) else {
                     continue;
@@ -164,7 +164,7 @@ impl Inner {
     ) -> Result<bool, EngineError> {
         let (mut handles, mut changed) = (Vec::new(), 0);
         for row in rows {
-            let own = self.registry.by_hash(row.definition);
+            let own = self.registry.by_hash(scope.tenant(), row.definition);
             let declared = own.map(|own| self.registry.declaring(&own));
             let Some(declared) = declared.or_else(|| self.registry.by_name(&row.workflow)) else { continue };
             let held = self.store.records(scope, RecordQuery::Shadows(row.run)).await?.items;
@@ -353,7 +353,7 @@ impl Engine {
     pub async fn runs(&self, mut query: RunQuery) -> Result<Page<RunSummary>, EngineError> {
         self.permit(Permission::View)?;
         if let (Some(workflow), false) = (&query.workflow, query.shadows.is_empty()) {
-            let workflow = self.inner.workflow(workflow)?;
+            let workflow = self.inner.edition_of_name(self.scope, workflow).await?;
             query.shadows.iter().try_for_each(|(name, value)| declared(&workflow, name, value.kind()))?;
         }
         if query.limit == 0 {
@@ -371,7 +371,7 @@ impl Engine {
             let why = "shadow columns are those of a workflow: name it in the filter";
             return Err(EngineError::Invalid(why.to_owned()));
         };
-        self.inner.workflow(workflow)?;
+        self.inner.edition_of_name(self.scope, workflow).await?;
         if heal.is_over {
             return Ok(false);
         }

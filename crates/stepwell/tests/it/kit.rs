@@ -149,6 +149,7 @@ pub(crate) struct Watched {
     sweeps: Mutex<Vec<(Sweep, Swept)>>,
     unswept: Mutex<Option<TenantId>>,
     loads: AtomicUsize,
+    reads: AtomicUsize,
 }
 
 impl Watched {
@@ -162,6 +163,7 @@ impl Watched {
             sweeps: Mutex::default(),
             unswept: Mutex::default(),
             loads: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
         })
     }
 
@@ -198,6 +200,11 @@ impl Watched {
     /// How many runs were loaded or taken since this was last called.
     pub(crate) fn loads(&self) -> usize {
         self.loads.swap(0, Ordering::SeqCst)
+    }
+
+    /// How often cells were read since this was last called.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.swap(0, Ordering::SeqCst)
     }
 }
 
@@ -277,6 +284,19 @@ impl Store for Watched {
         })
     }
 
+    fn cells<'a, 'b>(
+        &'a self,
+        scope: TenantScope,
+        query: CellQuery,
+    ) -> Answer<'b, Result<Page<Cell>, StoreError>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner.cells(scope, query)
+    }
+
     fn sweep<'a, 'b>(&'a self, scope: TenantScope, sweep: Sweep) -> Answer<'b, Result<Swept, StoreError>>
     where
         'a: 'b,
@@ -320,7 +340,6 @@ impl Store for Watched {
         outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
         due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
         beat(beat: Beat) -> Result<Beaten, StoreError>;
-        cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
         runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
         links(scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
         waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
