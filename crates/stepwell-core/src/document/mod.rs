@@ -62,13 +62,19 @@ impl Document {
         if self.own_name().is_some() {
             return Ok(self);
         }
-        let mut value = self.value;
-        let holder = match value.get("spec") {
-            Some(_) => &mut value["metadata"],
-            None => &mut value,
-        };
-        holder["name"] = self.model.name.clone().into();
-        Document::of_tree(&Node::of_value(&value)?, None, limits)
+        let mut root = self.root;
+        let at = root.at;
+        let name = Node { at, kind: tree::Kind::Text(self.model.name) };
+        match root.field("spec").is_some() {
+            true => {
+                let mut metadata =
+                    root.field("metadata").cloned().unwrap_or(Node { at, kind: tree::Kind::Null });
+                metadata.put("name", name);
+                root.put("metadata", metadata);
+            }
+            false => root.put("name", name),
+        }
+        Document::of_tree(&root, None, limits)
     }
 
     /// The name as it stands in the document.

@@ -79,6 +79,17 @@ impl Node {
         self.fields()?.iter().find(|(key, _)| key.text == name).map(|(_, node)| node)
     }
 
+    /// Gives an object a field, in place of one of that name; anything else becomes an object.
+    pub(crate) fn put(&mut self, name: &str, value: Node) {
+        if !matches!(self.kind, Kind::Map(_)) {
+            self.kind = Kind::Map(Vec::new());
+        }
+        if let Kind::Map(fields) = &mut self.kind {
+            fields.retain(|(key, _)| key.text != name);
+            fields.push((Key { at: value.at, text: name.to_owned() }, value));
+        }
+    }
+
     /// The object that stands there.
     pub(crate) fn at(&self, place: Place) -> Option<&Node> {
         let mut open = vec![self];

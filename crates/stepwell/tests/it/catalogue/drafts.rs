@@ -152,8 +152,11 @@ async fn every_change_is_on_record_with_who_made_it() {
     catalogue.restore("greet").await.unwrap();
     let words = ["draft", "publish", "deactivate", "activate", "archive", "restore"];
     let by = Some("ann@example.com".to_owned());
-    let expected: Vec<_> = words.iter().map(|word| (format!("workflow.{word}"), by.clone())).collect();
-    assert_eq!(audited(&engine, "greet").await, expected);
+    let mut expected: Vec<_> = words.iter().map(|word| (format!("workflow.{word}"), by.clone())).collect();
+    let mut rows = audited(&engine, "greet").await;
+    // All of it happened at one time.
+    (rows.sort(), expected.sort());
+    assert_eq!(rows, expected);
     let version = catalogue.version("greet", 1).await.unwrap().about;
     assert_eq!((version.by, version.note.as_deref()), (by, Some("the first")));
     assert!(catalogue.draft("greet").await.is_err(), "what was published is no draft any more");
