@@ -245,7 +245,8 @@ async fn fire(cx: Cx) -> Result<u64, ActionError> {
     let due = cron.firings(state.next, cx.now(), state.schedule.missed, GRACE_MS, FIRED_AT_ONCE);
     let mut started = 0;
     // A workflow that is archived or has no active version is not started; the schedule goes on.
-    let is_inactive = cx.is_inactive(&state.schedule.workflow).await?;
+    // If that cannot be read now, it is found out when the runs begin.
+    let is_inactive = cx.is_inactive(&state.schedule.workflow).await.unwrap_or(false);
     for _ in &due.fire {
         if is_inactive {
             state.skipped += 1;

@@ -194,7 +194,8 @@ impl Catalogue {
     /// There is none; perhaps another one was meant.
     pub(super) async fn no_workflow(&self, name: &Name) -> Result<CatalogueError, CatalogueError> {
         let all = self.list::<Entry>(WORKFLOW, List { limit: Some(200), ..List::default() }).await?;
-        let hint = did_you_mean(name, all.items.iter().map(|(name, ..)| name.as_str()));
+        let published = all.items.iter().filter(|(_, entry, _)| entry.versions > 0);
+        let hint = did_you_mean(name, published.map(|(name, ..)| name.as_str()));
         Ok(CatalogueError::NotFound { what: format!("published workflow `{name}`"), hint })
     }
 }

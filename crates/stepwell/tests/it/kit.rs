@@ -150,6 +150,8 @@ pub(crate) struct Watched {
     unswept: Mutex<Option<TenantId>>,
     loads: AtomicUsize,
     reads: AtomicUsize,
+    /// So many reads of cells are still to fail.
+    unread: AtomicUsize,
 }
 
 impl Watched {
@@ -164,6 +166,7 @@ impl Watched {
             unswept: Mutex::default(),
             loads: AtomicUsize::new(0),
             reads: AtomicUsize::new(0),
+            unread: AtomicUsize::new(0),
         })
     }
 
@@ -200,6 +203,16 @@ impl Watched {
     /// How many runs were loaded or taken since this was last called.
     pub(crate) fn loads(&self) -> usize {
         self.loads.swap(0, Ordering::SeqCst)
+    }
+
+    /// The next reads of cells fail.
+    pub(crate) fn fail_reads(&self, count: usize) {
+        self.unread.store(count, Ordering::SeqCst);
+    }
+
+    /// How many reads of cells are still to fail.
+    pub(crate) fn unread(&self) -> usize {
+        self.unread.load(Ordering::SeqCst)
     }
 
     /// How often cells were read since this was last called.
@@ -294,6 +307,11 @@ impl Store for Watched {
         Self: 'b,
     {
         self.reads.fetch_add(1, Ordering::SeqCst);
+        let less = |left: usize| left.checked_sub(1);
+        if self.unread.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+            let why = "it is out of reach".to_owned();
+            return Box::pin(async { Err(StoreError::Unavailable(why)) });
+        }
         self.inner.cells(scope, query)
     }
 

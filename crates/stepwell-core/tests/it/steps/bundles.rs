@@ -43,7 +43,7 @@ fn everything_that_is_wrong_in_any_item_is_told_where_it_stands_in_the_file() {
         .replace("value: 2 }", "value: { $expr: paylod.x } }");
     let told = lines(&broken);
     let places: Vec<_> = told.iter().map(|(line, column, _)| (*line, *column)).collect();
-    assert_eq!(places, [(8, 28), (10, 63)], "{told:?}");
+    assert_eq!(places, [(8, 28), (10, 62)], "{told:?}");
     assert!(told[0].2.contains("`control.return`") && told[1].2.contains("`payload`"), "{told:?}");
 }
 

@@ -155,7 +155,7 @@ transitions: [{ id: go, from: a, to: b }, { id: end, from: b, to: z }]
     found.sort();
     let expected = [
         "+ place `c` at /places/c",
-        "> transition `go` from \"/transitions/0\" to \"/transitions/1\"",
+        "> transition `end` from \"/transitions/1\" to \"/transitions/0\"",
         "~ place `b` /kind: \"step\" -> \"wait\"",
         "~ place `b` /signal: nothing -> \"S\"",
         "~ transition `end` /from: \"b\" -> \"c\"",

@@ -169,6 +169,21 @@ async fn a_workflow_calls_the_active_version_of_another() {
 }
 
 #[tokio::test]
+async fn a_catalogue_that_cannot_be_read_for_a_while_fails_no_run() {
+    let (store, clock) = ground().await;
+    let watched = Watched::new(store);
+    let engine = TestEngine::start_on(watched.clone(), clock, |engine| engine).await.unwrap();
+    let caller = "steps:\n  - { type: wait.sleep, for: 5s }\n  - { id: inner, type: workflow.call, workflow: inner }\n  - { type: control.return, value: { $expr: vars.inner } }\n";
+    publish(&engine, "outer", caller).await;
+    publish(&engine, "inner", &answer("1")).await;
+    let run = engine.start(Start::new("outer")).await.unwrap();
+    watched.fail_reads(2);
+    engine.advance(Duration::from_secs(60)).await;
+    assert_eq!(watched.unread(), 0, "it was asked for when the inner one was to begin");
+    assert_eq!(soon(run.result()).await.unwrap(), 1);
+}
+
+#[tokio::test]
 async fn a_schedule_starts_the_active_version_and_passes_over_what_cannot_be_started() {
     let engine = engine().await;
     publish(&engine, "greet", &answer("1")).await;
