@@ -9,6 +9,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::limits::Limits;
+
 /// A name an author gave to something: a workflow, place, transition, signal, action or guard.
 ///
 /// Cloning costs a reference count, because a snapshot repeats the names of its definition.
@@ -20,6 +22,22 @@ impl Name {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Why it cannot be a name, if it cannot: names are shown, stored and put into URLs and history actions; `__` begins
+    /// the engine's own.
+    pub fn fault(&self, limits: &Limits) -> Option<String> {
+        let bad = |reason: &str| format!("`{self}` is not a name: {reason}");
+        if self.is_empty() {
+            return Some(bad("it is empty"));
+        }
+        if self.starts_with("__") {
+            return Some(bad("names that begin with `__` belong to the engine"));
+        }
+        if self.trim() != self.as_str() || self.chars().any(char::is_control) {
+            return Some(bad("it has control characters or white space around it"));
+        }
+        limits.name_chars("the name", self.chars().count()).err().map(|exceeded| bad(&exceeded.to_string()))
     }
 }
 

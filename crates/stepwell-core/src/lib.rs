@@ -44,7 +44,7 @@ pub mod ids;
 pub mod instance;
 pub mod limits;
 pub mod migrate;
-mod near;
+pub mod near;
 pub mod needs;
 pub mod patch;
 pub mod refusal;

@@ -1,7 +1,7 @@
 //! The near miss: which known name somebody probably meant.
 
 /// The known name closest to `wrong`, if it is close enough to be a slip of the finger.
-pub(crate) fn near<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn near<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // In a very short word two slips leave nothing in common.
     let tolerance = match wrong.chars().take(6).count() {
         0..=1 => 0,
@@ -18,7 +18,7 @@ pub(crate) fn near<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) ->
 }
 
 /// `near`, as the end of a sentence: ` (did you mean `x`?)` or nothing.
-pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     near(wrong, known).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
 }
 

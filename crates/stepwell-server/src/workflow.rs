@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
-use stepwell::core::document::{self, Document};
+use stepwell::core::document::{self, Bundle, Document, Place};
 use stepwell::core::graph::Graph;
-use stepwell::core::{Definition, Spec};
+use stepwell::core::{Definition, Limits, Spec};
 use stepwell::store::MemoryStore;
 use stepwell::{ActionInfo, CallProblem, Engine, check_calls};
 
@@ -19,7 +19,7 @@ use crate::output;
 pub(crate) enum Verb {
     /// Checks workflows and says everything that is wrong with them, with line and column.
     Validate {
-        /// Documents (YAML or JSON) or definitions (JSON); `-` reads standard input.
+        /// Documents or bundles of them (YAML or JSON), or definitions (JSON); `-` reads standard input.
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Prints the result as JSON, one line per file.
@@ -52,6 +52,28 @@ pub(crate) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Says what differs between two workflows: steps are found again by their ids.
+    Diff {
+        /// The first document; `-` reads standard input.
+        from: PathBuf,
+        /// The second document; `-` reads standard input.
+        to: PathBuf,
+        /// Prints the differences as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Ends with code 4 if there are any.
+        #[arg(long)]
+        exit_code: bool,
+    },
+    /// Puts documents together in one file that can be imported elsewhere.
+    Bundle {
+        /// Documents or bundles; `-` reads standard input.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// What to write.
+        #[arg(short = 'o', long, default_value = "yaml")]
+        output: Format,
+    },
     /// Lists the actions that the server has, with what they take and give.
     Actions {
         /// Prints everything that is known of them as JSON.
@@ -75,6 +97,8 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
         Verb::Graph { file, json } => draw(file, *json),
         Verb::Convert { file, to } => convert(file, *to),
         Verb::Scope { file, step, json } => scope(file, step, *json),
+        Verb::Diff { from, to, json, exit_code } => differences(from, to, *json, *exit_code),
+        Verb::Bundle { files, output } => bundle(files, *output),
         Verb::Actions { json } => actions(*json),
     }
 }
@@ -95,14 +119,17 @@ fn validate_all(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
     let mut wrong = Vec::new();
     for file in files {
         let text = read(file)?;
-        match load(file, &text) {
-            Ok(definition) => output::line(&valid(&definition, as_json))?,
+        let found = match Bundle::is_one(&text) {
+            true => load_bundle(&text).map(|bundle| valid_bundle(&bundle, as_json)),
+            false => load(file, &text).map(|definition| valid(&definition, as_json)),
+        };
+        match found {
+            Ok(lines) => output::line(&lines)?,
             Err(found) => {
                 if as_json {
                     output::line(&json!({"valid": false, "problems": found.problems}).to_string())?;
                 }
-                let name = if files.len() > 1 { format!("{}: ", file.display()) } else { String::new() };
-                wrong.push(format!("{name}{}", found.message));
+                wrong.push(told(files, file, &found));
             }
         }
     }
@@ -110,6 +137,23 @@ fn validate_all(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
         true => Ok(()),
         false if as_json => Err(Failure::new(Code::Invalid, "")),
         false => Err(Failure::new(Code::Invalid, wrong.join("\n"))),
+    }
+}
+
+/// What is wrong, with the name of the file if there are several.
+fn told(files: &[PathBuf], file: &Path, wrong: &Wrong) -> String {
+    let name = if files.len() > 1 { format!("{}: ", file.display()) } else { String::new() };
+    format!("{name}{}", wrong.message)
+}
+
+fn valid_bundle(bundle: &Bundle, as_json: bool) -> String {
+    let each = bundle.items().iter().map(|item| valid(item.definition(), as_json));
+    match as_json {
+        true => {
+            format!("{{\"valid\":true,\"problems\":[],\"items\":[{}]}}", each.collect::<Vec<_>>().join(","))
+        }
+        false if bundle.items().is_empty() => "the bundle is empty".to_owned(),
+        false => each.collect::<Vec<_>>().join("\n"),
     }
 }
 
@@ -134,21 +178,46 @@ fn valid(definition: &Definition, as_json: bool) -> String {
 
 /// Reads a workflow, whatever it is written as.
 fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
-    let document = if is_document(text) { Some(read_document(file, text)?) } else { None };
-    let definition = match &document {
-        Some(document) => document.definition().clone(),
-        None => build(text)?,
-    };
-    let wrong = check_calls(&definition, &known_actions());
-    if wrong.is_empty() {
-        return Ok(definition);
+    if is_document(text) {
+        return Ok(load_document(file, text)?.definition().clone());
     }
-    let place_of =
-        |problem: &CallProblem| document.as_ref()?.place_of_input(&problem.transition, &problem.pointer);
-    let mut placed: Vec<_> = wrong.iter().map(|problem| (place_of(problem), problem)).collect();
+    let definition = build(text)?;
+    let placed = check_calls(&definition, &known_actions()).into_iter().map(|problem| (None, problem));
+    miscalled(placed.collect())?;
+    Ok(definition)
+}
+
+/// Reads a document whose calls fit.
+fn load_document(file: &Path, text: &str) -> Result<Document, Wrong> {
+    let document = read_document(file, text)?;
+    miscalled(miscalls(&document, &known_actions()))?;
+    Ok(document)
+}
+
+/// Reads a bundle of documents whose calls fit.
+fn load_bundle(text: &str) -> Result<Bundle, Wrong> {
+    let bundle = Bundle::read(text).map_err(problems)?;
+    let known = known_actions();
+    miscalled(bundle.items().iter().flat_map(|item| miscalls(item, &known)).collect())?;
+    Ok(bundle)
+}
+
+/// Something that is wrong with a call, and where it stands.
+type Miscall = (Option<Place>, CallProblem);
+
+fn miscalls(document: &Document, known: &[ActionInfo]) -> Vec<Miscall> {
+    let wrong = check_calls(document.definition(), known).into_iter();
+    wrong.map(|one| (document.place_of_input(&one.transition, &one.pointer), one)).collect()
+}
+
+/// What is wrong with calls, if anything is.
+fn miscalled(mut placed: Vec<Miscall>) -> Result<(), Wrong> {
+    if placed.is_empty() {
+        return Ok(());
+    }
     placed.sort_by_key(|(place, _)| *place);
     let (mut problems, mut lines) = (Vec::new(), String::new());
-    for (place, problem) in placed {
+    for (place, problem) in &placed {
         let mut row = json!(problem);
         row["code"] = "badCall".into();
         let place = place.map_or_else(String::new, |place| {
@@ -158,8 +227,15 @@ fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
         problems.push(row);
         lines.push_str(&format!("\n  {place}{problem}"));
     }
-    let plural = if wrong.len() == 1 { "" } else { "s" };
-    Err(Wrong { problems, message: format!("the workflow has {} problem{plural}{lines}", wrong.len()) })
+    let (count, plural) = (placed.len(), if placed.len() == 1 { "" } else { "s" });
+    Err(Wrong { problems, message: format!("the workflow has {count} problem{plural}{lines}") })
+}
+
+fn problems(problems: document::Problems) -> Wrong {
+    Wrong {
+        problems: problems.0.iter().map(|problem| json!(problem)).collect(),
+        message: problems.to_string(),
+    }
 }
 
 /// A document has steps, or says that it is one, or is YAML; anything else is a definition.
@@ -172,10 +248,7 @@ fn is_document(text: &str) -> bool {
 
 fn read_document(file: &Path, text: &str) -> Result<Document, Wrong> {
     let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
-    Document::read(text, name).map_err(|problems| Wrong {
-        problems: problems.0.iter().map(|problem| json!(problem)).collect(),
-        message: problems.to_string(),
-    })
+    Document::read(text, name).map_err(problems)
 }
 
 /// Reads a definition; what is not one is a problem with its line and column.
@@ -215,9 +288,48 @@ fn invalid(wrong: Wrong) -> Failure {
 fn convert(file: &Path, to: Format) -> Result<(), Failure> {
     let value =
         document::to_json(&read(file)?).map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
+    write(&value, to)
+}
+
+/// What cannot be used as a workflow is compared all the same.
+fn differences(from: &Path, to: &Path, as_json: bool, exit_code: bool) -> Result<(), Failure> {
+    let value = |file: &Path| {
+        let read = document::to_json(&read(file)?);
+        read.map_err(|error| Failure::new(Code::Invalid, format!("{}: {error}", file.display())))
+    };
+    let found = document::diff(&value(from)?, &value(to)?);
+    match as_json {
+        true => output::line(&json!(found).to_string())?,
+        false => found.iter().try_for_each(|difference| output::line(&difference.to_string()))?,
+    }
+    if exit_code && !found.is_empty() { Err(Failure::new(Code::Conflict, "")) } else { Ok(()) }
+}
+
+fn bundle(files: &[PathBuf], to: Format) -> Result<(), Failure> {
+    let (mut documents, mut wrong) = (Vec::new(), Vec::new());
+    for file in files {
+        let text = read(file)?;
+        let loaded = match Bundle::is_one(&text) {
+            true => load_bundle(&text).map(|bundle| bundle.items().to_vec()),
+            false => load_document(file, &text).map(|document| vec![document]),
+        };
+        match loaded {
+            Ok(loaded) => documents.extend(loaded),
+            Err(found) => wrong.push(told(files, file, &found)),
+        }
+    }
+    if !wrong.is_empty() {
+        return Err(Failure::new(Code::Invalid, wrong.join("\n")));
+    }
+    let bundle = Bundle::of(documents, &Limits::default());
+    let bundle = bundle.map_err(|problems| Failure::new(Code::Invalid, problems.to_string()))?;
+    write(&bundle.to_value(), to)
+}
+
+fn write(value: &Value, to: Format) -> Result<(), Failure> {
     match to {
-        Format::Yaml => output::print(&document::yaml(&value)),
-        Format::Json => output::line(&serde_json::to_string_pretty(&value).map_err(Failure::unexpected)?),
+        Format::Yaml => output::print(&document::yaml(value)),
+        Format::Json => output::line(&serde_json::to_string_pretty(value).map_err(Failure::unexpected)?),
     }
 }
 

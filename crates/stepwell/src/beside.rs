@@ -39,9 +39,9 @@ impl Engine {
     pub async fn start_commit(&self, start: Start) -> Result<(RunId, Commit), EngineError> {
         self.permit(Permission::Manage)?;
         let inner = &self.inner;
-        let workflow = inner.workflow(&start.workflow)?;
+        let workflow = inner.workflow(self.scope, &start.workflow).await?;
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
-        let fresh = inner.fresh(self.scope(), &start, run, None, None).await?;
+        let fresh = inner.fresh_of(workflow.clone(), &start, run, None, None).await?;
         let mut along = Along { definitions: vec![workflow], ..Along::default() };
         along.keys.extend(start.key_for(run));
         along.documents.extend(lists::kept(fresh.new.run, None, &fresh.standing.snapshot));

@@ -51,6 +51,7 @@ struct Shared {
     rests: Rests,
     limits: Limits,
     keys_kept_ms: u64,
+    catalogues: Arc<crate::catalogue::Catalogues>,
     /// Taken out when the action is over: what is staged after that is nowhere.
     staged: Mutex<Option<Staged>>,
     over: Over,
@@ -151,6 +152,7 @@ impl Cx {
             rests,
             limits: inner.options.limits.clone(),
             keys_kept_ms: inner.options.keys_kept_ms,
+            catalogues: inner.catalogues.clone(),
             staged: Mutex::new(Some(Staged::default())),
             over: Over::default(),
         }))
@@ -622,6 +624,12 @@ impl Cx {
     /// How another run of the same tenant is doing; `None` = there is no such run.
     pub async fn status_of(&self, run: RunId) -> Result<Option<Status>, StoreError> {
         Ok(self.0.store.load(self.0.scope, run).await?.map(|loaded| loaded.head.status))
+    }
+
+    /// A workflow of the tenant's catalogue that cannot be started.
+    pub(crate) async fn is_inactive(&self, workflow: &Name) -> Result<bool, StoreError> {
+        let Shared { store, scope, host, catalogues, .. } = &*self.0;
+        Ok(catalogues.known(&**store, *scope, host.now()).await?.is_inactive(workflow))
     }
 
     /// The action is over: it has timed out, was cancelled, or its run belongs to another process. For what the action

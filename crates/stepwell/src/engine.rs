@@ -639,6 +639,8 @@ pub(crate) struct Inner {
     pub(crate) posted: Notify,
     /// What is known of names of events.
     pub(crate) event_names: crate::events::index::Names,
+    /// What is known of the tenants' catalogues.
+    pub(crate) catalogues: Arc<crate::catalogue::Catalogues>,
     /// What was tidied up.
     pub(crate) tidied: Mutex<crate::upkeep::Upkeep>,
     /// Counts what happens, so that a test can see that nothing does.
@@ -677,6 +679,7 @@ impl Inner {
             flows: OnceLock::new(),
             posted: Notify::new(),
             event_names: Mutex::default(),
+            catalogues: Arc::default(),
             tidied: Mutex::default(),
             pulse: AtomicU64::new(0),
             store,
@@ -974,7 +977,7 @@ impl Inner {
     /// A run as it stands in the store, with the definition it is pinned to.
     pub(crate) async fn load(&self, scope: TenantScope, run: RunId) -> Result<Standing, EngineError> {
         let loaded = self.store.load(scope, run).await?.ok_or(EngineError::NoRun(run))?;
-        if self.registry.by_hash(loaded.definition).is_none() {
+        if self.registry.by_hash(scope.tenant(), loaded.definition).is_none() {
             runner::learn(self, scope, loaded.definition).await?;
         }
         self.stand(scope, loaded).await

@@ -20,6 +20,14 @@ pub enum EngineError {
         /// Near names, or what is registered.
         hint: String,
     },
+    /// The workflow is in the tenant's catalogue, and new runs of it are not begun.
+    #[error("workflow `{name}` cannot be started: {why}")]
+    Inactive {
+        /// The name.
+        name: Name,
+        /// Why, and what to do.
+        why: String,
+    },
     /// The run is pinned to a definition that neither this process nor the store has.
     #[error(
         "the run is pinned to `{workflow}` {}, which is not known here: register that definition, or migrate the run",

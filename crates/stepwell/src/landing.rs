@@ -12,6 +12,7 @@ use stepwell_store::{CellError, CellWrite, KeyWrite, Parent, Refused, StoreError
 use crate::cx::Staged;
 use crate::data::changes::WRITE;
 use crate::engine::Inner;
+use crate::error::EngineError;
 use crate::fills::number;
 use crate::flow::sent_mark;
 use crate::hold::{Flow, Hold, Landed};
@@ -257,7 +258,7 @@ impl Landing<'_> {
     }
 
     /// What an action has staged, as it goes into the commit of its result.
-    async fn along(self, staged: &Staged, landed: &Landed, change: &Change) -> Result<Along, Failure> {
+    async fn along(self, staged: &Staged, landed: &Landed, change: &Change) -> Result<Along, Unfit> {
         let expires = self.inner.host.now().plus_ms(self.inner.options.signal_kept_ms);
         let publisher = self.standing.workflow.publisher();
         let mut along = Along {
@@ -280,14 +281,13 @@ impl Landing<'_> {
         for (number, (start, id)) in staged.children.iter().zip(&landed.children).enumerate() {
             let parent = Parent { run: self.standing.run(), activation: waits, child: number as u32 };
             let id = start.id.unwrap_or(*id);
-            let fresh =
-                self.inner.fresh(self.scope, start, id, Some((parent, self.standing.root)), None).await;
-            fresh.map_err(|error| cannot_start(&error))?.goes_along(&mut along);
+            let fresh = self.inner.fresh(self.scope, start, id, Some((parent, self.standing.root))).await;
+            fresh.map_err(cannot_start)?.goes_along(&mut along);
         }
         for (id, start) in &staged.starts {
             along.keys.extend(start.key_for(*id));
-            let fresh = self.inner.fresh(self.scope, start, *id, None, None).await;
-            fresh.map_err(|error| cannot_start(&error))?.goes_along(&mut along);
+            let fresh = self.inner.fresh(self.scope, start, *id, None).await;
+            fresh.map_err(cannot_start)?.goes_along(&mut along);
         }
         along.definitions.dedup_by(|a, b| Arc::ptr_eq(a, b));
         // In a flow it is sent out where that rests next.
@@ -318,8 +318,12 @@ fn invalid(error: &DecideError) -> Failure {
     }
 }
 
-fn cannot_start(error: &crate::error::EngineError) -> Failure {
-    Failure::new("cannotStart", error.to_string()).finally()
+fn cannot_start(error: EngineError) -> Unfit {
+    match error {
+        // What the name stands for could not be read: that is no fault of the action's.
+        EngineError::Store(error) => Unfit::Store(error),
+        other => Failure::new("cannotStart", other.to_string()).finally().into(),
+    }
 }
 
 /// The activation that waits for the children a change starts; 0 = none does.

@@ -8,6 +8,7 @@ pub mod action;
 pub mod actor;
 mod beside;
 mod builtin;
+pub mod catalogue;
 pub mod cron;
 pub mod cx;
 pub mod data;
@@ -45,6 +46,7 @@ mod wakes;
 
 pub use action::{Action, ActionError, ActionInfo};
 pub use actor::{Actor, Permission};
+pub use catalogue::{Catalogue, CatalogueError};
 pub use cx::{Cx, Once, Op};
 pub use data::{Changes, DataError};
 pub use engine::{Builder, Engine, Options, Run, RunView};

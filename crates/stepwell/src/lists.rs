@@ -36,7 +36,7 @@ pub(crate) fn shown(mut page: Page<Document>) -> Page<Document> {
 impl Inner {
     /// A run as it was loaded, with the lists that its loops go through.
     pub(crate) async fn stand(&self, scope: TenantScope, loaded: Loaded) -> Result<Standing, EngineError> {
-        let mut standing = Standing::new(&self.registry, loaded)?;
+        let mut standing = Standing::new(&self.registry, scope.tenant(), loaded)?;
         if !standing.snapshot.missing_lists().is_empty() {
             let mut snapshot = Arc::unwrap_or_clone(standing.snapshot);
             self.put_lists(scope, standing.head.run, &mut snapshot).await?;

@@ -365,11 +365,11 @@ impl Inner {
         let was: Snapshot = serde_json::from_slice(state)
             .map_err(|error| EngineError::Unreadable { run: run.run(), why: error.to_string() })?;
         let hash = was.definition_hash();
-        if self.registry.by_hash(hash).is_none() {
+        if self.registry.by_hash(scope.tenant(), hash).is_none() {
             runner::learn(self, scope, hash).await?;
         }
         let unknown = || EngineError::UnknownDefinition { workflow: was.workflow().clone(), hash };
-        self.registry.by_hash(hash).ok_or_else(unknown)
+        self.registry.by_hash(scope.tenant(), hash).ok_or_else(unknown)
     }
 
     /// The documents that were visible at a version, for another run.
@@ -416,7 +416,7 @@ impl Inner {
         for _ in 0..MAX_TRIES {
             let standing = self.load(scope, run).await?;
             by.check(&standing)?;
-            let to = self.edition(standing.definition().name(), version)?;
+            let to = self.edition(scope, standing.definition().name(), version).await?;
             let now = self.host.now();
             let change = migrate(standing.definition(), &to.definition, &standing.snapshot, mapping, now)
                 .map_err(|problems: CannotMigrate| EngineError::Invalid(problems.to_string()))?;
@@ -448,8 +448,17 @@ impl Inner {
         Err(EngineError::Contended { run, tries: MAX_TRIES })
     }
 
-    fn edition(&self, workflow: &Name, version: u32) -> Result<Arc<Workflow>, EngineError> {
-        self.registry.edition(workflow, version).ok_or_else(|| {
+    /// A version of a workflow: one that was published, or one that this program has brought along.
+    async fn edition(
+        &self,
+        scope: TenantScope,
+        workflow: &Name,
+        version: u32,
+    ) -> Result<Arc<Workflow>, EngineError> {
+        if let Some(published) = self.published_version(scope, workflow, version).await? {
+            return Ok(published);
+        }
+        self.registry.edition(scope.tenant(), workflow, version).ok_or_else(|| {
             EngineError::Invalid(format!("no version {version} of workflow `{workflow}` is registered here"))
         })
     }

@@ -10,11 +10,14 @@ use serde_json::Value;
 use stepwell_core::snapshot::Activation;
 use stepwell_core::spec::Place;
 use stepwell_core::{Answers, DecideError, Definition, DefinitionHash, Event, Name, Snapshot, questions};
-use stepwell_store::StoredDefinition;
+use stepwell_store::{StoredDefinition, TenantId};
 
 use crate::action::{ActionInfo, BoxAction};
 use crate::actor::Actor;
 use crate::host::BoxFuture;
+
+/// What names begin with that are the engine's own.
+pub(crate) const OWN: &str = "stepwell.";
 
 /// What a named guard is shown.
 #[derive(Debug, Clone)]
@@ -50,13 +53,7 @@ pub(crate) struct Workflow {
 
 impl Workflow {
     fn new(definition: Definition) -> Self {
-        let stored = StoredDefinition {
-            hash: definition.hash(),
-            workflow: definition.name().clone(),
-            version: definition.version(),
-            body: definition.canonical().into(),
-            publisher: None,
-        };
+        let stored = kept_by(&definition, None);
         let asks = !definition.named_guards().is_empty();
         let spec = definition.spec();
         let waits = |place: &Place| matches!(place, Place::Wait(_));
@@ -82,9 +79,7 @@ impl Workflow {
 
     /// The definition as it is kept, with who has made it known.
     pub(crate) fn kept(&self) -> StoredDefinition {
-        let publisher = self.publisher();
-        let publisher = publisher.map(|actor| serde_json::to_string(actor).expect("an actor is plain data"));
-        StoredDefinition { publisher, ..self.stored.clone() }
+        StoredDefinition { publisher: written(self.publisher()), ..self.stored.clone() }
     }
 
     /// It was made known in another process, by whoever is on record with it; nothing is allowed to somebody who cannot be
@@ -101,16 +96,37 @@ impl Workflow {
     }
 }
 
+/// A definition as it is kept, made known by somebody.
+pub(crate) fn kept_by(definition: &Definition, publisher: Option<&Actor>) -> StoredDefinition {
+    StoredDefinition {
+        hash: definition.hash(),
+        workflow: definition.name().clone(),
+        version: definition.version(),
+        body: definition.canonical().into(),
+        publisher: written(publisher),
+    }
+}
+
+fn written(publisher: Option<&Actor>) -> Option<String> {
+    publisher.map(|actor| serde_json::to_string(actor).expect("an actor is plain data"))
+}
+
 /// What somebody said who panicked.
 pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".to_owned())
 }
 
+/// What a tenant's runs are pinned to.
+type Learned = BTreeMap<DefinitionHash, Arc<Workflow>>;
+
 /// Definitions, actions and guards.
 #[derive(Default)]
 pub(crate) struct Registry {
+    /// Those that this program brings along, for all tenants.
     workflows: RwLock<BTreeMap<DefinitionHash, Arc<Workflow>>>,
+    /// Those that were learned from the store, each for the tenant whose it is: who has made it known there is told with it.
+    learned: RwLock<BTreeMap<TenantId, Learned>>,
     /// The edition that a start by name gets.
     newest: RwLock<BTreeMap<Name, DefinitionHash>>,
     /// Some definition has shadow columns.
@@ -132,12 +148,18 @@ pub(crate) struct Registry {
 impl Registry {
     /// Makes a definition known; starts by its name get it unless a higher version is known.
     pub(crate) fn add(&self, definition: Definition) -> Arc<Workflow> {
-        let workflow = self.learn(definition);
+        if !definition.shadows().is_empty() {
+            self.has_shadows.store(true, Ordering::Relaxed);
+        }
+        let mut workflows = self.workflows.write().unwrap_or_else(PoisonError::into_inner);
+        let entry = workflows.entry(definition.hash());
+        let workflow = entry.or_insert_with(|| Arc::new(Workflow::new(definition))).clone();
+        drop(workflows);
         let definition = &workflow.definition;
         let mut newest = self.newest.write().unwrap_or_else(PoisonError::into_inner);
         let older = newest
             .get(definition.name())
-            .and_then(|hash| self.by_hash(*hash))
+            .and_then(|hash| self.brought(*hash))
             .is_none_or(|known| known.definition.version() <= definition.version());
         if older {
             newest.insert(definition.name().clone(), definition.hash());
@@ -147,14 +169,21 @@ impl Registry {
         workflow
     }
 
-    /// Makes a definition known for the runs that are pinned to it, and for no new ones.
-    pub(crate) fn learn(&self, definition: Definition) -> Arc<Workflow> {
-        let mut workflows = self.workflows.write().unwrap_or_else(PoisonError::into_inner);
-        let hash = definition.hash();
+    /// Makes a definition known for a tenant's runs that are pinned to it, and for new ones only if the tenant's catalogue
+    /// says so.
+    pub(crate) fn learn(&self, tenant: TenantId, definition: Definition) -> Arc<Workflow> {
         if !definition.shadows().is_empty() {
             self.has_shadows.store(true, Ordering::Relaxed);
         }
-        workflows.entry(hash).or_insert_with(|| Arc::new(Workflow::new(definition))).clone()
+        let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
+        let entry = learned.entry(tenant).or_default().entry(definition.hash());
+        entry.or_insert_with(|| Arc::new(Workflow::new(definition))).clone()
+    }
+
+    /// A definition that is known of any tenant: what has the same hash is the same, and need not be built again.
+    pub(crate) fn built(&self, hash: DefinitionHash) -> Option<Definition> {
+        let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
+        learned.values().find_map(|known| known.get(&hash)).map(|workflow| workflow.definition.clone())
     }
 
     /// Another number than before: other shadow columns may have been declared since.
@@ -162,13 +191,23 @@ impl Registry {
         self.shadings.load(Ordering::Acquire)
     }
 
-    pub(crate) fn by_hash(&self, hash: DefinitionHash) -> Option<Arc<Workflow>> {
+    /// What a tenant's run with this hash is pinned to.
+    pub(crate) fn by_hash(&self, tenant: TenantId, hash: DefinitionHash) -> Option<Arc<Workflow>> {
+        self.brought(hash).or_else(|| {
+            let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
+            learned.get(&tenant)?.get(&hash).cloned()
+        })
+    }
+
+    /// One that this program has brought along.
+    fn brought(&self, hash: DefinitionHash) -> Option<Arc<Workflow>> {
         self.workflows.read().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned()
     }
 
+    /// What a start by name gets where the tenant's catalogue says nothing of that name.
     pub(crate) fn by_name(&self, name: &str) -> Option<Arc<Workflow>> {
         let hash = *self.newest.read().unwrap_or_else(PoisonError::into_inner).get(name)?;
-        self.by_hash(hash)
+        self.brought(hash)
     }
 
     /// The edition that says what shadow columns a run has: the one that new runs get, unless its own is higher. `None` if
@@ -187,32 +226,41 @@ impl Registry {
         newest.unwrap_or_else(|| own.clone())
     }
 
-    /// The edition of a workflow with this number.
-    pub(crate) fn edition(&self, name: &Name, version: u32) -> Option<Arc<Workflow>> {
-        let workflows = self.workflows.read().unwrap_or_else(PoisonError::into_inner);
+    /// The edition of a tenant's workflow with this number.
+    pub(crate) fn edition(&self, tenant: TenantId, name: &Name, version: u32) -> Option<Arc<Workflow>> {
         let is_it =
-            |known: &&Arc<Workflow>| known.definition.name() == name && known.definition.version() == version;
-        workflows.values().find(is_it).cloned()
+            |known: &Arc<Workflow>| known.definition.name() == name && known.definition.version() == version;
+        self.of(tenant).into_iter().find(is_it)
+    }
+
+    /// Everything that a tenant's runs may be pinned to, as far as it is known here.
+    fn of(&self, tenant: TenantId) -> Vec<Arc<Workflow>> {
+        let workflows = self.workflows.read().unwrap_or_else(PoisonError::into_inner);
+        let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
+        let learned = learned.get(&tenant).into_iter().flat_map(Learned::values);
+        // What is learned and brought along is one.
+        let learned = learned.filter(|known| !workflows.contains_key(&known.definition.hash()));
+        workflows.values().chain(learned).cloned().collect()
     }
 
     /// The workflows that can be started by name, but for the engine's own.
     pub(crate) fn names(&self) -> Vec<Name> {
         let newest = self.newest.read().unwrap_or_else(PoisonError::into_inner);
-        newest.keys().filter(|name| !name.starts_with("stepwell.")).cloned().collect()
+        newest.keys().filter(|name| !name.starts_with(OWN)).cloned().collect()
     }
 
-    /// The editions that new runs get of workflows that something starts by itself.
+    /// The editions that new runs get of workflows that this program brings along and that something starts by itself.
     pub(crate) fn triggered(&self) -> Vec<Arc<Workflow>> {
         let newest: Vec<_> =
             self.newest.read().unwrap_or_else(PoisonError::into_inner).values().copied().collect();
-        let known = newest.into_iter().filter_map(|hash| self.by_hash(hash));
+        let known = newest.into_iter().filter_map(|hash| self.brought(hash));
         known.filter(|workflow| !workflow.definition.starters().is_empty()).collect()
     }
 
-    /// The definitions of which this process has every action and guard.
-    pub(crate) fn servable(&self) -> Vec<(DefinitionHash, Name)> {
-        let workflows = self.workflows.read().unwrap_or_else(PoisonError::into_inner);
-        let served = workflows.values().filter(|workflow| self.serves(workflow));
+    /// The definitions of a tenant's runs of which this process has every action and guard.
+    pub(crate) fn servable(&self, tenant: TenantId) -> Vec<(DefinitionHash, Name)> {
+        let workflows = self.of(tenant);
+        let served = workflows.iter().filter(|workflow| self.serves(workflow));
         served.map(|workflow| (workflow.definition.hash(), workflow.definition.name().clone())).collect()
     }
 

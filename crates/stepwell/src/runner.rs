@@ -217,7 +217,7 @@ async fn claim(
     now: Timestamp,
 ) -> Result<Taken, EngineError> {
     let (limited, free): (Vec<_>, Vec<_>) =
-        inner.registry.servable().into_iter().partition(|(_, name)| inner.room.limits(name));
+        inner.registry.servable(scope.tenant()).into_iter().partition(|(_, name)| inner.room.limits(name));
     let all = free.iter().map(|(hash, _)| *hash).collect();
     let mut taken = claim_for(inner, scope, None, share, all, dead, now).await?;
     let mut names: Vec<Name> = limited.iter().map(|(_, name)| name.clone()).collect();
@@ -401,10 +401,14 @@ async fn learn_all(inner: &Inner, scope: TenantScope) -> Result<(), EngineError>
 
 fn learn_one(inner: &Inner, scope: TenantScope, record: &Record) {
     let Record::Definition(stored) = record else { return };
-    if inner.registry.by_hash(stored.hash).is_none() {
-        match Definition::from_canonical_within(&stored.body, &inner.options.limits) {
+    let tenant = scope.tenant();
+    if inner.registry.by_hash(tenant, stored.hash).is_none() {
+        let built = inner.registry.built(stored.hash).map(Ok);
+        let read = || Definition::from_canonical_within(&stored.body, &inner.options.limits);
+        match built.unwrap_or_else(read) {
             Ok(definition) => {
-                inner.registry.learn(definition).published_elsewhere(stored.publisher.as_deref());
+                let workflow = inner.registry.learn(tenant, definition);
+                workflow.published_elsewhere(stored.publisher.as_deref());
             }
             Err(error) => {
                 tracing::error!(workflow = %stored.workflow, %error, "a stored definition cannot be read");

@@ -110,7 +110,7 @@ pub struct Scheduled {
     /// How often it has fired.
     #[serde(default)]
     pub fired: u64,
-    /// Firings that did not start a run, because the last one was still going.
+    /// Firings that did not start a run, because the last one was still going or the workflow cannot be started.
     #[serde(default)]
     pub skipped: u64,
     /// The run it started last.
@@ -129,7 +129,11 @@ impl Engine {
             return Err(EngineError::Invalid("a schedule needs a name".to_owned()));
         }
         let cron = schedule.parsed().map_err(|error| wrong(&error))?;
-        self.inner.workflow(&schedule.workflow).map_err(|error| wrong(&error))?;
+        match self.inner.workflow(self.scope, &schedule.workflow).await {
+            // It may be made startable before the schedule fires, or after it has in vain.
+            Ok(_) | Err(EngineError::Inactive { .. }) => {}
+            Err(error) => return Err(wrong(&error)),
+        }
         let next = cron.next_after(self.now()).unwrap_or(Timestamp::MAX);
         let planned = Scheduled { schedule, next, is_off: false, fired: 0, skipped: 0, last_run: None };
         if let Some(run) = self.schedule_run(&planned.schedule.name).await? {
@@ -240,7 +244,14 @@ async fn fire(cx: Cx) -> Result<u64, ActionError> {
     let cron = state.schedule.parsed().map_err(|error| ActionError::from(error).finally())?;
     let due = cron.firings(state.next, cx.now(), state.schedule.missed, GRACE_MS, FIRED_AT_ONCE);
     let mut started = 0;
+    // A workflow that is archived or has no active version is not started; the schedule goes on.
+    // If that cannot be read now, it is found out when the runs begin.
+    let is_inactive = cx.is_inactive(&state.schedule.workflow).await.unwrap_or(false);
     for _ in &due.fire {
+        if is_inactive {
+            state.skipped += 1;
+            continue;
+        }
         let going = match state.last_run {
             Some(run) if started == 0 => cx.status_of(run).await?.is_some_and(|status| !status.is_final()),
             // One that is started in this very commit is going.

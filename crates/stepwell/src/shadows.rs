@@ -20,7 +20,7 @@ use stepwell_store::{
 use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
-use crate::registry::Workflow;
+use crate::registry::{OWN, Workflow};
 use crate::standing::Along;
 use crate::turn::{MAX_TRIES, Turnless};
 
@@ -106,8 +106,8 @@ impl Inner {
             let loads: Vec<_> = some.iter().map(|run| self.store.load(scope, *run)).collect();
             let loaded = try_join_all(loads).await?.into_iter().flatten();
             // The engine's own have columns that are not read from their data.
-            for loaded in loaded.filter(|loaded| !loaded.workflow.starts_with("stepwell.")) {
-                let own = self.registry.by_hash(loaded.definition);
+            for loaded in loaded.filter(|loaded| !loaded.workflow.starts_with(OWN)) {
+                let own = self.registry.by_hash(scope.tenant(), loaded.definition);
                 let declared = own.map(|own| self.registry.declaring(&own));
                 let Some(declared) = declared.or_else(|| self.registry.by_name(&loaded.workflow)) else {
                     continue;
@@ -166,7 +166,7 @@ impl Inner {
     ) -> Result<bool, EngineError> {
         let (mut handles, mut changed) = (Vec::new(), 0);
         for row in rows {
-            let own = self.registry.by_hash(row.definition);
+            let own = self.registry.by_hash(scope.tenant(), row.definition);
             let declared = own.map(|own| self.registry.declaring(&own));
             let Some(declared) = declared.or_else(|| self.registry.by_name(&row.workflow)) else { continue };
             let held = self.store.records(scope, RecordQuery::Shadows(row.run)).await?.items;
@@ -355,7 +355,7 @@ impl Engine {
     pub async fn runs(&self, mut query: RunQuery) -> Result<Page<RunSummary>, EngineError> {
         self.permit(Permission::View)?;
         if let (Some(workflow), false) = (&query.workflow, query.shadows.is_empty()) {
-            let workflow = self.inner.workflow(workflow)?;
+            let workflow = self.inner.edition_of_name(self.scope, workflow).await?;
             query.shadows.iter().try_for_each(|(name, value)| declared(&workflow, name, value.kind()))?;
         }
         if query.limit == 0 {
@@ -373,7 +373,7 @@ impl Engine {
             let why = "shadow columns are those of a workflow: name it in the filter";
             return Err(EngineError::Invalid(why.to_owned()));
         };
-        self.inner.workflow(workflow)?;
+        self.inner.edition_of_name(self.scope, workflow).await?;
         if heal.is_over {
             return Ok(false);
         }

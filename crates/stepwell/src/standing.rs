@@ -8,7 +8,7 @@ use stepwell_core::spec::Trigger;
 use stepwell_core::{Cause, Change, Definition, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
     AuditRow, CellWrite, DocumentWrite, Fill, HandleWrite, Head, KeyWrite, LinkWrite, Loaded, NewRun, Parent,
-    Send, ShadowWrite, Status,
+    Send, ShadowWrite, Status, TenantId,
 };
 
 use crate::error::EngineError;
@@ -30,9 +30,10 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    pub(crate) fn new(registry: &Registry, loaded: Loaded) -> Result<Self, EngineError> {
+    pub(crate) fn new(registry: &Registry, tenant: TenantId, loaded: Loaded) -> Result<Self, EngineError> {
         let run = loaded.head.run;
-        let workflow = registry.by_hash(loaded.definition).ok_or_else(|| EngineError::UnknownDefinition {
+        let workflow = registry.by_hash(tenant, loaded.definition);
+        let workflow = workflow.ok_or_else(|| EngineError::UnknownDefinition {
             workflow: loaded.workflow.clone(),
             hash: loaded.definition,
         })?;

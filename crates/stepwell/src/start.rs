@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use stepwell_core::{DefinitionHash, Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
 use stepwell_store::{
-    Chain, Commit, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Refused, ShadowWrite, Status,
-    TenantScope,
+    Chain, Commit, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Record, RecordQuery, Refused,
+    ShadowWrite, Status, TenantScope,
 };
 
 use crate::engine::{Inner, Run};
@@ -196,35 +196,32 @@ impl Fresh {
 }
 
 impl Inner {
-    pub(crate) fn workflow(&self, name: &Name) -> Result<Arc<Workflow>, EngineError> {
-        self.registry.by_name(name).ok_or_else(|| {
-            let known: Vec<_> = self.registry.names().iter().map(|name| format!("`{name}`")).collect();
-            let hint = if known.is_empty() {
-                ": none is".to_owned()
-            } else {
-                format!("; there are {}", known.join(", "))
-            };
-            EngineError::UnknownWorkflow { name: name.clone(), hint }
-        })
-    }
-
-    /// The edition that a start gets.
-    fn edition_for(&self, _: TenantScope, wanted: &Start) -> Result<Arc<Workflow>, EngineError> {
-        let pinned = wanted.pinned.and_then(|hash| self.registry.by_hash(hash));
-        pinned.map_or_else(|| self.workflow(&wanted.workflow), Ok)
-    }
-
-    /// A run that is about to begin; `owner` works on it at once if there is something to do.
+    /// A run that is about to begin, of what the name stands for now.
     pub(crate) async fn fresh(
         &self,
         scope: TenantScope,
         wanted: &Start,
         run: RunId,
         parent: Option<(Parent, RunId)>,
+    ) -> Result<Fresh, EngineError> {
+        let pinned = wanted.pinned.and_then(|hash| self.registry.by_hash(scope.tenant(), hash));
+        let workflow = match pinned {
+            Some(pinned) => pinned,
+            None => self.workflow(scope, &wanted.workflow).await?,
+        };
+        self.fresh_of(workflow, wanted, run, parent, None).await
+    }
+
+    /// A run that is about to begin; `owner` works on it at once if there is something to do.
+    pub(crate) async fn fresh_of(
+        &self,
+        workflow: Arc<Workflow>,
+        wanted: &Start,
+        run: RunId,
+        parent: Option<(Parent, RunId)>,
         owner: Option<ProcessId>,
     ) -> Result<Fresh, EngineError> {
         let shadings = self.registry.shadings();
-        let workflow = self.edition_for(scope, wanted)?;
         let now = self.host.now();
         let input = wanted.input.clone().map_err(|why| {
             EngineError::Invalid(format!(
@@ -294,11 +291,17 @@ impl Inner {
         wanted: &Start,
         first: Option<&Signal>,
     ) -> Result<Started, EngineError> {
-        let workflow = self.workflow(&wanted.workflow)?;
+        let workflow = match self.workflow(scope, &wanted.workflow).await {
+            Err(error @ EngineError::Inactive { .. }) => {
+                return self.begun_before(scope, wanted).await?.ok_or(error);
+            }
+            found => found?,
+        };
         let run = wanted.id.unwrap_or_else(|| RunId::new(self.host.ids.next()));
         let pass = if first.is_some() { None } else { self.pass_for(&workflow) };
         let owner = pass.as_ref().map(|_| self.process());
-        let Fresh { new, standing, next, shadings } = self.fresh(scope, wanted, run, None, owner).await?;
+        let Fresh { new, standing, next, shadings } =
+            self.fresh_of(workflow.clone(), wanted, run, None, owner).await?;
         let mut along = Along { definitions: vec![workflow.clone()], ..Along::default() };
         if let Some(signal) = first {
             let payload = signal.payload()?;
@@ -320,6 +323,25 @@ impl Inner {
         }
         guard.done();
         started
+    }
+
+    /// The run that was begun under a start's key, while its workflow could be started.
+    async fn begun_before(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        wanted: &Start,
+    ) -> Result<Option<Started>, EngineError> {
+        let Some(key) = wanted.key.clone() else { return Ok(None) };
+        let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.host.now() };
+        let Some(Record::Key(known)) = self.store.records(scope, query).await?.items.pop() else {
+            return Ok(None);
+        };
+        let run = run_of(known.answer.as_ref())?;
+        let asked = wanted.key_for(run).map(|key| key.request);
+        if known.request.is_some() && known.request != asked {
+            return Err(EngineError::KeyReused { operation: START.to_owned(), key });
+        }
+        Ok(Some(Started { run: Run::new(self.clone(), scope, run, false), is_new: false }))
     }
 
     /// Commits the beginning of a run and goes on with it.

@@ -37,7 +37,7 @@ impl Engine {
     /// snapshot is given back. Refused before it starts if the definition needs children or the data store.
     pub async fn run_stateless(&self, start: Start) -> Result<Pass, EngineError> {
         self.permit(Permission::Manage)?;
-        let workflow = self.inner.workflow(&start.workflow)?;
+        let workflow = self.inner.workflow(self.scope, &start.workflow).await?;
         let needs = workflow.definition.needs();
         let (children, store) = (needs.children, needs.store);
         if !children.is_empty() || !store.is_empty() {
@@ -55,7 +55,7 @@ impl Engine {
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
         let process = inner.process();
         let Fresh { new, standing, next, shadings: _ } =
-            inner.fresh(self.scope, &start, run, None, Some(process)).await?;
+            inner.fresh_of(workflow, &start, run, None, Some(process)).await?;
         let documents = lists::kept(run, None, &standing.snapshot);
         let along = Along { create: vec![new], documents, ..Along::default() };
         let committed =

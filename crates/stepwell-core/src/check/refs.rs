@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Location, ProblemCode, Report};
 use crate::definition::PlaceIndex;
 use crate::ids::Name;
-use crate::limits::{LimitExceeded, Limits};
+use crate::limits::Limits;
 use crate::spec::{ChildRule, Firing, Fork, Guard, Join, Place, Quorum, Spec, Transition, Trigger, Wait};
 
 /// The spec's names as indices; what could not be resolved is missing.
@@ -75,20 +75,8 @@ fn sizes(spec: &Spec, limits: &Limits, report: &mut Report) {
     }
 }
 
-/// Names are shown, stored and put into URLs and history actions; `__` begins the engine's own.
 fn name(name: &Name, at: &Location, limits: &Limits, report: &mut Report) {
-    let bad = |reason: &str| format!("`{name}` is not a name: {reason}");
-    let too_long = |exceeded: LimitExceeded| bad(&exceeded.to_string());
-    let message = if name.is_empty() {
-        Some(bad("it is empty"))
-    } else if name.starts_with("__") {
-        Some(bad("names that begin with `__` belong to the engine"))
-    } else if name.trim() != name.as_str() || name.chars().any(char::is_control) {
-        Some(bad("it has control characters or white space around it"))
-    } else {
-        limits.name_chars("the name", name.chars().count()).err().map(too_long)
-    };
-    if let Some(message) = message {
+    if let Some(message) = name.fault(limits) {
         report.add(ProblemCode::BadName, at.clone(), message);
     }
 }

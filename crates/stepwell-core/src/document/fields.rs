@@ -49,12 +49,17 @@ pub(crate) struct Used {
 
 impl Report {
     pub(crate) fn add(&mut self, code: &str, at: Place, message: impl Into<String>) {
+        let step = self.step.clone();
+        self.take(Problem { step, ..Problem::new(code, at, message) });
+    }
+
+    /// A problem that somebody else has found.
+    pub(crate) fn take(&mut self, problem: Problem) {
         if self.is_full() {
-            self.untold.get_or_insert((at, 0)).1 += 1;
+            self.untold.get_or_insert((problem.at, 0)).1 += 1;
             return;
         }
-        let step = self.step.clone();
-        self.problems.push(Problem { step, ..Problem::new(code, at, message) });
+        self.problems.push(problem);
     }
 
     /// What is found from here on is counted and not told: hints need not be looked for.

@@ -4,7 +4,9 @@
 //! compiled to the one kind of definition there is (`compile.rs`), which keeps the document it came from. Everything that
 //! is wrong is reported, with line and column.
 
+mod bundle;
 mod compile;
+mod diff;
 mod fields;
 mod model;
 mod names;
@@ -15,11 +17,13 @@ mod tree;
 
 use serde_json::Value;
 
+pub use bundle::Bundle;
+pub use diff::{Difference, DifferenceKind, MAX_DIFFERENCES, Subject, diff};
 pub use fields::MAX_PROBLEMS;
 pub use names::{InScope, Visible};
 pub use problem::{Place, Problem, Problems};
 pub use schema::schema;
-pub use tree::{MAX_BYTES, MAX_DEPTH, MAX_NAME, MAX_NODES, MAX_TEXT};
+pub use tree::{BUNDLE_TIMES, MAX_BYTES, MAX_DEPTH, MAX_NAME, MAX_NODES, MAX_TEXT};
 
 use self::fields::Report;
 use self::model::{Body, Model, Step};
@@ -51,6 +55,38 @@ impl Document {
     /// The same of a document that is JSON already; what is wrong with it has no line.
     pub fn of_value(value: &Value, name: Option<&str>) -> Result<Document, Problems> {
         Document::of_tree(&Node::of_value(value)?, name, &Limits::default())
+    }
+
+    /// The same document with its name in it, also if only whoever read it has said what it is called.
+    pub fn named(self, limits: &Limits) -> Result<Document, Problems> {
+        if self.own_name().is_some() {
+            return Ok(self);
+        }
+        let mut root = self.root;
+        let at = root.at;
+        let name = Node { at, kind: tree::Kind::Text(self.model.name) };
+        match root.field("spec").is_some() {
+            true => {
+                let mut metadata =
+                    root.field("metadata").cloned().unwrap_or(Node { at, kind: tree::Kind::Null });
+                metadata.put("name", name);
+                root.put("metadata", metadata);
+            }
+            false => root.put("name", name),
+        }
+        Document::of_tree(&root, None, limits)
+    }
+
+    /// The name as it stands in the document.
+    fn own_name(&self) -> Option<&Node> {
+        let metadata = self.root.field("metadata").and_then(|metadata| metadata.field("name"));
+        let bare = || self.root.field("name").filter(|_| self.root.field("spec").is_none());
+        metadata.or_else(bare).filter(|node| node.text().is_some())
+    }
+
+    /// Where its name stands; where it begins itself, if it has none.
+    pub fn place_of_name(&self) -> Place {
+        self.own_name().unwrap_or(&self.root).at
     }
 
     fn of_tree(root: &Node, name: Option<&str>, limits: &Limits) -> Result<Document, Problems> {

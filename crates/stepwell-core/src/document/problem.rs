@@ -30,7 +30,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(code: &str, at: Place, message: impl Into<String>) -> Self {
+    /// A problem that is no step's.
+    pub fn new(code: &str, at: Place, message: impl Into<String>) -> Self {
         Problem { code: code.to_owned(), at, step: None, message: message.into() }
     }
 }

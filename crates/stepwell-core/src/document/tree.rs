@@ -19,6 +19,8 @@ pub const MAX_DEPTH: usize = 64;
 pub const MAX_NODES: usize = 100_000;
 /// The most text a document may have in all, in bytes, what its aliases stand for included.
 pub const MAX_TEXT: usize = 4 * MAX_BYTES;
+/// So many times as much as one document is read of a bundle.
+pub const BUNDLE_TIMES: usize = 8;
 /// The longest name of a field, in characters: YAML looks no further for the colon behind it.
 pub const MAX_NAME: usize = 1_000;
 
@@ -75,6 +77,17 @@ impl Node {
 
     pub(crate) fn field(&self, name: &str) -> Option<&Node> {
         self.fields()?.iter().find(|(key, _)| key.text == name).map(|(_, node)| node)
+    }
+
+    /// Gives an object a field, in place of one of that name; anything else becomes an object.
+    pub(crate) fn put(&mut self, name: &str, value: Node) {
+        if !matches!(self.kind, Kind::Map(_)) {
+            self.kind = Kind::Map(Vec::new());
+        }
+        if let Kind::Map(fields) = &mut self.kind {
+            fields.retain(|(key, _)| key.text != name);
+            fields.push((Key { at: value.at, text: name.to_owned() }, value));
+        }
     }
 
     /// The object that stands there.
@@ -167,11 +180,21 @@ impl Weight {
 
 /// Reads a document, or says where it cannot be read.
 pub(crate) fn read(text: &str) -> Result<Node, Problems> {
-    if text.len() > MAX_BYTES {
-        let message = format!("the document has {} bytes; at most {MAX_BYTES} are read", text.len());
+    read_times(text, 1)
+}
+
+/// Reads a file of several documents, or says where it cannot be read.
+pub(crate) fn read_bundle(text: &str) -> Result<Node, Problems> {
+    read_times(text, BUNDLE_TIMES)
+}
+
+fn read_times(text: &str, times: usize) -> Result<Node, Problems> {
+    let most = MAX_BYTES * times;
+    if text.len() > most {
+        let message = format!("the document has {} bytes; at most {most} are read", text.len());
         return Err(refused((TOP, message)));
     }
-    Reader::default().read(&escaped(text)).map_err(refused)
+    Reader { times, ..Reader::default() }.read(&escaped(text)).map_err(refused)
 }
 
 /// JSON may have characters in its texts that YAML knows only by their numbers.
@@ -214,14 +237,22 @@ struct Open {
     names: BTreeMap<String, usize>,
 }
 
-#[derive(Default)]
 struct Reader {
+    /// So many times as much as one document may be.
+    times: usize,
     open: Vec<Open>,
     anchored: BTreeMap<usize, (Node, Weight)>,
     weight: Weight,
     root: Option<Node>,
     /// The text that was read last is too long for a name.
     was_long: bool,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        let (open, anchored) = (Vec::new(), BTreeMap::new());
+        Reader { times: 1, open, anchored, weight: Weight::default(), root: None, was_long: false }
+    }
 }
 
 impl Reader {
@@ -304,11 +335,12 @@ impl Reader {
     /// No document is more than it may be, also by its aliases.
     fn check(&self, at: Place) -> Result<(), Fault> {
         let Weight { nodes, text, depth } = self.weight;
-        if nodes > MAX_NODES {
-            return Err((at, format!("the document has more than {MAX_NODES} values")));
+        let (most_nodes, most_text) = (MAX_NODES * self.times, MAX_TEXT * self.times);
+        if nodes > most_nodes {
+            return Err((at, format!("the document has more than {most_nodes} values")));
         }
-        if text > MAX_TEXT {
-            return Err((at, format!("the document has more than {MAX_TEXT} bytes of text")));
+        if text > most_text {
+            return Err((at, format!("the document has more than {most_text} bytes of text")));
         }
         if depth > MAX_DEPTH {
             return Err((at, format!("the document is nested deeper than {MAX_DEPTH} levels")));

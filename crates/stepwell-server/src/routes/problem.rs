@@ -229,6 +229,10 @@ fn engine(error: EngineError) -> Problem {
             let detail = format!("There is no workflow `{name}`.");
             Problem::new(StatusCode::NOT_FOUND, "unknownWorkflow", detail)
         }
+        EngineError::Inactive { name, .. } => {
+            let detail = format!("New runs of workflow `{name}` are not begun at present.");
+            Problem::new(StatusCode::CONFLICT, "inactive", detail)
+        }
         EngineError::Refused(refusal) => refused(refusal),
         EngineError::KeyReused { .. } => key_reused(),
         EngineError::Contended { .. } | EngineError::VersionMoved { .. } | EngineError::NotNow { .. } => {

@@ -129,3 +129,72 @@ fn editors_get_a_schema_that_takes_what_is_sound() {
     broken["spec"]["steps"][0]["type"] = json!("action.cal");
     assert!(!validator.is_valid(&broken));
 }
+
+/// A file with this text, in a folder that is gone afterwards.
+fn file(folder: &tempfile::TempDir, name: &str, text: &str) -> String {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn two_documents_are_compared_step_by_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = file(&folder, "one.yaml", SOUND);
+    let two = file(&folder, "two.yaml", &SOUND.replace("namespace: greetings", "namespace: hellos"));
+    assert_eq!(
+        stepwell(&["workflow", "diff", &one, &one, "--exit-code"], ""),
+        (Some(0), String::new(), String::new())
+    );
+    let (code, out, err) = stepwell(&["workflow", "diff", &one, &two], "");
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert_eq!(out, "~ step `count` /input/namespace: \"greetings\" -> \"hellos\"");
+    let (code, out, err) = stepwell(&["workflow", "diff", &one, &two, "--json", "--exit-code"], "");
+    assert_eq!((code, err.as_str()), (Some(4), ""));
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (&told[0]["kind"], &told[0]["id"], &told[0]["to"]),
+        (&json!("changed"), &json!("count"), &json!("hellos"))
+    );
+    let (code, _, err) = stepwell(&["workflow", "diff", &one, "-"], "a: [1");
+    assert!(code == Some(6) && err.contains("line "), "{err}");
+    let (code, _, _) = stepwell(&["workflow", "diff", &one, "nowhere.yaml"], "");
+    assert_eq!(code, Some(3));
+}
+
+#[test]
+fn documents_are_put_together_in_a_bundle_and_checked_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let greet = file(&folder, "greet.yaml", SOUND);
+    let other = file(&folder, "other.yaml", "steps: [{ id: say, type: control.return, value: 1 }]");
+    let (code, bundle, err) = stepwell(&["workflow", "bundle", &greet, &other], "");
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let (code, out, err) = stepwell(&["workflow", "validate", "-"], &bundle);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let lines: Vec<_> = out.lines().collect();
+    assert!(
+        lines.len() == 2 && lines[0].starts_with("greet: valid") && lines[1].starts_with("other: valid"),
+        "{out}"
+    );
+    let (_, as_json, _) = stepwell(&["workflow", "bundle", "-", "-o", "json"], &bundle);
+    let told: Value = serde_json::from_str(&as_json).unwrap();
+    assert_eq!((&told["kind"], told["items"].as_array().map(Vec::len)), (&json!("Bundle"), Some(2)));
+    let (_, out, _) = stepwell(&["workflow", "validate", "-", "--json"], &as_json);
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&told["valid"], &told["items"][1]["name"]), (&json!(true), &json!("other")));
+}
+
+#[test]
+fn what_is_wrong_in_a_bundle_is_told_where_it_stands_and_none_is_made_of_it() {
+    let bundle = "kind: Bundle\nitems:\n  - { name: a, steps: [{ id: n, type: action.call, action: store.increment, input: {} }] }\n";
+    let (code, _, err) = stepwell(&["workflow", "validate", "-"], bundle);
+    assert!(code == Some(6) && err.contains("line 3, column ") && err.contains("`namespace`"), "{err}");
+    let broken = bundle.replace("action.call", "action.cal");
+    let (code, out, err) = stepwell(&["workflow", "bundle", "-"], &broken);
+    assert_eq!((code, out.as_str()), (Some(6), ""));
+    assert!(err.contains("line 3") && err.contains("did you mean `action.call`?"), "{err}");
+    let folder = tempfile::tempdir().unwrap();
+    let one = file(&folder, "one.yaml", SOUND);
+    let (code, _, err) = stepwell(&["workflow", "bundle", &one, &one], "");
+    assert!(code == Some(6) && err.contains("another item is called `greet`"), "{err}");
+}

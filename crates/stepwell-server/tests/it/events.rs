@@ -212,6 +212,8 @@ async fn a_call_that_is_not_signed_as_it_has_to_be_is_refused_and_starts_nothing
     }
     post(&path("elsewhere")).to(&router).await.is(404, "notFound");
     post("/hooks/not-a-tenant/hub").to(&router).await.is(404, "notFound");
+    let nobody = "/hooks/0197e0c2-0000-7000-8000-000000000000/open";
+    post(nobody).to(&router).await.is(404, "notFound");
     post(&path("lost")).body(body).to(&router).await.is(500, "internal");
     for trigger in ["hook", "hub", "own", "lost"] {
         assert_eq!(results(&engine, trigger).await, [] as [Value; 0], "{trigger}");

@@ -44,7 +44,12 @@ impl State {
 
     /// A slot that all runs of a workflow share, until it is deleted.
     pub fn workflow<T>(&self, workflow: impl Into<Name>, key: impl Into<String>) -> Slot<T> {
-        Slot::new(self.0.clone(), Space::Workflow, workflow.into().as_str().to_owned(), key.into())
+        let workflow = workflow.into();
+        let mut slot = Slot::new(self.0.clone(), Space::Workflow, workflow.as_str().to_owned(), key.into());
+        if workflow.starts_with(crate::registry::OWN) {
+            slot.wrong = Some(format!("`{workflow}` is the engine's: its slots are not written or read so"));
+        }
+        slot
     }
 }
 
@@ -151,10 +156,13 @@ impl<T> Slot<T> {
         CellWrite { key: self.key.clone(), op, expect, initial, by: None }
     }
 
+    /// Refuses what is wrong with the handle itself.
+    fn check(&self) -> Result<(), DataError> {
+        self.wrong.as_ref().map_or(Ok(()), |wrong| Err(DataError::Invalid(wrong.clone())))
+    }
+
     async fn apply(&self, op: Result<CellOp, String>) -> Result<OpResult, DataError> {
-        if let Some(wrong) = &self.wrong {
-            return Err(DataError::Invalid(wrong.clone()));
-        }
+        self.check()?;
         let write = op.map(|op| self.write(op, Expect::Anything));
         let result = self.engine.write(Changes::new().cell(write)).await?.pop();
         let result = result.ok_or_else(|| DataError::Invalid("a write gave no result".to_owned()))?;
@@ -165,6 +173,7 @@ impl<T> Slot<T> {
     /// The value as it is, or as it counts, and its revision.
     async fn look(&self) -> Result<(Option<Value>, u64), DataError> {
         self.engine.permit(Permission::Read)?;
+        self.check()?;
         let now = self.engine.now();
         let cell = self
             .engine
@@ -295,6 +304,7 @@ impl<T: Serialize + DeserializeOwned> Slot<T> {
     /// Its value as it is now, and whenever it has changed, here or elsewhere. Values in between may be skipped.
     pub fn watch(&self) -> Result<impl Stream<Item = Result<SlotEvent<T>, DataError>> + use<T>, DataError> {
         self.engine.permit(Permission::Read)?;
+        self.check()?;
         let slot = self.clone();
         Ok(watch(self.engine.clone(), self.key.clone()).map(move |watched| {
             let Watched { value, previous, version } = watched?;

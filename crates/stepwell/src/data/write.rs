@@ -76,29 +76,41 @@ impl Inner {
         }
     }
 
-    /// Makes a commit of operations; one whose answer was lost is looked up, and made again if it was not applied.
+    /// Makes a commit of changes; one that was made before under its key gives what it gave then.
     async fn made(
         &self,
         scope: TenantScope,
         commit: Commit,
         order: &[Kind],
     ) -> Result<Vec<OpResult>, DataError> {
+        match self.write_down(scope, &commit).await {
+            Ok(results) => Ok(in_order(order, results)),
+            Err(CommitError::Refused(Refused::Done { operation, key, .. })) => {
+                self.done_before(scope, &commit, operation, key, order).await
+            }
+            Err(CommitError::Refused(refused)) => Err(refused.into()),
+            Err(CommitError::Store(error)) => Err(error.into()),
+            Err(error @ CommitError::Unknown { .. }) => Err(EngineError::from(error).into()),
+        }
+    }
+
+    /// Makes a commit of operations; one whose answer was lost is looked up, and made again if it was not applied.
+    pub(crate) async fn write_down(
+        &self,
+        scope: TenantScope,
+        commit: &Commit,
+    ) -> Result<Vec<OpResult>, CommitError> {
         let mut tries = 1;
         loop {
             let (reference, why) = match self.store.commit(scope, commit.clone()).await {
-                Ok(committed) => return Ok(in_order(order, committed.results)),
-                Err(CommitError::Refused(Refused::Done { operation, key, .. })) => {
-                    return self.done_before(scope, &commit, operation, key, order).await;
-                }
-                Err(CommitError::Refused(refused)) => return Err(refused.into()),
-                Err(CommitError::Store(error)) => return Err(error.into()),
                 Err(CommitError::Unknown { reference, why }) => (reference, why),
+                answered => return answered.map(|committed| committed.results),
             };
             match self.resolved(scope, &reference).await {
-                Ok(Some(recorded)) => return Ok(in_order(order, recorded.results)),
+                Ok(Some(recorded)) => return Ok(recorded.results),
                 Ok(None) if tries < TRIES => tries += 1,
-                Ok(None) => return Err(EngineError::from(StoreError::Unavailable(why)).into()),
-                Err(_) => return Err(EngineError::Unknown { reference: Box::new(reference), why }.into()),
+                Ok(None) => return Err(StoreError::Unavailable(why).into()),
+                Err(_) => return Err(CommitError::Unknown { reference, why }),
             }
         }
     }

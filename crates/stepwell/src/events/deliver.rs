@@ -227,7 +227,7 @@ async fn ask(
     }
     // One that cannot begin is not to hold the others up.
     let run = RunId::new(cx.new_id());
-    if let Err(error) = cx.inner().fresh(cx.scope(), &start, run, None, None).await {
+    if let Err(error) = cx.inner().fresh(cx.scope(), &start, run, None).await {
         return Ok(CameTo::Refused { error: error.to_string() });
     }
     cx.stage_start(run, start)?;

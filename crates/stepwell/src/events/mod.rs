@@ -222,12 +222,20 @@ pub(crate) fn duplicates(event: RunId) -> CellKey {
 }
 
 impl Inner {
-    /// Workflows that something starts by itself, in the edition that new runs get.
+    /// Workflows that something starts by itself: the active versions of the tenant's catalogue, and those that this program
+    /// brings along and of which the catalogue says nothing.
     pub(crate) async fn triggered(
         &self,
-        _: stepwell_store::TenantScope,
+        scope: stepwell_store::TenantScope,
     ) -> Result<Vec<std::sync::Arc<crate::registry::Workflow>>, EngineError> {
-        Ok(self.registry.triggered())
+        let mut found = self.active(scope).await?;
+        for brought in self.registry.triggered() {
+            if !self.is_listed(scope, brought.definition.name()).await? {
+                found.push(brought);
+            }
+        }
+        found.retain(|workflow| !workflow.definition.starters().is_empty());
+        Ok(found)
     }
 
     /// The start of the run that delivers an event: nothing of it is written yet.

@@ -122,7 +122,7 @@ impl Flows {
     pub async fn start(&self, start: Start) -> Result<Answer, FlowError> {
         self.engine.permit(Permission::Manage)?;
         let inner = &self.engine.inner;
-        let workflow = inner.workflow(&start.workflow)?;
+        let workflow = inner.workflow(self.engine.scope, &start.workflow).await?;
         if !self.shared.is_allowed(&start.workflow) {
             return Err(FlowError::NotAllowed(start.workflow));
         }
@@ -525,12 +525,13 @@ impl Flows {
         };
         let snapshot: Snapshot = serde_json::from_slice(state).map_err(unreadable)?;
         let hash = snapshot.definition_hash();
-        if inner.registry.by_hash(hash).is_none() {
+        let tenant = self.engine.scope.tenant();
+        if inner.registry.by_hash(tenant, hash).is_none() {
             runner::learn(inner, self.engine.scope, hash).await?;
         }
         let workflow = inner
             .registry
-            .by_hash(hash)
+            .by_hash(tenant, hash)
             .ok_or_else(|| EngineError::UnknownDefinition { workflow: snapshot.workflow().clone(), hash })?;
         snapshot.verify(&workflow.definition).map_err(EngineError::from)?;
         Ok((workflow, Arc::new(snapshot)))

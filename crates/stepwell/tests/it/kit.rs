@@ -149,6 +149,9 @@ pub(crate) struct Watched {
     sweeps: Mutex<Vec<(Sweep, Swept)>>,
     unswept: Mutex<Option<TenantId>>,
     loads: AtomicUsize,
+    reads: AtomicUsize,
+    /// So many reads of cells are still to fail.
+    unread: AtomicUsize,
 }
 
 impl Watched {
@@ -162,6 +165,8 @@ impl Watched {
             sweeps: Mutex::default(),
             unswept: Mutex::default(),
             loads: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
+            unread: AtomicUsize::new(0),
         })
     }
 
@@ -198,6 +203,21 @@ impl Watched {
     /// How many runs were loaded or taken since this was last called.
     pub(crate) fn loads(&self) -> usize {
         self.loads.swap(0, Ordering::SeqCst)
+    }
+
+    /// The next reads of cells fail.
+    pub(crate) fn fail_reads(&self, count: usize) {
+        self.unread.store(count, Ordering::SeqCst);
+    }
+
+    /// How many reads of cells are still to fail.
+    pub(crate) fn unread(&self) -> usize {
+        self.unread.load(Ordering::SeqCst)
+    }
+
+    /// How often cells were read since this was last called.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.swap(0, Ordering::SeqCst)
     }
 }
 
@@ -277,6 +297,24 @@ impl Store for Watched {
         })
     }
 
+    fn cells<'a, 'b>(
+        &'a self,
+        scope: TenantScope,
+        query: CellQuery,
+    ) -> Answer<'b, Result<Page<Cell>, StoreError>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let less = |left: usize| left.checked_sub(1);
+        if self.unread.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+            let why = "it is out of reach".to_owned();
+            return Box::pin(async { Err(StoreError::Unavailable(why)) });
+        }
+        self.inner.cells(scope, query)
+    }
+
     fn sweep<'a, 'b>(&'a self, scope: TenantScope, sweep: Sweep) -> Answer<'b, Result<Swept, StoreError>>
     where
         'a: 'b,
@@ -320,7 +358,6 @@ impl Store for Watched {
         outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
         due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
         beat(beat: Beat) -> Result<Beaten, StoreError>;
-        cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
         runs(scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
         links(scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
         waits(scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;

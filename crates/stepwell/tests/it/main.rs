@@ -3,6 +3,7 @@
 
 mod beside;
 mod capacity;
+mod catalogue;
 mod children;
 mod cron;
 mod crowd;

@@ -2,6 +2,8 @@
 
 mod again;
 mod bounds;
+mod bundles;
+mod compared;
 mod control;
 mod entering;
 mod errors;
