@@ -229,8 +229,8 @@ impl Compiler<'_> {
         Some(self.place(format!("{}.error", step.id), spec::Place::Catch(catch)))
     }
 
-    /// A loop or an error scope begins with a place of its own. If its first step leads out of it (a `break`, a `continue`),
-    /// that is one which does nothing else.
+    /// A loop or an error scope begins with a place of its own. If its first step leads out of it, that is one which does
+    /// nothing else.
     fn begun(&mut self, id: String, first: Name, around: &Around) -> Name {
         if self.scopes.last().is_some_and(|own| own.contains(&first)) {
             return first;
@@ -362,7 +362,12 @@ impl Compiler<'_> {
                 self.transition(way.loop_step(LoopStep::Leave));
                 here
             }
-            StepKind::Continue => self.loop_around(step, next, around),
+            StepKind::Continue => {
+                let rounds = self.loop_around(step, next, around);
+                let here = self.place(step.id.as_str(), spec::Place::Step {});
+                self.transition(self.way(step.id.as_str(), &here, &rounds, around));
+                here
+            }
             StepKind::Try { body, local, codes, catch } => {
                 self.try_catch(step, (body, local, codes.as_deref(), catch), next, around)
             }

@@ -2,6 +2,7 @@
 
 mod again;
 mod bounds;
+mod cases;
 mod control;
 mod entering;
 mod errors;
