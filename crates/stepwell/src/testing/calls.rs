@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -109,15 +110,48 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+/// Lets so many commits happen and no more: the next one is never answered.
+pub(crate) struct Meter {
+    most: u64,
+    commits: AtomicU64,
+}
+
+impl Meter {
+    /// For so many commits.
+    pub(crate) fn new(most: u64) -> Self {
+        Meter { most, commits: AtomicU64::new(0) }
+    }
+
+    /// How many commits have begun.
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    /// More commits were wanted than there may be.
+    pub(crate) fn is_over(&self) -> bool {
+        self.commits() > self.most
+    }
+
+    /// One more commit; whoever else has something to do does it first.
+    async fn commit(&self) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        if self.is_over() {
+            std::future::pending().await
+        }
+    }
+}
+
 /// A store whose calls are counted.
 pub(super) struct Counted {
     inner: Arc<dyn Store>,
     calls: Arc<Calls>,
+    meter: Option<Arc<Meter>>,
 }
 
 impl Counted {
-    pub(super) fn new(inner: Arc<dyn Store>, calls: Arc<Calls>) -> Self {
-        Counted { inner, calls }
+    pub(super) fn new(inner: Arc<dyn Store>, calls: Arc<Calls>, meter: Option<Arc<Meter>>) -> Self {
+        Counted { inner, calls, meter }
     }
 }
 
@@ -149,7 +183,12 @@ impl Store for Counted {
         'a: 'b,
         Self: 'b,
     {
-        Box::pin(self.calls.counted(true, self.inner.commit(scope, commit)))
+        Box::pin(async move {
+            if let Some(meter) = &self.meter {
+                meter.commit().await;
+            }
+            self.calls.counted(true, self.inner.commit(scope, commit)).await
+        })
     }
 
     counted! {

@@ -12,7 +12,7 @@ use stepwell::engine::Builder;
 use stepwell::host::BoxFuture;
 use stepwell::store::{Entity, Status, TenantScope};
 use stepwell::testing::TestEngine;
-use stepwell::{ActionError, Changes, Cx, Run, Secrets, Signal, Start};
+use stepwell::{ActionError, Changes, Cx, Run, Secrets, Signal, Simulation, Start};
 
 use crate::kit::{self, error_code, places, status};
 
@@ -114,6 +114,20 @@ fn every_workflow_of_the_folder_is_sound_and_the_same_in_yaml_and_json() {
         count += 1;
     }
     assert!(count >= 12, "{count}");
+}
+
+#[tokio::test]
+async fn every_workflow_of_the_folder_passes_its_own_tests_and_they_come_to_every_step() {
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let document = Document::read(&text, Some(&name)).unwrap();
+        let report = Simulation::of(&document).test_all(document.cases()).await;
+        let failed: Vec<_> = report.cases.iter().filter(|case| !case.passed).collect();
+        assert!(!report.cases.is_empty() && failed.is_empty(), "{name}: {failed:#?}");
+        assert!(report.coverage.has_every_step(), "{name}: {:#?}", report.coverage.uncovered);
+    }
 }
 
 /// What the docs show can be read: whole documents, and lists of steps.
