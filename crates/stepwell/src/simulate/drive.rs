@@ -136,7 +136,7 @@ impl<'a> Driver<'a> {
         if self.engine.settle_while(goes_on).await && !self.meter.is_over() {
             return Ok(());
         }
-        let steps = self.meter.commits().min(bounds.steps);
+        let steps = self.meter.steps().min(bounds.steps);
         Err(SimulationError::Endless { steps, time: self.began.elapsed() })
     }
 
@@ -314,9 +314,13 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// An event happens that may concern the run: it reaches it as a signal of its name.
+/// An event happens that may concern the run: it reaches it as a signal of its name. One that it does not take is somebody
+/// else's.
 async fn publish(run: &Run, event: &str, data: &Value) -> Result<(), EngineError> {
-    run.signal(Signal::new(event).with(data)).await.map(drop)
+    match run.signal(Signal::new(event).with(data)).await {
+        Ok(_) | Err(EngineError::Refused(_) | EngineError::NotNow { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Secrets of a case; any other is made up too.

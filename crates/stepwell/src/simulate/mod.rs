@@ -30,7 +30,7 @@ pub use trace::{How, Step};
 /// How much a simulation may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// How many commits, of the run and of others that it starts; a step is one of them, or a part of one.
+    /// How many steps: changes of the run and of others that it starts, and tries.
     pub steps: u64,
     /// How long it may take, by the computer's clock.
     pub time: Duration,
@@ -207,7 +207,7 @@ pub enum SimulationError {
     /// It did not come to an end or to rest.
     #[error("the simulation was ended after {steps} steps and {} ms: does a loop in it never end?", .time.as_millis())]
     Endless {
-        /// How many commits there were.
+        /// How many steps there were.
         steps: u64,
         /// How long it took.
         time: Duration,

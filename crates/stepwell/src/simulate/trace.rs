@@ -1,10 +1,13 @@
 //! What a simulated run did, step by step, as its author has written the steps.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stepwell_core::document::Outline;
 use stepwell_core::document::outline::OutlinedStep;
 use stepwell_core::snapshot::Finished;
+use stepwell_core::spec::Place;
 use stepwell_core::{Definition, Failure, Name, RunId, Snapshot, Timestamp};
 
 use super::read::{Change, failure_of, saved, step_of, value_at};
@@ -88,10 +91,10 @@ impl Step {
 /// A step, after which version of the run it came, and whether it is a call that was made there.
 type Row = ((u64, bool), Step);
 
-/// The last coming to a step before a version.
-fn last<'r>(rows: &'r mut [Row], version: u64, id: &str) -> Option<&'r mut Step> {
-    let is_it = |((at, _), row): &&mut Row| *at < version && row.step == id && row.workflow.is_none();
-    rows.iter_mut().rev().find(is_it).map(|(_, row)| row)
+/// The last coming to a step.
+fn last_of<'r>(rows: &'r mut [Row], step: &str) -> Option<&'r mut Step> {
+    let mut rows = rows.iter_mut().rev().map(|(_, row)| row);
+    rows.find(|row| row.step == step && row.workflow.is_none())
 }
 
 /// What a run did, and what it is made of.
@@ -107,46 +110,42 @@ pub(super) struct Traced<'a> {
 impl Traced<'_> {
     /// Every step, in order.
     pub(super) fn steps(&self) -> Vec<Step> {
+        let known: BTreeMap<&str, &OutlinedStep> =
+            self.outline.steps.iter().map(|step| (step.id.as_str(), step)).collect();
         let mut rows: Vec<Row> = Vec::new();
-        for change in self.changes {
-            for place in &change.entry.entered {
-                if let Some(step) = self.outlined(place).filter(|step| step.action.is_none()) {
-                    rows.push((
-                        (change.entry.version, false),
-                        Step::new(place.as_str(), step.kind, change.entry.at),
-                    ));
-                }
-            }
+        for Change { entry, .. } in self.changes {
+            let steps = entry.entered.iter().filter_map(|place| known.get(place.as_str()));
+            let steps =
+                steps.filter(|step| step.action.is_none() && !self.is_next_round(&step.id, &entry.exited));
+            rows.extend(
+                steps.map(|step| ((entry.version, false), Step::new(step.id.as_str(), step.kind, entry.at))),
+            );
         }
         let mut version = 0;
         for called in self.calls {
-            if called.run == self.run {
+            let is_own = called.run == self.run;
+            if is_own {
                 version = called.version;
             }
-            rows.push(((version, true), self.call(called)));
+            let step = known.get(called.transition.as_str()).filter(|_| is_own);
+            rows.push(((version, true), self.call(called, step.map_or("action.call", |step| step.kind))));
         }
         rows.sort_by_key(|(key, _)| *key);
         self.fill_in(&mut rows);
-        if let Some((_, stopped)) = self.ledger.stopped.as_ref().and_then(|stopped| {
-            let place = &self.changes.last()?.snapshot.activation(stopped.activation?)?.place;
-            let step = step_of(place);
-            rows.iter_mut().rev().find(|(_, row)| row.step == step && row.workflow.is_none())
-        }) && stopped.error.is_none()
-        {
-            stopped.error = self.ledger.stopped.as_ref().map(|stopped| stopped.error.clone());
-        }
         rows.into_iter().map(|(_, step)| step).collect()
     }
 
-    fn outlined(&self, id: &str) -> Option<&OutlinedStep> {
-        self.outline.steps.iter().find(|step| step.id == id)
+    /// A loop is come to out of its own body: that is another round of it.
+    fn is_next_round(&self, place: &str, exited: &[Name]) -> bool {
+        match self.definition.spec().places.get(place) {
+            Some(Place::Loop(rounds)) => exited.iter().any(|from| rounds.body.contains(from)),
+            _ => false,
+        }
     }
 
     /// A call as it was made, and what came of it when it was committed.
-    fn call(&self, called: &Called) -> Step {
+    fn call(&self, called: &Called, kind: &str) -> Step {
         let is_own = called.run == self.run;
-        let kind =
-            self.outlined(&called.transition).filter(|_| is_own).map_or("action.call", |step| step.kind);
         let mut step = Step::new(called.transition.as_str(), kind, called.at);
         step.workflow = (!is_own).then(|| called.workflow.to_string());
         step.action = Some(called.action.to_string());
@@ -170,10 +169,9 @@ impl Traced<'_> {
             (step.output, step.error) = (None, Some(tried.error.clone()));
             return step;
         }
-        let is_its = |change: &&Change| {
-            change.entry.version > called.version && change.entry.transitions.contains(&called.transition)
-        };
-        let done = self.changes.iter().find(is_its);
+        let from = self.changes.partition_point(|change| change.entry.version <= called.version);
+        let is_its = |change: &&Change| change.entry.transitions.contains(&called.transition);
+        let done = self.changes[from..].iter().find(is_its);
         if let Some(value) = done.and_then(|done| saved(self.definition, &called.transition, &done.snapshot))
         {
             step.output = Some(value);
@@ -183,11 +181,19 @@ impl Traced<'_> {
 
     /// Puts what became of each step where it belongs: at the last coming to it before that.
     fn fill_in(&self, rows: &mut [Row]) {
+        let (mut last, mut next) = (BTreeMap::new(), 0);
         for change in self.changes {
-            let version = change.entry.version;
+            while let Some((_, row)) =
+                rows.get(next).filter(|((version, _), _)| *version < change.entry.version)
+            {
+                if row.workflow.is_none() {
+                    last.insert(row.step.clone(), next);
+                }
+                next += 1;
+            }
             for fired in &change.entry.transitions {
                 let (id, end) = fired.split_once('.').unwrap_or((fired.as_str(), ""));
-                let Some(row) = last(rows, version, id) else { continue };
+                let Some((_, row)) = last.get(id).and_then(|index| rows.get_mut(*index)) else { continue };
                 match end {
                     "then" | "else" => row.way = Some(end.to_owned()),
                     "timeout" => row.way = Some("onTimeout".to_owned()),
@@ -199,15 +205,29 @@ impl Traced<'_> {
                 }
             }
             if let Some(failed) = change.entry.action.strip_prefix("__error:")
-                && let Some(row) = last(rows, version, step_of(failed)).filter(|row| row.action.is_none())
+                && let Some(index) = last.get(step_of(failed))
+                && rows[*index].1.action.is_none()
             {
-                row.error = failure_of(self.definition, failed, change, self.ledger);
+                rows[*index].1.error = failure_of(self.definition, failed, change, self.ledger);
             }
-            if let Some(Finished::Completed { place, output }) = change.snapshot.finished()
-                && let Some((_, row)) = rows.iter_mut().rev().find(|(_, row)| row.step == place.as_str())
-            {
-                row.output.clone_from(output);
-            }
+        }
+        self.end(rows);
+    }
+
+    /// Puts the result where the run ended, or the error where it stands.
+    fn end(&self, rows: &mut [Row]) {
+        let Some(last) = self.changes.last() else { return };
+        if let Some(Finished::Completed { place, output }) = last.snapshot.finished()
+            && let Some(row) = last_of(rows, place)
+        {
+            row.output.clone_from(output);
+        }
+        let stopped = self.ledger.stopped.as_ref();
+        if let Some(stopped) = stopped
+            && let Some(stands) = stopped.activation.and_then(|id| last.snapshot.activation(id))
+            && let Some(row) = last_of(rows, step_of(&stands.place))
+        {
+            row.error.get_or_insert_with(|| stopped.error.clone());
         }
     }
 

@@ -110,31 +110,32 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Lets so many commits happen and no more: the next one is never answered.
+/// Lets so many steps happen and no more: the commit after that is never answered.
 pub(crate) struct Meter {
     most: u64,
-    commits: AtomicU64,
+    steps: AtomicU64,
 }
 
 impl Meter {
-    /// For so many commits.
+    /// For so many steps.
     pub(crate) fn new(most: u64) -> Self {
-        Meter { most, commits: AtomicU64::new(0) }
+        Meter { most, steps: AtomicU64::new(0) }
     }
 
-    /// How many commits have begun.
-    pub(crate) fn commits(&self) -> u64 {
-        self.commits.load(Ordering::Relaxed)
+    /// How many steps there were: the versions of runs, and commits that make none.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
     }
 
-    /// More commits were wanted than there may be.
+    /// There were more than there may be.
     pub(crate) fn is_over(&self) -> bool {
-        self.commits() > self.most
+        self.steps() > self.most
     }
 
-    /// One more commit; whoever else has something to do does it first.
-    async fn commit(&self) {
-        self.commits.fetch_add(1, Ordering::Relaxed);
+    /// A commit; whoever else has something to do does it first.
+    async fn commit(&self, commit: &Commit) {
+        let versions = commit.step.as_ref().map_or(1, |step| step.next.len().max(1));
+        self.steps.fetch_add(versions as u64, Ordering::Relaxed);
         tokio::task::yield_now().await;
         if self.is_over() {
             std::future::pending().await
@@ -185,7 +186,7 @@ impl Store for Counted {
     {
         Box::pin(async move {
             if let Some(meter) = &self.meter {
-                meter.commit().await;
+                meter.commit(&commit).await;
             }
             self.calls.counted(true, self.inner.commit(scope, commit)).await
         })

@@ -205,6 +205,18 @@ steps:
 }
 
 #[tokio::test]
+async fn a_loop_is_shown_once_and_its_steps_in_each_round() {
+    let text = "
+steps:
+  - { id: each, type: control.forEach, items: [1, 2], body: [{ id: inner, type: control.while, condition: false, body: [{ id: no, type: control.break }] }, { id: set, type: vars.set, values: { x: { $expr: item } } }] }
+";
+    let shown = simulated(&with_tests(text, "  - { name: one }")).await;
+    let steps: Vec<_> = shown.steps.iter().map(|step| (step.step.as_str(), step.output.clone())).collect();
+    let set = |x: u32| ("set", Some(json!({"x": x})));
+    assert_eq!(steps, [("each", None), ("inner", None), set(1), ("inner", None), set(2)]);
+}
+
+#[tokio::test]
 async fn a_call_that_nobody_has_mocked_fails_a_test_and_gives_null_to_whoever_only_looks() {
     let tests = "  - { name: one, input: { to: a@example.com, cents: 1 }, expect: { outcome: failed } }";
     let document = with_tests(MAILS, tests);
