@@ -13,7 +13,7 @@ use stepwell::store::MemoryStore;
 use stepwell::{ActionInfo, CallProblem, Engine, check_calls};
 
 use crate::exit::{Code, Failure};
-use crate::output;
+use crate::{output, simulate};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -52,6 +52,10 @@ pub(crate) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Runs the test cases of documents with no side effects, and says which steps and branches they do not come to.
+    Test(simulate::Test),
+    /// Runs a document with no side effects, and shows each step's input and output.
+    Simulate(simulate::Simulate),
     /// Lists the actions that the server has, with what they take and give.
     Actions {
         /// Prints everything that is known of them as JSON.
@@ -75,6 +79,8 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
         Verb::Graph { file, json } => draw(file, *json),
         Verb::Convert { file, to } => convert(file, *to),
         Verb::Scope { file, step, json } => scope(file, step, *json),
+        Verb::Test(test) => simulate::test(test),
+        Verb::Simulate(options) => simulate::simulate(options),
         Verb::Actions { json } => actions(*json),
     }
 }
@@ -86,9 +92,9 @@ pub(crate) fn schema() -> Result<(), Failure> {
 }
 
 /// A workflow that cannot be used: what is wrong with it, for programs and for people.
-struct Wrong {
-    problems: Vec<Value>,
-    message: String,
+pub(crate) struct Wrong {
+    pub(crate) problems: Vec<Value>,
+    pub(crate) message: String,
 }
 
 fn validate_all(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
@@ -139,12 +145,24 @@ fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
         Some(document) => document.definition().clone(),
         None => build(text)?,
     };
-    let wrong = check_calls(&definition, &known_actions());
+    check(&definition, document.as_ref())?;
+    Ok(definition)
+}
+
+/// Reads a document.
+pub(crate) fn load_document(file: &Path, text: &str) -> Result<Document, Wrong> {
+    let document = read_document(file, text)?;
+    check(document.definition(), Some(&document))?;
+    Ok(document)
+}
+
+/// Whether calls give known actions what these take.
+fn check(definition: &Definition, document: Option<&Document>) -> Result<(), Wrong> {
+    let wrong = check_calls(definition, &known_actions());
     if wrong.is_empty() {
-        return Ok(definition);
+        return Ok(());
     }
-    let place_of =
-        |problem: &CallProblem| document.as_ref()?.place_of_input(&problem.transition, &problem.pointer);
+    let place_of = |problem: &CallProblem| document?.place_of_input(&problem.transition, &problem.pointer);
     let mut placed: Vec<_> = wrong.iter().map(|problem| (place_of(problem), problem)).collect();
     placed.sort_by_key(|(place, _)| *place);
     let (mut problems, mut lines) = (Vec::new(), String::new());
@@ -207,7 +225,7 @@ fn draw(file: &Path, as_json: bool) -> Result<(), Failure> {
     if as_json { output::line(&json!(graph).to_string()) } else { output::print(&graph.to_mermaid()) }
 }
 
-fn invalid(wrong: Wrong) -> Failure {
+pub(crate) fn invalid(wrong: Wrong) -> Failure {
     Failure::new(Code::Invalid, wrong.message)
 }
 
@@ -243,7 +261,7 @@ fn actions(as_json: bool) -> Result<(), Failure> {
         .try_for_each(|info| output::line(&format!("{:width$}  {}", info.name.as_str(), info.about)))
 }
 
-fn read(file: &Path) -> Result<String, Failure> {
+pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     if file.as_os_str() == "-" {
         std::io::stdin()
