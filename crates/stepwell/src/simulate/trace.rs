@@ -113,13 +113,15 @@ impl Traced<'_> {
         let known: BTreeMap<&str, &OutlinedStep> =
             self.outline.steps.iter().map(|step| (step.id.as_str(), step)).collect();
         let mut rows: Vec<Row> = Vec::new();
-        for Change { entry, .. } in self.changes {
+        let mut before = None;
+        for change in self.changes {
+            let entry = &change.entry;
             let steps = entry.entered.iter().filter_map(|place| known.get(place.as_str()));
-            let steps =
-                steps.filter(|step| step.action.is_none() && !self.is_next_round(&step.id, &entry.exited));
+            let steps = steps.filter(|step| step.action.is_none() && !self.is_next_round(&step.id, before));
             rows.extend(
                 steps.map(|step| ((entry.version, false), Step::new(step.id.as_str(), step.kind, entry.at))),
             );
+            before = Some(&change.snapshot);
         }
         let mut version = 0;
         for called in self.calls {
@@ -135,12 +137,11 @@ impl Traced<'_> {
         rows.into_iter().map(|(_, step)| step).collect()
     }
 
-    /// A loop is come to out of its own body: that is another round of it.
-    fn is_next_round(&self, place: &str, exited: &[Name]) -> bool {
-        match self.definition.spec().places.get(place) {
-            Some(Place::Loop(rounds)) => exited.iter().any(|from| rounds.body.contains(from)),
-            _ => false,
-        }
+    /// A loop that a run was inside of before is come to for another round of it.
+    fn is_next_round(&self, place: &str, before: Option<&Snapshot>) -> bool {
+        let Some(Place::Loop(rounds)) = self.definition.spec().places.get(place) else { return false };
+        let mut inside = before.into_iter().flat_map(Snapshot::activations);
+        inside.any(|activation| activation.place.as_str() == place || rounds.body.contains(&activation.place))
     }
 
     /// A call as it was made, and what came of it when it was committed.
