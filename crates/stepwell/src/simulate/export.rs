@@ -115,7 +115,7 @@ impl Export<'_> {
             let failure = failure_of(self.definition, failed, change, self.ledger);
             let failure =
                 failure.ok_or_else(|| self.unrecorded(failed, "its error is not on record any more"))?;
-            let tries = self.failed(&action, failed, failure, entry.input.as_ref());
+            let tries = self.failed(&action, failed, &failure, entry.input.as_ref());
             if let (true, Some(before)) = (tries > 1, before) {
                 self.now = self.now.plus_ms(entry.at.ms_since(before.entry.at));
             }
@@ -164,7 +164,7 @@ impl Export<'_> {
     }
 
     /// A call that has failed for good: as often as it is tried. Gives how often that is.
-    fn failed(&mut self, action: &Name, step: &str, failure: Failure, input: Option<&Value>) -> usize {
+    fn failed(&mut self, action: &Name, step: &str, failure: &Failure, input: Option<&Value>) -> usize {
         let mut transitions = self.definition.spec().transitions.iter();
         let retry = transitions.find(|one| one.id.as_str() == step).and_then(|one| one.retry.as_ref());
         let covers = |retry: &&Retry| {
@@ -185,7 +185,7 @@ impl Export<'_> {
         let tried = self.ledger.failures.iter().rev().find(|tried| Some(tried.activation) == activation);
         let Some(step) = tried.map(|tried| tried.transition.to_string()) else { return };
         if let Some(action) = self.action_of(&step) {
-            self.failed(&action, &step, error.clone(), None);
+            self.failed(&action, &step, error, None);
         }
     }
 

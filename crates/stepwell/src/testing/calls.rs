@@ -138,7 +138,7 @@ impl Meter {
         self.steps.fetch_add(versions as u64, Ordering::Relaxed);
         tokio::task::yield_now().await;
         if self.is_over() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -135,9 +135,9 @@ async fn every_workflow_of_the_folder_passes_its_own_tests_and_they_come_to_ever
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// What the docs show can be read: whole documents, and lists of steps.
-#[test]
-fn every_document_in_the_docs_is_sound() {
+/// What the docs show can be read, whole documents and lists of steps, and passes its own tests.
+#[tokio::test]
+async fn every_document_in_the_docs_is_sound() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/workflows.md");
     let text = std::fs::read_to_string(docs).unwrap();
     let blocks: Vec<_> =
@@ -145,7 +145,10 @@ fn every_document_in_the_docs_is_sound() {
     assert!(blocks.len() >= 5, "{}", blocks.len());
     for block in blocks {
         let text = if block.starts_with("- ") { format!("steps:\n{block}") } else { block.to_owned() };
-        Document::read(&text, Some("shown")).unwrap_or_else(|problems| panic!("{problems}\n{block}"));
+        let shown = Document::read(&text, Some("shown"));
+        let shown = shown.unwrap_or_else(|problems| panic!("{problems}\n{block}"));
+        let report = Simulation::of(&shown).test_all(shown.cases()).await;
+        assert!(report.passed(), "{:#?}", report.cases);
     }
 }
 
