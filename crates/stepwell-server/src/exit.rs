@@ -22,6 +22,8 @@ pub(crate) enum Code {
     Conflict = 4,
     /// The input is wrong.
     Invalid = 6,
+    /// The run or the test itself failed.
+    Failed = 7,
 }
 
 impl From<Code> for ExitCode {

@@ -5,6 +5,7 @@ mod dev;
 mod exit;
 mod expr;
 mod output;
+mod simulate;
 mod workflow;
 
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use stepwell::store::MemoryStore;
 use stepwell::{ActionInfo, CallProblem, Engine, check_calls};
 
 use crate::exit::{Code, Failure};
-use crate::output;
+use crate::{output, simulate};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -74,6 +74,10 @@ pub(crate) enum Verb {
         #[arg(short = 'o', long, default_value = "yaml")]
         output: Format,
     },
+    /// Runs the test cases of documents with no side effects, and says which steps and branches they do not come to.
+    Test(simulate::Test),
+    /// Runs a document with no side effects, and shows each step's input and output.
+    Simulate(simulate::Simulate),
     /// Lists the actions that the server has, with what they take and give.
     Actions {
         /// Prints everything that is known of them as JSON.
@@ -99,6 +103,8 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
         Verb::Scope { file, step, json } => scope(file, step, *json),
         Verb::Diff { from, to, json, exit_code } => differences(from, to, *json, *exit_code),
         Verb::Bundle { files, output } => bundle(files, *output),
+        Verb::Test(test) => simulate::test(test),
+        Verb::Simulate(options) => simulate::simulate(options),
         Verb::Actions { json } => actions(*json),
     }
 }
@@ -110,9 +116,9 @@ pub(crate) fn schema() -> Result<(), Failure> {
 }
 
 /// A workflow that cannot be used: what is wrong with it, for programs and for people.
-struct Wrong {
-    problems: Vec<Value>,
-    message: String,
+pub(crate) struct Wrong {
+    pub(crate) problems: Vec<Value>,
+    pub(crate) message: String,
 }
 
 fn validate_all(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
@@ -188,7 +194,7 @@ fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
 }
 
 /// Reads a document whose calls fit.
-fn load_document(file: &Path, text: &str) -> Result<Document, Wrong> {
+pub(crate) fn load_document(file: &Path, text: &str) -> Result<Document, Wrong> {
     let document = read_document(file, text)?;
     miscalled(miscalls(&document, &known_actions()))?;
     Ok(document)
@@ -280,7 +286,7 @@ fn draw(file: &Path, as_json: bool) -> Result<(), Failure> {
     if as_json { output::line(&json!(graph).to_string()) } else { output::print(&graph.to_mermaid()) }
 }
 
-fn invalid(wrong: Wrong) -> Failure {
+pub(crate) fn invalid(wrong: Wrong) -> Failure {
     Failure::new(Code::Invalid, wrong.message)
 }
 
@@ -355,7 +361,7 @@ fn actions(as_json: bool) -> Result<(), Failure> {
         .try_for_each(|info| output::line(&format!("{:width$}  {}", info.name.as_str(), info.about)))
 }
 
-fn read(file: &Path) -> Result<String, Failure> {
+pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     if file.as_os_str() == "-" {
         std::io::stdin()

@@ -158,6 +158,11 @@ impl Cx {
         }))
     }
 
+    /// What is being called, with the names of secrets in its input.
+    pub(crate) fn call(&self) -> &ActionCall {
+        &self.0.call
+    }
+
     /// The run.
     pub fn run(&self) -> RunId {
         self.0.snapshot.instance_id()

@@ -13,7 +13,7 @@ use stepwell_core::{Definition, DefinitionHash, Limits, Name, RunId, Snapshot, T
 use stepwell_store::{ProcessId, Status, Store, TenantId, TenantScope};
 use tokio::sync::Notify;
 
-use crate::action::{Action, ActionInfo, boxed};
+use crate::action::{Action, ActionInfo, BoxAction, boxed};
 use crate::actor::{Actor, Permission};
 use crate::error::{EngineError, RunError};
 use crate::host::Host;
@@ -142,6 +142,23 @@ impl Builder {
         }
         self.registry.described.insert(name.clone(), info);
         self.action(name, action)
+    }
+
+    /// Puts something around an action, or in the place of one that is not registered; `version` is the one that is called.
+    #[must_use]
+    pub(crate) fn wrapped(
+        mut self,
+        name: Name,
+        version: Option<u32>,
+        wrap: impl FnOnce(Option<BoxAction>) -> BoxAction,
+    ) -> Self {
+        let real = self.registry.actions.remove(&name);
+        if let (None, Some(version)) = (&real, version) {
+            let info = ActionInfo::of::<Value, Value>(name.clone(), "").version(version);
+            self.registry.described.insert(name.clone(), info);
+        }
+        self.registry.actions.insert(name, wrap(real));
+        self
     }
 
     /// Says more of an action that was registered with what it does.
@@ -424,6 +441,14 @@ impl Run {
     fn asked_by(mut self, actor: Option<Arc<Actor>>) -> Self {
         self.actor = actor;
         self
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    pub(crate) fn scope(&self) -> TenantScope {
+        self.scope
     }
 
     /// Its id.

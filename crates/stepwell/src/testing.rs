@@ -13,6 +13,7 @@ use crate::engine::{Builder, Engine, Options};
 use crate::error::EngineError;
 use crate::host::{Clock, Host};
 use crate::manual_clock::ManualClock;
+pub(crate) use calls::Meter;
 use calls::{Calls, Counted};
 
 /// The time a test engine begins at: 1 January 2026, in UTC.
@@ -68,6 +69,16 @@ impl TestEngine {
         clock: ManualClock,
         build: impl FnOnce(Builder) -> Builder,
     ) -> Result<Self, EngineError> {
+        TestEngine::start_metered(store, clock, None, build).await
+    }
+
+    /// The same with a meter that says how much may happen.
+    pub(crate) async fn start_metered(
+        store: Arc<dyn Store>,
+        clock: ManualClock,
+        meter: Option<Arc<Meter>>,
+        build: impl FnOnce(Builder) -> Builder,
+    ) -> Result<Self, EngineError> {
         // Nothing happens behind its back: what is due is known, and no other process is there to be waited for.
         let day = 24 * 3_600_000;
         let options = Options {
@@ -79,7 +90,7 @@ impl TestEngine {
         };
         let host = Host::system().with_clock(Arc::new(clock.clone()));
         let calls = Calls::here();
-        let store = Arc::new(Counted::new(store, calls.clone()));
+        let store = Arc::new(Counted::new(store, calls.clone(), meter));
         let engine = build(Engine::builder(store).host(host).options(options)).start().await?;
         Ok(TestEngine { engine, clock, calls })
     }
@@ -97,8 +108,16 @@ impl TestEngine {
     /// Lets the engine do what it can do now. A store that takes its time is waited for; actions that wait for
     /// something real are waited for a little.
     pub async fn settle(&self) {
+        self.settle_while(|| true).await;
+    }
+
+    /// The same as long as somebody says so; gives whether the engine has settled.
+    pub(crate) async fn settle_while(&self, mut goes_on: impl FnMut() -> bool) -> bool {
         let (mut quiet, mut moved) = (0, Instant::now());
         while quiet < QUIET_ROUNDS {
+            if !goes_on() {
+                return false;
+            }
             let before = self.mark();
             for _ in 0..32 {
                 tokio::task::yield_now().await;
@@ -117,6 +136,7 @@ impl TestEngine {
                 quiet += 1;
             }
         }
+        true
     }
 
     /// Gives what happens outside of the runtime the time to happen.

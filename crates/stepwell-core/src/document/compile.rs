@@ -229,8 +229,8 @@ impl Compiler<'_> {
         Some(self.place(format!("{}.error", step.id), spec::Place::Catch(catch)))
     }
 
-    /// A loop or an error scope begins with a place of its own. If its first step leads out of it (a `break`, a `continue`),
-    /// that is one which does nothing else.
+    /// A loop or an error scope begins with a place of its own. If its first step leads out of it, that is one which does
+    /// nothing else.
     fn begun(&mut self, id: String, first: Name, around: &Around) -> Name {
         if self.scopes.last().is_some_and(|own| own.contains(&first)) {
             return first;
@@ -355,14 +355,8 @@ impl Compiler<'_> {
                 let rounds = Rounds { over, index, most: *most, collect, passes_over: false };
                 self.rounds(step, rounds, body, next, around)
             }
-            StepKind::Break => {
-                let rounds = self.loop_around(step, next, around);
-                let here = self.place(step.id.as_str(), spec::Place::Step {});
-                let way = self.way(step.id.as_str(), &here, &rounds, around);
-                self.transition(way.loop_step(LoopStep::Leave));
-                here
-            }
-            StepKind::Continue => self.loop_around(step, next, around),
+            StepKind::Break => self.to_loop(step, Some(LoopStep::Leave), next, around),
+            StepKind::Continue => self.to_loop(step, None, next, around),
             StepKind::Try { body, local, codes, catch } => {
                 self.try_catch(step, (body, local, codes.as_deref(), catch), next, around)
             }
@@ -537,6 +531,15 @@ impl Compiler<'_> {
                 }
             }
         }
+    }
+
+    /// Goes to the loop around it, to leave it or to go on with its next round.
+    fn to_loop(&mut self, step: &Step, loop_step: Option<LoopStep>, next: &Name, around: &Around) -> Name {
+        let rounds = self.loop_around(step, next, around);
+        let here = self.place(step.id.as_str(), spec::Place::Step {});
+        let way = self.way(step.id.as_str(), &here, &rounds, around);
+        self.transition(Transition { loop_step, ..way });
+        here
     }
 
     /// The loop that a step leaves, or goes on with.

@@ -5,11 +5,13 @@
 //! is wrong is reported, with line and column.
 
 mod bundle;
+pub mod cases;
 mod compile;
 mod diff;
 mod fields;
 mod model;
 mod names;
+pub mod outline;
 mod problem;
 mod read;
 mod schema;
@@ -18,19 +20,25 @@ mod tree;
 use serde_json::Value;
 
 pub use bundle::Bundle;
+pub use cases::Case;
 pub use diff::{Difference, DifferenceKind, MAX_DIFFERENCES, Subject, diff};
 pub use fields::MAX_PROBLEMS;
 pub use names::{InScope, Visible};
+pub use outline::Outline;
 pub use problem::{Place, Problem, Problems};
 pub use schema::schema;
 pub use tree::{BUNDLE_TIMES, MAX_BYTES, MAX_DEPTH, MAX_NAME, MAX_NODES, MAX_TEXT};
 
+use self::cases::Known;
 use self::fields::Report;
-use self::model::{Body, Model, Step};
+use self::model::{Body, Model, Step, StepKind};
 use self::tree::Node;
 use crate::check::Location;
 use crate::definition::Definition;
+use crate::expr::{Budget, Data};
 use crate::limits::Limits;
+use crate::spec::Spec;
+use crate::template::Template;
 
 /// A document that has been read and compiled.
 #[derive(Debug, Clone)]
@@ -38,6 +46,7 @@ pub struct Document {
     root: Node,
     value: Value,
     model: Model,
+    cases: Vec<Case>,
     definition: Definition,
 }
 
@@ -100,14 +109,20 @@ impl Document {
                 Body::Steps(steps) => compile::steps(model.frame.clone(), steps, &mut report),
                 Body::Places(spec) => spec.as_ref().clone(),
             };
-            spec.document = Some(Box::new(root.to_value()));
+            spec.document = Some(Box::new(without_tests(root)));
             spec
         });
+        let mut cases = Vec::new();
+        if let (Some(model), Some(spec), Some(tests)) = (&model, &spec, root.field("tests")) {
+            cases = cases::read(tests, &known(model, spec, root), &mut report);
+        }
         let (Some(model), Some(spec), true) = (model, spec, report.problems.is_empty()) else {
             return Err(report.finish());
         };
         match spec.build_within(limits) {
-            Ok(definition) => Ok(Document { root: root.clone(), value: root.to_value(), model, definition }),
+            Ok(definition) => {
+                Ok(Document { root: root.clone(), value: root.to_value(), model, cases, definition })
+            }
             Err(problems) => {
                 for problem in &problems.0 {
                     located(problem, &model, root, &mut report);
@@ -130,6 +145,37 @@ impl Document {
     /// The author's number for this edition.
     pub fn version(&self) -> u32 {
         self.model.version
+    }
+
+    /// Its test cases.
+    pub fn cases(&self) -> &[Case] {
+        &self.cases
+    }
+
+    /// Its steps and the ways out of its decisions, with what shows that a run came there.
+    pub fn outline(&self) -> Outline {
+        match &self.model.body {
+            Body::Steps(steps) => outline::of_steps(steps),
+            Body::Places(spec) => {
+                outline::of_places(spec, |name| place_of(&self.root, name).unwrap_or_default())
+            }
+        }
+    }
+
+    /// What a run is started with by an event: what the trigger says, or else what the event brings. `None` if no trigger
+    /// is for that event.
+    pub fn input_of_event(&self, event: &str, data: &Value) -> Option<Result<Value, String>> {
+        let trigger = triggers(&self.root).into_iter().find(|trigger| event_of(trigger) == Some(event))?;
+        let Some(input) = trigger.field("input") else { return Some(Ok(data.clone())) };
+        let template = Template::compile(&input.to_value());
+        let scope = serde_json::json!({ "event": data });
+        Some(match template {
+            Ok(template) => {
+                let made = template.render(&Data::new(&scope), &mut Budget::default());
+                made.map_err(|error| format!("the input of the trigger cannot be made: {error}"))
+            }
+            Err(_) => Err("the input of the trigger is not a template".to_owned()),
+        })
     }
 
     /// The document as JSON.
@@ -158,6 +204,58 @@ impl Document {
             Body::Places(_) => None,
         }
     }
+}
+
+/// What a definition keeps of a document: tests change nothing about a workflow.
+fn without_tests(root: &Node) -> Value {
+    let mut value = root.to_value();
+    if let Value::Object(fields) = &mut value {
+        fields.remove("tests");
+    }
+    value
+}
+
+/// The triggers of a document, one or many.
+fn triggers(root: &Node) -> Vec<&Node> {
+    let spec = root.field("spec").unwrap_or(root);
+    match (spec.field("trigger"), spec.field("triggers").map(|node| &node.kind)) {
+        (Some(one), _) => vec![one],
+        (None, Some(tree::Kind::List(items))) => items.iter().collect(),
+        (None, _) => Vec::new(),
+    }
+}
+
+/// The event that a trigger is for.
+fn event_of(trigger: &Node) -> Option<&str> {
+    let name = trigger.field("eventName").or_else(|| trigger.field("event"));
+    name.and_then(Node::text).filter(|_| trigger.field("type").and_then(Node::text) == Some("event"))
+}
+
+/// The names that test cases may use.
+fn known(model: &Model, spec: &Spec, root: &Node) -> Known {
+    let mut known = Known::default();
+    let events = triggers(root).into_iter().filter_map(event_of);
+    known.events = events.map(str::to_owned).collect();
+    known.signals = spec.signals.keys().map(ToString::to_string).collect();
+    for action in spec.transitions.iter().filter_map(|transition| transition.action.as_ref()) {
+        known.actions.insert(action.name.to_string());
+    }
+    match &model.body {
+        Body::Steps(steps) => {
+            let mut open: Vec<&Step> = steps.iter().collect();
+            while let Some(step) = open.pop() {
+                let calls = matches!(step.kind, StepKind::Call { .. } | StepKind::Workflow { .. });
+                known.steps.insert(step.id.clone(), calls);
+                open.extend(step.inner().into_iter().flatten());
+            }
+        }
+        Body::Places(spec) => {
+            known.steps.extend(spec.places.keys().map(|name| (name.to_string(), false)));
+            let calls = |one: &crate::spec::Transition| (one.id.to_string(), one.action.is_some());
+            known.steps.extend(spec.transitions.iter().map(calls));
+        }
+    }
+    known
 }
 
 /// Reads YAML or JSON as JSON, whatever it is; the problem says where it cannot be read.

@@ -45,6 +45,8 @@ pub(crate) fn model(root: &Node, name: Option<&str>, report: &mut Report) -> Opt
     let mut fields = Fields::of(root, "a document", report)?;
     let mut named = name.map(str::to_owned);
     let mut version = 1;
+    // They are read when it is known what they may name.
+    fields.get("tests");
     if let Some(api) = fields.get("apiVersion")
         && api.text() != Some(API_VERSION)
     {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod cases;
 mod documents;
 mod email;
 mod events;

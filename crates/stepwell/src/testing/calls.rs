@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -109,15 +110,49 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+/// Lets so many steps happen and no more: the commit after that is never answered.
+pub(crate) struct Meter {
+    most: u64,
+    steps: AtomicU64,
+}
+
+impl Meter {
+    /// For so many steps.
+    pub(crate) fn new(most: u64) -> Self {
+        Meter { most, steps: AtomicU64::new(0) }
+    }
+
+    /// How many steps there were: the versions of runs, and commits that make none.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    /// There were more than there may be.
+    pub(crate) fn is_over(&self) -> bool {
+        self.steps() > self.most
+    }
+
+    /// A commit; whoever else has something to do does it first.
+    async fn commit(&self, commit: &Commit) {
+        let versions = commit.step.as_ref().map_or(1, |step| step.next.len().max(1));
+        self.steps.fetch_add(versions as u64, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        if self.is_over() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// A store whose calls are counted.
 pub(super) struct Counted {
     inner: Arc<dyn Store>,
     calls: Arc<Calls>,
+    meter: Option<Arc<Meter>>,
 }
 
 impl Counted {
-    pub(super) fn new(inner: Arc<dyn Store>, calls: Arc<Calls>) -> Self {
-        Counted { inner, calls }
+    pub(super) fn new(inner: Arc<dyn Store>, calls: Arc<Calls>, meter: Option<Arc<Meter>>) -> Self {
+        Counted { inner, calls, meter }
     }
 }
 
@@ -149,7 +184,12 @@ impl Store for Counted {
         'a: 'b,
         Self: 'b,
     {
-        Box::pin(self.calls.counted(true, self.inner.commit(scope, commit)))
+        Box::pin(async move {
+            if let Some(meter) = &self.meter {
+                meter.commit(&commit).await;
+            }
+            self.calls.counted(true, self.inner.commit(scope, commit)).await
+        })
     }
 
     counted! {

@@ -20,6 +20,7 @@ mod retention;
 mod schedules;
 mod shadows;
 mod signals;
+mod simulate;
 mod smoke;
 mod starting;
 mod stateless;

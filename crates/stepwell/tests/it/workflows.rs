@@ -12,7 +12,7 @@ use stepwell::engine::Builder;
 use stepwell::host::BoxFuture;
 use stepwell::store::{Entity, Status, TenantScope};
 use stepwell::testing::TestEngine;
-use stepwell::{ActionError, Changes, Cx, Run, Secrets, Signal, Start};
+use stepwell::{ActionError, Changes, Cx, Run, Secrets, Signal, Simulation, Start};
 
 use crate::kit::{self, error_code, places, status};
 
@@ -116,9 +116,28 @@ fn every_workflow_of_the_folder_is_sound_and_the_same_in_yaml_and_json() {
     assert!(count >= 12, "{count}");
 }
 
-/// What the docs show can be read: whole documents, and lists of steps.
-#[test]
-fn every_document_in_the_docs_is_sound() {
+#[tokio::test]
+async fn every_workflow_of_the_folder_passes_its_own_tests_and_they_come_to_every_step() {
+    let mut wrong = Vec::new();
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let document = Document::read(&text, Some(&name)).unwrap();
+        assert!(!document.cases().is_empty(), "{name}");
+        let report = Simulation::of(&document).test_all(document.cases()).await;
+        for case in report.cases.iter().filter(|case| !case.passed) {
+            wrong.push(format!("{name}: {}: {}", case.name, case.failures.join("; ")));
+        }
+        let uncovered = report.coverage.uncovered.iter().filter(|one| one.way.is_none());
+        wrong.extend(uncovered.map(|one| format!("{name}: no case comes to `{}`", one.step)));
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// What the docs show can be read, whole documents and lists of steps, and passes its own tests.
+#[tokio::test]
+async fn every_document_in_the_docs_is_sound() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/workflows.md");
     let text = std::fs::read_to_string(docs).unwrap();
     let blocks: Vec<_> =
@@ -126,7 +145,10 @@ fn every_document_in_the_docs_is_sound() {
     assert!(blocks.len() >= 5, "{}", blocks.len());
     for block in blocks {
         let text = if block.starts_with("- ") { format!("steps:\n{block}") } else { block.to_owned() };
-        Document::read(&text, Some("shown")).unwrap_or_else(|problems| panic!("{problems}\n{block}"));
+        let shown = Document::read(&text, Some("shown"));
+        let shown = shown.unwrap_or_else(|problems| panic!("{problems}\n{block}"));
+        let report = Simulation::of(&shown).test_all(shown.cases()).await;
+        assert!(report.passed(), "{:#?}", report.cases);
     }
 }
 

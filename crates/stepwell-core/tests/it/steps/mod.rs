@@ -3,6 +3,7 @@
 mod again;
 mod bounds;
 mod bundles;
+mod cases;
 mod compared;
 mod control;
 mod entering;

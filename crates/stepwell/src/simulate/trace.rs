@@ -1,0 +1,249 @@
+//! What a simulated run did, step by step, as its author has written the steps.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use stepwell_core::document::Outline;
+use stepwell_core::document::outline::OutlinedStep;
+use stepwell_core::snapshot::Finished;
+use stepwell_core::spec::Place;
+use stepwell_core::{Definition, Failure, Name, RunId, Snapshot, Timestamp};
+
+use super::read::{Change, failure_of, saved, step_of, value_at};
+use super::script::Called;
+use crate::ledger::Ledger;
+
+/// How a call was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum How {
+    /// By a mock.
+    Mocked,
+    /// By the action itself, which touches nothing but the store in memory.
+    Real,
+    /// It was only noted: a start of another workflow, or a signal to another run.
+    Recorded,
+    /// Nobody has mocked it.
+    NotMocked,
+}
+
+/// A step that a run came to, or a try of one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// The step.
+    pub step: String,
+    /// Its type as it is written.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// When.
+    pub at: Timestamp,
+    /// The workflow, if it is another one that the run has called or started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<String>,
+    /// What it calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
+    /// Which try of the call it was, counted from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// How the call was answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub how: Option<How>,
+    /// What the call was given; secrets are names in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+    /// What it gave: a call's result, what has come to a wait, the variables that were set, the run's result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+    /// Which way it went.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub way: Option<String>,
+}
+
+impl Step {
+    fn new(step: impl Into<String>, kind: &str, at: Timestamp) -> Self {
+        Step {
+            step: step.into(),
+            kind: kind.to_owned(),
+            at,
+            workflow: None,
+            action: None,
+            attempt: None,
+            how: None,
+            input: None,
+            output: None,
+            error: None,
+            way: None,
+        }
+    }
+
+    /// It is a call of the run itself.
+    pub(super) fn is_call(&self) -> bool {
+        self.action.is_some() && self.workflow.is_none()
+    }
+}
+
+/// A step, after which version of the run it came, and whether it is a call that was made there.
+type Row = ((u64, bool), Step);
+
+/// The last coming to a step.
+fn last_of<'r>(rows: &'r mut [Row], step: &str) -> Option<&'r mut Step> {
+    let mut rows = rows.iter_mut().rev().map(|(_, row)| row);
+    rows.find(|row| row.step == step && row.workflow.is_none())
+}
+
+/// What a run did, and what it is made of.
+pub(super) struct Traced<'a> {
+    pub(super) definition: &'a Definition,
+    pub(super) outline: &'a Outline,
+    pub(super) run: RunId,
+    pub(super) changes: &'a [Change],
+    pub(super) calls: &'a [Called],
+    pub(super) ledger: &'a Ledger,
+}
+
+impl Traced<'_> {
+    /// Every step, in order.
+    pub(super) fn steps(&self) -> Vec<Step> {
+        let known: BTreeMap<&str, &OutlinedStep> =
+            self.outline.steps.iter().map(|step| (step.id.as_str(), step)).collect();
+        let mut rows: Vec<Row> = Vec::new();
+        let mut before = None;
+        for change in self.changes {
+            let entry = &change.entry;
+            let steps = entry.entered.iter().filter_map(|place| known.get(place.as_str()));
+            let steps = steps.filter(|step| step.action.is_none() && !self.is_next_round(&step.id, before));
+            rows.extend(
+                steps.map(|step| ((entry.version, false), Step::new(step.id.as_str(), step.kind, entry.at))),
+            );
+            before = Some(&change.snapshot);
+        }
+        let mut version = 0;
+        for called in self.calls {
+            let is_own = called.run == self.run;
+            if is_own {
+                version = called.version;
+            }
+            let step = known.get(called.transition.as_str()).filter(|_| is_own);
+            rows.push(((version, true), self.call(called, step.map_or("action.call", |step| step.kind))));
+        }
+        rows.sort_by_key(|(key, _)| *key);
+        self.fill_in(&mut rows);
+        rows.into_iter().map(|(_, step)| step).collect()
+    }
+
+    /// A loop that a run was inside of before is come to for another round of it.
+    fn is_next_round(&self, place: &str, before: Option<&Snapshot>) -> bool {
+        let Some(Place::Loop(rounds)) = self.definition.spec().places.get(place) else { return false };
+        let mut inside = before.into_iter().flat_map(Snapshot::activations);
+        inside.any(|activation| activation.place.as_str() == place || rounds.body.contains(&activation.place))
+    }
+
+    /// A call as it was made, and what came of it when it was committed.
+    fn call(&self, called: &Called, kind: &str) -> Step {
+        let is_own = called.run == self.run;
+        let mut step = Step::new(called.transition.as_str(), kind, called.at);
+        step.workflow = (!is_own).then(|| called.workflow.to_string());
+        step.action = Some(called.action.to_string());
+        step.attempt = Some(called.attempt);
+        step.how = Some(called.how);
+        step.input = Some(called.input.clone());
+        match &called.result {
+            Ok(output) => step.output = Some(output.clone()),
+            Err(error) => step.error = Some(error.clone()),
+        }
+        if called.how != How::Real || !is_own || called.result.is_err() {
+            return step;
+        }
+        // What an action of the store has done is decided when it is committed.
+        let refused = self.ledger.failures.iter().find(|tried| {
+            tried.activation == called.activation
+                && tried.transition == called.transition
+                && tried.at == called.at
+        });
+        if let Some(tried) = refused {
+            (step.output, step.error) = (None, Some(tried.error.clone()));
+            return step;
+        }
+        let from = self.changes.partition_point(|change| change.entry.version <= called.version);
+        let is_its = |change: &&Change| change.entry.transitions.contains(&called.transition);
+        let done = self.changes[from..].iter().find(is_its);
+        if let Some(value) = done.and_then(|done| saved(self.definition, &called.transition, &done.snapshot))
+        {
+            step.output = Some(value);
+        }
+        step
+    }
+
+    /// Puts what became of each step where it belongs: at the last coming to it before that.
+    fn fill_in(&self, rows: &mut [Row]) {
+        let (mut last, mut next) = (BTreeMap::new(), 0);
+        for change in self.changes {
+            while let Some((_, row)) =
+                rows.get(next).filter(|((version, _), _)| *version < change.entry.version)
+            {
+                if row.workflow.is_none() {
+                    last.insert(row.step.clone(), next);
+                }
+                next += 1;
+            }
+            for fired in &change.entry.transitions {
+                let (id, end) = fired.split_once('.').unwrap_or((fired.as_str(), ""));
+                let Some((_, row)) = last.get(id).and_then(|index| rows.get_mut(*index)) else { continue };
+                match end {
+                    "then" | "else" => row.way = Some(end.to_owned()),
+                    "timeout" => row.way = Some("onTimeout".to_owned()),
+                    "" | "child" if row.action.is_none() || row.how == Some(How::Real) => {
+                        let made = self.assigned(fired, &change.snapshot, row.kind == "vars.set");
+                        row.output = made.or(row.output.take());
+                    }
+                    _ => {}
+                }
+            }
+            if let Some(failed) = change.entry.action.strip_prefix("__error:")
+                && let Some(index) = last.get(step_of(failed))
+                && rows[*index].1.action.is_none()
+            {
+                rows[*index].1.error = failure_of(self.definition, failed, change, self.ledger);
+            }
+        }
+        self.end(rows);
+    }
+
+    /// Puts the result where the run ended, or the error where it stands.
+    fn end(&self, rows: &mut [Row]) {
+        let Some(last) = self.changes.last() else { return };
+        if let Some(Finished::Completed { place, output }) = last.snapshot.finished()
+            && let Some(row) = last_of(rows, place)
+        {
+            row.output.clone_from(output);
+        }
+        let stopped = self.ledger.stopped.as_ref();
+        if let Some(stopped) = stopped
+            && let Some(stands) = stopped.activation.and_then(|id| last.snapshot.activation(id))
+            && let Some(row) = last_of(rows, step_of(&stands.place))
+        {
+            row.error.get_or_insert_with(|| stopped.error.clone());
+        }
+    }
+
+    /// What a transition has set: all of it by name, or the one value.
+    fn assigned(&self, transition: &Name, snapshot: &Snapshot, is_named: bool) -> Option<Value> {
+        let transitions = &self.definition.spec().transitions;
+        let set = &transitions.iter().find(|one| one.id == *transition)?.set;
+        if !is_named {
+            return value_at(snapshot, &set.first()?.to);
+        }
+        let named = set.iter().filter_map(|assign| {
+            let name = assign.to.strip_prefix("vars.")?;
+            Some((name.to_owned(), value_at(snapshot, &assign.to)?))
+        });
+        let named: Map<String, Value> = named.collect();
+        (!named.is_empty()).then_some(Value::Object(named))
+    }
+}
