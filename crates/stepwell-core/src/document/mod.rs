@@ -35,10 +35,10 @@ use self::model::{Body, Model, Step, StepKind};
 use self::tree::Node;
 use crate::check::Location;
 use crate::definition::Definition;
-use crate::expr::{Budget, Data};
 use crate::limits::Limits;
 use crate::spec::Spec;
-use crate::template::Template;
+use crate::starter::{Occurrence, Starting};
+use crate::time::Timestamp;
 
 /// A document that has been read and compiled.
 #[derive(Debug, Clone)]
@@ -114,7 +114,7 @@ impl Document {
         });
         let mut cases = Vec::new();
         if let (Some(model), Some(spec), Some(tests)) = (&model, &spec, root.field("tests")) {
-            cases = cases::read(tests, &known(model, spec, root), &mut report);
+            cases = cases::read(tests, &known(model, spec), &mut report);
         }
         let (Some(model), Some(spec), true) = (model, spec, report.problems.is_empty()) else {
             return Err(report.finish());
@@ -162,20 +162,25 @@ impl Document {
         }
     }
 
-    /// What a run is started with by an event: what the trigger says, or else what the event brings. `None` if no trigger
-    /// is for that event.
-    pub fn input_of_event(&self, event: &str, data: &Value) -> Option<Result<Value, String>> {
-        let trigger = triggers(&self.root).into_iter().find(|trigger| event_of(trigger) == Some(event))?;
-        let Some(input) = trigger.field("input") else { return Some(Ok(data.clone())) };
-        let template = Template::compile(&input.to_value());
-        let scope = serde_json::json!({ "event": data });
-        Some(match template {
-            Ok(template) => {
-                let made = template.render(&Data::new(&scope), &mut Budget::default());
-                made.map_err(|error| format!("the input of the trigger cannot be made: {error}"))
-            }
-            Err(_) => Err("the input of the trigger is not a template".to_owned()),
-        })
+    /// What a run is started with by an event that comes at this time: what the trigger says, or why it says no. `None` if no
+    /// trigger is for that event.
+    pub fn input_of_event(&self, event: &str, data: &Value, now: Timestamp) -> Option<Result<Value, String>> {
+        let starters = self.definition.starters().iter().enumerate();
+        let meant =
+            starters.filter(|(_, starter)| starter.on.event().is_some_and(|name| name.as_str() == event));
+        let meta = serde_json::json!({ "name": event, "source": "test", "id": "test", "accepted": now });
+        let mut last = None;
+        for (index, starter) in meant {
+            let made = self.definition.starting(index, Occurrence { data, meta: &meta, now });
+            last = Some(match made {
+                Ok(Starting::Begins { input, .. }) => return Some(Ok(input)),
+                Ok(Starting::Filtered(filtered)) => {
+                    Err(format!("the filter of trigger `{}` says no: `{}`", starter.id, filtered.filter))
+                }
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        last
     }
 
     /// The document as JSON.
@@ -215,27 +220,11 @@ fn without_tests(root: &Node) -> Value {
     value
 }
 
-/// The triggers of a document, one or many.
-fn triggers(root: &Node) -> Vec<&Node> {
-    let spec = root.field("spec").unwrap_or(root);
-    match (spec.field("trigger"), spec.field("triggers").map(|node| &node.kind)) {
-        (Some(one), _) => vec![one],
-        (None, Some(tree::Kind::List(items))) => items.iter().collect(),
-        (None, _) => Vec::new(),
-    }
-}
-
-/// The event that a trigger is for.
-fn event_of(trigger: &Node) -> Option<&str> {
-    let name = trigger.field("eventName").or_else(|| trigger.field("event"));
-    name.and_then(Node::text).filter(|_| trigger.field("type").and_then(Node::text) == Some("event"))
-}
-
 /// The names that test cases may use.
-fn known(model: &Model, spec: &Spec, root: &Node) -> Known {
+fn known(model: &Model, spec: &Spec) -> Known {
     let mut known = Known::default();
-    let events = triggers(root).into_iter().filter_map(event_of);
-    known.events = events.map(str::to_owned).collect();
+    let events = spec.triggers.iter().filter_map(|starter| starter.on.event());
+    known.events = events.map(ToString::to_string).collect();
     known.signals = spec.signals.keys().map(ToString::to_string).collect();
     for action in spec.transitions.iter().filter_map(|transition| transition.action.as_ref()) {
         known.actions.insert(action.name.to_string());

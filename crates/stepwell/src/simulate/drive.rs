@@ -42,7 +42,7 @@ pub(super) async fn simulate(
     driver.give(case).await?;
     let input = match (&case.input, &case.event) {
         (_, Some(event)) => {
-            let made = simulation.document.input_of_event(&event.name, &event.data);
+            let made = simulation.document.input_of_event(&event.name, &event.data, driver.engine.now());
             let none = || Err(format!("no trigger starts this workflow with the event `{}`", event.name));
             made.unwrap_or_else(none).map_err(SimulationError::Case)?
         }

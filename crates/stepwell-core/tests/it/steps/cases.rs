@@ -6,6 +6,7 @@ use stepwell_core::document::{self, Document};
 use stepwell_core::{Failure, Timestamp};
 
 use super::{document, problems};
+use crate::driver::at;
 
 const ORDER: &str = "
 trigger: { type: event, eventName: ORDERED, input: { order: { $expr: event.id } } }
@@ -53,8 +54,8 @@ fn a_case_says_what_is_given_what_happens_and_what_comes_of_it() {
     assert_eq!(case.happens[0], Happening::After { ms: 90_000 });
     assert_eq!(case.happens[3], Happening::Cancel { cancel: true });
     assert_eq!((case.expect.outcome, case.expect.calls.len()), (Outcome::Cancelled, 2));
-    assert_eq!(read.input_of_event("ORDERED", &json!({"id": 7})), Some(Ok(json!({"order": 7}))));
-    assert_eq!(read.input_of_event("OTHER", &json!({})), None);
+    assert_eq!(read.input_of_event("ORDERED", &json!({"id": 7}), at(0)), Some(Ok(json!({"order": 7}))));
+    assert_eq!(read.input_of_event("OTHER", &json!({}), at(0)), None);
 }
 
 #[test]
