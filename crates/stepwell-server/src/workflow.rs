@@ -10,7 +10,7 @@ use stepwell::core::document::{self, Bundle, Document, Place};
 use stepwell::core::graph::Graph;
 use stepwell::core::{Definition, Limits, Spec};
 use stepwell::store::MemoryStore;
-use stepwell::{ActionInfo, CallProblem, Engine, check_calls};
+use stepwell::{ActionInfo, CallProblem, Engine, check_calls, check_document_triggers};
 
 use crate::exit::{Code, Failure};
 use crate::{output, simulate};
@@ -196,6 +196,7 @@ fn load(file: &Path, text: &str) -> Result<Definition, Wrong> {
 /// Reads a document whose calls fit.
 pub(crate) fn load_document(file: &Path, text: &str) -> Result<Document, Wrong> {
     let document = read_document(file, text)?;
+    mistimed(std::slice::from_ref(&document))?;
     miscalled(miscalls(&document, &known_actions()))?;
     Ok(document)
 }
@@ -203,9 +204,16 @@ pub(crate) fn load_document(file: &Path, text: &str) -> Result<Document, Wrong> 
 /// Reads a bundle of documents whose calls fit.
 fn load_bundle(text: &str) -> Result<Bundle, Wrong> {
     let bundle = Bundle::read(text).map_err(problems)?;
+    mistimed(bundle.items())?;
     let known = known_actions();
     miscalled(bundle.items().iter().flat_map(|item| miscalls(item, &known)).collect())?;
     Ok(bundle)
+}
+
+/// What is wrong with triggers, if anything is.
+fn mistimed(documents: &[Document]) -> Result<(), Wrong> {
+    let wrong: Vec<_> = documents.iter().flat_map(check_document_triggers).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(problems(document::Problems(wrong))) }
 }
 
 /// Something that is wrong with a call, and where it stands.

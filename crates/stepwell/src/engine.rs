@@ -48,6 +48,8 @@ pub struct Options {
     pub signal_kept_ms: u64,
     /// How long an event waits for runs that come to wait for it.
     pub events_kept_ms: u64,
+    /// Triggers of type `schedule` become schedules.
+    pub plans_triggers: bool,
     /// How long a run is kept after its end; `None` = for ever.
     pub retention_ms: Option<u64>,
     /// How long a handle is kept after it is over; `None` = for ever.
@@ -82,6 +84,7 @@ impl Default for Options {
             max_crashes: 5,
             signal_kept_ms: DEFAULT_SIGNAL_KEPT_MS,
             events_kept_ms: crate::events::DEFAULT_EVENTS_KEPT_MS,
+            plans_triggers: true,
             retention_ms: Some(DEFAULT_RETENTION_MS),
             handles_kept_ms: Some(0),
             keys_kept_ms: DEFAULT_KEYS_KEPT_MS,
@@ -245,6 +248,9 @@ impl Builder {
         let inner = Arc::new(Inner::new(store, host, options, Arc::new(registry)));
         inner.lock_tenants().insert(scope.tenant());
         runner::begin(&inner).await?;
+        if inner.options.max_runs > 0 && inner.registry.has_schedules() {
+            inner.plan_triggers(scope).await?;
+        }
         let _life = Arc::new(Life(inner.clone()));
         Ok(Engine { inner, scope, actor: None, _life })
     }
@@ -364,6 +370,14 @@ impl Engine {
         }
         self.inner.registry.add(definition).published_by(self.actor.clone());
         self.inner.wake.notify_one();
+        if self.inner.registry.has_schedules() {
+            let (inner, scope) = (self.inner.clone(), self.scope);
+            self.inner.host.spawn.spawn(Box::pin(async move {
+                if let Err(error) = inner.plan_triggers(scope).await {
+                    tracing::warn!(%error, "schedules are not what triggers say yet");
+                }
+            }));
+        }
         Ok(())
     }
 

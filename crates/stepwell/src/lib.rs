@@ -57,7 +57,7 @@ pub use fit::{CallProblem, check_calls};
 pub use host::{Clock, Host, SystemClock};
 pub use manual_clock::ManualClock;
 pub use operate::{Command, Operator};
-pub use schedule::Schedule;
+pub use schedule::{Schedule, check_document_triggers, check_triggers};
 pub use secrets::{EnvironmentSecrets, FileSecrets, Secrets};
 pub use shadows::Heal;
 pub use signal::{Signal, Signalled};

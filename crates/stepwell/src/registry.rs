@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use futures_util::future::FutureExt;
 use serde_json::Value;
 use stepwell_core::snapshot::Activation;
-use stepwell_core::spec::Place;
+use stepwell_core::spec::{Place, StartOn};
 use stepwell_core::{Answers, DecideError, Definition, DefinitionHash, Event, Name, Snapshot, questions};
 use stepwell_store::{StoredDefinition, TenantId};
 
@@ -257,6 +257,14 @@ impl Registry {
         known.filter(|workflow| !workflow.definition.starters().is_empty()).collect()
     }
 
+    /// A workflow that this program brings along is started by the clock.
+    pub(crate) fn has_schedules(&self) -> bool {
+        let by_clock = |workflow: &Arc<Workflow>| {
+            workflow.definition.starters().iter().any(|starter| matches!(starter.on, StartOn::Schedule(_)))
+        };
+        self.triggered().iter().any(by_clock)
+    }
+
     /// The definitions of a tenant's runs of which this process has every action and guard.
     pub(crate) fn servable(&self, tenant: TenantId) -> Vec<(DefinitionHash, Name)> {
         let workflows = self.of(tenant);
@@ -271,6 +279,11 @@ impl Registry {
 
     /// What is known to be wrong with the calls of a definition that was written as a document.
     pub(crate) fn miscalls(&self, definition: &Definition) -> Option<String> {
+        let triggers = crate::schedule::check_triggers(definition);
+        if !triggers.is_empty() {
+            let wrong: Vec<_> = triggers.into_iter().map(|(_, why)| why).collect();
+            return Some(format!("workflow `{}`: {}", definition.name(), wrong.join("; ")));
+        }
         definition.spec().document.as_ref()?;
         let known: Vec<_> = self.described.values().cloned().collect();
         let wrong = crate::fit::check_calls(definition, &known);

@@ -1,17 +1,20 @@
 //! Cron schedules. A schedule is itself a durable run: it sleeps until its next firing, starts the workflow and plans
 //! the next, in one commit. So a firing happens once, whoever's process dies, and there is nothing else to keep.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepwell_core::spec::{Transition, Trigger};
-use stepwell_core::{Definition, Name, RunId, Spec, Timestamp};
+use stepwell_core::document::Problem;
+use stepwell_core::spec::{OnSchedule, StartOn, Starter, Transition, Trigger};
+use stepwell_core::{Definition, Document, Name, RunId, Spec, Timestamp};
 use stepwell_store::{Record, RecordQuery, RunQuery, Status, TenantScope};
 
 use crate::action::ActionError;
 use crate::actor::Permission;
 use crate::cron::{Cron, CronError, Missed, Overlap};
 use crate::cx::Cx;
-use crate::engine::{Builder, Engine};
+use crate::engine::{Builder, Engine, Inner};
 use crate::error::EngineError;
 use crate::signal::Signal;
 use crate::start::{START, Start, run_of};
@@ -47,6 +50,19 @@ pub struct Schedule {
     /// What happens while the last run is still going.
     #[serde(default)]
     pub overlap: Overlap,
+    /// The trigger that it comes from, if nobody has put it by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<PlannedBy>,
+}
+
+/// The trigger that a schedule comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlannedBy {
+    /// The trigger of the schedule's workflow.
+    pub trigger: Name,
+    /// The edition of the workflow.
+    pub version: u32,
 }
 
 impl Schedule {
@@ -60,6 +76,7 @@ impl Schedule {
             input: Value::Null,
             missed: Missed::default(),
             overlap: Overlap::default(),
+            by: None,
         }
     }
 
@@ -122,53 +139,19 @@ impl Engine {
     /// Puts a schedule: a new one, or another edition of the one that has this name. Gives the run that is the schedule.
     pub async fn put_schedule(&self, schedule: Schedule) -> Result<RunId, EngineError> {
         self.permit(Permission::Publish)?;
-        let wrong = |error: &dyn std::fmt::Display| {
-            EngineError::Invalid(format!("schedule `{}`: {error}", schedule.name))
-        };
-        if schedule.name.is_empty() {
-            return Err(EngineError::Invalid("a schedule needs a name".to_owned()));
-        }
-        let cron = schedule.parsed().map_err(|error| wrong(&error))?;
-        match self.inner.workflow(self.scope, &schedule.workflow).await {
-            // It may be made startable before the schedule fires, or after it has in vain.
-            Ok(_) | Err(EngineError::Inactive { .. }) => {}
-            Err(error) => return Err(wrong(&error)),
-        }
-        let next = cron.next_after(self.now()).unwrap_or(Timestamp::MAX);
-        let planned = Scheduled { schedule, next, is_off: false, fired: 0, skipped: 0, last_run: None };
-        if let Some(run) = self.schedule_run(&planned.schedule.name).await? {
-            self.inner.signal(self.scope, run, &Signal::new("PUT").with(&planned)).await?;
-            return Ok(run);
-        }
-        let start = Start::new(WORKFLOW).key(key(&planned.schedule.name)).input(&planned);
-        match self.inner.start(self.scope, &start, None).await {
-            Ok(started) => Ok(started.run.id()),
-            // Somebody has put one of this name at the same time.
-            Err(EngineError::KeyReused { .. }) => {
-                let name = &planned.schedule.name;
-                let run = self.schedule_run(name).await?;
-                let run =
-                    run.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` came and went")))?;
-                self.inner.signal(self.scope, run, &Signal::new("PUT").with(&planned)).await?;
-                Ok(run)
-            }
-            Err(error) => Err(error),
-        }
+        self.inner.put_schedule(self.scope, schedule).await
     }
 
     /// Switches a schedule off: it does not fire until it is put again.
     pub async fn remove_schedule(&self, name: &str) -> Result<(), EngineError> {
         self.permit(Permission::Publish)?;
-        let run = self.schedule_run(name).await?;
-        let run = run.ok_or_else(|| EngineError::Invalid(format!("there is no schedule `{name}`")))?;
-        self.inner.signal(self.scope, run, &Signal::new("OFF")).await?;
-        Ok(())
+        self.inner.remove_schedule(self.scope, name).await
     }
 
     /// A schedule as it stands.
     pub async fn schedule(&self, name: &str) -> Result<Option<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
-        let Some(run) = self.schedule_run(name).await? else { return Ok(None) };
+        let Some(run) = self.inner.schedule_run(self.scope, name).await? else { return Ok(None) };
         let view = self.run(run).view().await?;
         let read = Scheduled::deserialize(view.snapshot.context());
         read.map(Some).map_err(|error| EngineError::Unreadable { run, why: error.to_string() })
@@ -177,15 +160,67 @@ impl Engine {
     /// All schedules, those that are off too, newest first.
     pub async fn schedules(&self) -> Result<Vec<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
+        self.inner.schedules(self.scope).await
+    }
+}
+
+impl Inner {
+    async fn put_schedule(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        schedule: Schedule,
+    ) -> Result<RunId, EngineError> {
+        let wrong = |error: &dyn std::fmt::Display| {
+            EngineError::Invalid(format!("schedule `{}`: {error}", schedule.name))
+        };
+        if schedule.name.is_empty() {
+            return Err(EngineError::Invalid("a schedule needs a name".to_owned()));
+        }
+        let cron = schedule.parsed().map_err(|error| wrong(&error))?;
+        match self.workflow(scope, &schedule.workflow).await {
+            // It may be made startable before the schedule fires, or after it has in vain.
+            Ok(_) | Err(EngineError::Inactive { .. }) => {}
+            Err(error) => return Err(wrong(&error)),
+        }
+        let next = cron.next_after(self.host.now()).unwrap_or(Timestamp::MAX);
+        let planned = Scheduled { schedule, next, is_off: false, fired: 0, skipped: 0, last_run: None };
+        if let Some(run) = self.schedule_run(scope, &planned.schedule.name).await? {
+            self.signal(scope, run, &Signal::new("PUT").with(&planned)).await?;
+            return Ok(run);
+        }
+        let start = Start::new(WORKFLOW).key(key(&planned.schedule.name)).input(&planned);
+        match self.start(scope, &start, None).await {
+            Ok(started) => Ok(started.run.id()),
+            // Somebody has put one of this name at the same time.
+            Err(EngineError::KeyReused { .. }) => {
+                let name = &planned.schedule.name;
+                let run = self.schedule_run(scope, name).await?;
+                let run =
+                    run.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` came and went")))?;
+                self.signal(scope, run, &Signal::new("PUT").with(&planned)).await?;
+                Ok(run)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn remove_schedule(self: &Arc<Self>, scope: TenantScope, name: &str) -> Result<(), EngineError> {
+        let run = self.schedule_run(scope, name).await?;
+        let run = run.ok_or_else(|| EngineError::Invalid(format!("there is no schedule `{name}`")))?;
+        self.signal(scope, run, &Signal::new("OFF")).await?;
+        Ok(())
+    }
+
+    async fn schedules(&self, scope: TenantScope) -> Result<Vec<Scheduled>, EngineError> {
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
             let query =
                 RunQuery { workflow: Some(WORKFLOW.into()), limit: 200, cursor, ..RunQuery::default() };
-            let page = self.store().runs(self.scope(), query).await?;
+            let page = self.store.runs(scope, query).await?;
             for summary in page.items.iter().filter(|summary| !summary.status.is_final()) {
-                let view = self.run(summary.run).view().await?;
-                let read = Scheduled::deserialize(view.snapshot.context());
                 let run = summary.run;
+                let standing = self.load(scope, run).await?;
+                let read = Scheduled::deserialize(standing.snapshot.context());
                 found.push(read.map_err(|error| EngineError::Unreadable { run, why: error.to_string() })?);
             }
             match page.next {
@@ -195,14 +230,114 @@ impl Engine {
         }
     }
 
-    async fn schedule_run(&self, name: &str) -> Result<Option<RunId>, EngineError> {
-        let query = RecordQuery::Key { operation: START.to_owned(), key: key(name), now: self.now() };
-        let page = self.store().records(self.scope(), query).await?;
+    async fn schedule_run(&self, scope: TenantScope, name: &str) -> Result<Option<RunId>, EngineError> {
+        let now = self.host.now();
+        let query = RecordQuery::Key { operation: START.to_owned(), key: key(name), now };
+        let page = self.store.records(scope, query).await?;
         match page.items.into_iter().next() {
             Some(Record::Key(record)) => run_of(record.answer.as_ref()).map(Some),
             _ => Ok(None),
         }
     }
+
+    /// Makes the tenant's schedules what the triggers of its workflows say. It changes nothing if they are; it is asked for
+    /// whenever a workflow is activated or put away, and now and then, because a process may die in between.
+    pub(crate) async fn plan_triggers(self: &Arc<Self>, scope: TenantScope) -> Result<(), EngineError> {
+        if !self.options.plans_triggers {
+            return Ok(());
+        }
+        let mut wanted = Vec::new();
+        for workflow in self.triggered(scope).await? {
+            match planned(&workflow.definition) {
+                Ok(schedules) => wanted.extend(schedules),
+                // It was not to be published like that; the others are not to suffer for it.
+                Err(error) => {
+                    tracing::error!(workflow = %workflow.definition.name(), %error, "a trigger cannot be planned");
+                }
+            }
+        }
+        let there = self.schedules(scope).await?;
+        for schedule in wanted.iter() {
+            let known = there.iter().find(|known| known.schedule.name == schedule.name);
+            let newer =
+                |known: &Scheduled| known.schedule.by.as_ref().map(|by| by.version) > version(schedule);
+            let is_so = |known: &Scheduled| known.schedule == *schedule && !known.is_off;
+            if !known.is_some_and(|known| is_so(known) || newer(known)) {
+                self.put_schedule(scope, schedule.clone()).await?;
+            }
+        }
+        for known in there.iter().filter(|known| !known.is_off && known.schedule.by.is_some()) {
+            let name = &known.schedule.workflow;
+            let is_wanted = wanted.iter().any(|schedule| schedule.name == known.schedule.name);
+            // What another process brings along and this one does not know is not this one's to end.
+            let brought = self.registry.by_name(name).map(|known| known.definition.version());
+            let is_known = self.is_listed(scope, name).await? || brought >= version(&known.schedule);
+            if !is_wanted && is_known {
+                self.remove_schedule(scope, &known.schedule.name).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn version(schedule: &Schedule) -> Option<u32> {
+    schedule.by.as_ref().map(|by| by.version)
+}
+
+/// The schedules that a workflow's triggers are.
+fn planned(definition: &Definition) -> Result<Vec<Schedule>, EngineError> {
+    let mut all = Vec::new();
+    for starter in definition.starters() {
+        if let StartOn::Schedule(on) = &starter.on {
+            all.push(of_trigger(definition, starter, on)?);
+        }
+    }
+    Ok(all)
+}
+
+fn of_trigger(definition: &Definition, starter: &Starter, on: &OnSchedule) -> Result<Schedule, EngineError> {
+    let (workflow, trigger) = (definition.name(), starter.id.clone());
+    let wrong = |why: &dyn std::fmt::Display| EngineError::Invalid(format!("trigger `{trigger}`: {why}"));
+    let mut schedule = Schedule::new(format!("{workflow}/{trigger}"), on.cron.clone(), workflow.clone());
+    if let Some(time_zone) = &on.timezone {
+        schedule.time_zone.clone_from(time_zone);
+    }
+    let word = |word: &Option<String>| word.clone().map(Value::from);
+    if let Some(missed) = word(&on.missed) {
+        schedule.missed = Missed::deserialize(missed).map_err(|error| wrong(&error))?;
+    }
+    if let Some(overlap) = word(&on.overlap) {
+        schedule.overlap = Overlap::deserialize(overlap).map_err(|error| wrong(&error))?;
+    }
+    // A workflow that is written as a document is started with an object.
+    schedule.input = starter.input.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+    schedule.parsed().map_err(|error| wrong(&error))?;
+    schedule.by = Some(PlannedBy { trigger: trigger.clone(), version: definition.version() });
+    Ok(schedule)
+}
+
+/// What is wrong with the triggers of a workflow, as far as that is not told when its document is read: patterns of time and
+/// time zones. Each with the trigger it is about.
+pub fn check_triggers(definition: &Definition) -> Vec<(Name, String)> {
+    let starters = definition.starters().iter();
+    let wrong = starters.filter_map(|starter| match &starter.on {
+        StartOn::Schedule(on) => {
+            Some((starter.id.clone(), of_trigger(definition, starter, on).err()?.to_string()))
+        }
+        _ => None,
+    });
+    wrong.collect()
+}
+
+/// The same for a document, with where each trigger stands.
+pub fn check_document_triggers(document: &Document) -> Vec<Problem> {
+    let wrong = check_triggers(document.definition()).into_iter();
+    wrong
+        .map(|(trigger, why)| {
+            let at = document.place_of_trigger(&trigger).unwrap_or_default();
+            Problem::new("badTrigger", at, why)
+        })
+        .collect()
 }
 
 fn key(name: &str) -> String {
@@ -279,7 +414,11 @@ async fn plan(cx: Cx) -> Result<(), ActionError> {
         state.is_off = true;
     } else {
         let put = Scheduled::deserialize(cx.payload())?;
-        state = Scheduled { schedule: put.schedule, next: put.next, is_off: false, ..state };
+        let when = |schedule: &Schedule| (schedule.cron.clone(), schedule.time_zone.clone());
+        // What is due by now and has not fired yet is not forgotten because something else of it changes.
+        let is_same = !state.is_off && when(&state.schedule) == when(&put.schedule);
+        let next = if is_same { state.next } else { put.next };
+        state = Scheduled { schedule: put.schedule, next, is_off: false, ..state };
     }
     cx.set_state(&state)
 }

@@ -77,7 +77,7 @@ pub(crate) async fn upkeep(inner: Arc<Inner>) {
     }
 }
 
-async fn tidy_all(inner: &Inner) -> Result<(), EngineError> {
+async fn tidy_all(inner: &Arc<Inner>) -> Result<(), EngineError> {
     let mut after = None;
     loop {
         let tenants = inner.store.tenants(after, TENANTS_AT_ONCE).await?;
@@ -87,6 +87,9 @@ async fn tidy_all(inner: &Inner) -> Result<(), EngineError> {
             if let Err(error) = tidy(inner, TenantScope::vouched(tenant)).await {
                 tracing::warn!(%tenant, %error, "a tenant's rows could not be tidied up");
                 counted(inner, |tidied| tidied.failures += 1);
+            }
+            if let Err(error) = inner.plan_triggers(TenantScope::vouched(tenant)).await {
+                tracing::warn!(%tenant, %error, "schedules are not what triggers say");
             }
         }
         after = Some(last);

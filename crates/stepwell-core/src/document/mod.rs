@@ -202,6 +202,17 @@ impl Document {
         Some(input.map_or(step.at, |input| input.below(pointer).at))
     }
 
+    /// Where a trigger stands, by its id.
+    pub fn place_of_trigger(&self, id: &str) -> Option<Place> {
+        let index = self.definition.starters().iter().position(|starter| starter.id.as_str() == id)?;
+        let spec = self.root.field("spec").unwrap_or(&self.root);
+        match (spec.field("trigger"), spec.field("triggers").map(|node| &node.kind)) {
+            (Some(one), _) => Some(one.at),
+            (None, Some(tree::Kind::List(items))) => items.get(index).map(|node| node.at),
+            (None, _) => None,
+        }
+    }
+
     /// What expressions of a step can read; `None` if there is no such step.
     pub fn in_scope(&self, step: &str) -> Option<InScope> {
         match &self.model.body {

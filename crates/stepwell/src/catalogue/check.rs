@@ -8,6 +8,7 @@ use stepwell_core::{Document, Name};
 use super::{Catalogue, CatalogueError};
 use crate::actor::Permission;
 use crate::fit::check_calls;
+use crate::schedule::check_document_triggers;
 
 /// What was found when a document was checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -69,6 +70,7 @@ impl Catalogue {
             let message = format!("calls `{}`: {pointer}{}", wrong.action, wrong.message);
             problems.push(at_step(document, &wrong.transition, &wrong.pointer, "badCall", message));
         }
+        problems.extend(check_document_triggers(document));
         problems.sort_by_key(|problem| problem.at);
         problems
     }

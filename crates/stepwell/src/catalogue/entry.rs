@@ -232,7 +232,7 @@ impl Catalogue {
             let changes = results.last().map_or(u64::MAX, |result| result.revision);
             inner.catalogues.changed(scope.tenant(), changes);
             inner.wake.notify_one();
-            self.after_change(&touched);
+            Box::pin(self.after_change(&touched)).await;
         }
         Ok(results.first().map_or(0, |result| result.revision))
     }

@@ -60,8 +60,12 @@ impl Engine {
 
 impl Catalogue {
     /// What new runs of these workflows are has changed, and the change is committed. A process may die before it comes here:
-    /// whatever is done here has to be found out again from the catalogue itself.
-    fn after_change(&self, names: &[Name]) {
-        tracing::debug!(tenant = %self.engine.scope().tenant(), ?names, "what workflows stand for has changed");
+    /// whatever is done here is found out again from the catalogue itself.
+    async fn after_change(&self, names: &[Name]) {
+        let tenant = self.engine.scope().tenant();
+        tracing::debug!(%tenant, ?names, "what workflows stand for has changed");
+        if let Err(error) = self.engine.inner.plan_triggers(self.engine.scope()).await {
+            tracing::warn!(%tenant, %error, "schedules are not what triggers say yet");
+        }
     }
 }

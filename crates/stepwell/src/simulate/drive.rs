@@ -94,6 +94,8 @@ impl<'a> Driver<'a> {
             let mut builder = builder.host(host).secrets(secrets).with(|options| {
                 // Nothing is tidied up while somebody looks at it.
                 options.retention_ms = None;
+                // Nothing is started but by the case.
+                options.plans_triggers = false;
                 options.handles_kept_ms = None;
             });
             for workflow in &workflows {

@@ -120,3 +120,88 @@ async fn a_schedule_that_cannot_be_is_refused_with_the_reason() {
     assert!(engine.remove_schedule("nobody").await.is_err());
     assert_eq!(engine.schedules().await.unwrap(), Vec::new());
 }
+
+fn nightly(cron: &str, version: u32) -> Definition {
+    let text = format!(
+        "
+metadata: {{ name: nightly, version: {version} }}
+spec:
+  trigger: {{ id: night, type: schedule, cron: '{cron}', timezone: Europe/Vienna, missed: skip, input: {{ n: 1 }} }}
+  steps: [{{ id: done, type: control.return, value: {{ $expr: payload.n }} }}]
+"
+    );
+    stepwell::core::Document::read(&text, None).unwrap().definition().clone()
+}
+
+/// F1, B12: what a document says of its times is a schedule as soon as the workflow can be started.
+#[tokio::test]
+async fn a_trigger_of_type_schedule_is_a_schedule() {
+    let (store, clock) = ground().await;
+    let build = |engine: stepwell::Builder| engine.workflow(nightly("30 2 * * *", 1));
+    let first = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
+    let planned = first.schedule("nightly/night").await.unwrap().unwrap();
+    assert_eq!(
+        (planned.schedule.time_zone.as_str(), planned.schedule.missed),
+        ("Europe/Vienna", Missed::Skip)
+    );
+    // Half past two in Vienna is half past one in UTC.
+    assert_eq!(planned.next, BEGINS.plus_ms(90 * 60_000));
+    first.advance(24 * HOUR).await;
+    assert_eq!(crate::kit::runs_of(&first, "nightly").await.len(), 1);
+    drop(first);
+    // Another edition has other times; an older one that is still about changes nothing.
+    let build = |engine: stepwell::Builder| engine.workflow(nightly("0 5 * * *", 2));
+    let second = TestEngine::start_on(store.clone(), clock.clone(), build).await.unwrap();
+    second.settle().await;
+    let build = |engine: stepwell::Builder| engine.workflow(nightly("30 2 * * *", 1));
+    let older = TestEngine::start_on(store, clock, build).await.unwrap();
+    older.settle().await;
+    let stands = second.schedule("nightly/night").await.unwrap().unwrap();
+    assert_eq!((stands.schedule.cron.as_str(), stands.fired), ("0 5 * * *", 1));
+}
+
+#[tokio::test]
+async fn the_schedules_of_a_published_workflow_come_and_go_with_its_active_version() {
+    use stepwell::catalogue::Publish;
+    let engine = crate::kit::start(|engine| engine).await.unwrap();
+    let catalogue = engine.catalogue();
+    let text = |cron: &str| {
+        format!(
+            "trigger: {{ id: t, type: schedule, cron: '{cron}' }}\nsteps: [{{ id: done, type: control.return }}]"
+        )
+    };
+    catalogue.publish("hourly", Publish::text(text("0 * * * *"))).await.unwrap();
+    assert_eq!(engine.schedule("hourly/t").await.unwrap(), None, "it is not active");
+    catalogue.activate("hourly", 1).await.unwrap();
+    engine.advance(2 * HOUR).await;
+    assert_eq!(crate::kit::runs_of(&engine, "hourly").await.len(), 2);
+    catalogue.publish("hourly", Publish::text(text("30 * * * *")).activate()).await.unwrap();
+    engine.advance(HOUR).await;
+    assert_eq!(crate::kit::runs_of(&engine, "hourly").await.len(), 3);
+    catalogue.archive("hourly").await.unwrap();
+    engine.settle().await;
+    assert!(engine.schedule("hourly/t").await.unwrap().unwrap().is_off);
+    engine.advance(3 * HOUR).await;
+    assert_eq!(crate::kit::runs_of(&engine, "hourly").await.len(), 3);
+    catalogue.restore("hourly").await.unwrap();
+    engine.advance(HOUR).await;
+    assert_eq!(crate::kit::runs_of(&engine, "hourly").await.len(), 4);
+    // What somebody has put by hand is nobody else's.
+    engine.put_schedule(Schedule::new("by-hand", "0 * * * *", "hourly")).await.unwrap();
+    catalogue.archive("hourly").await.unwrap();
+    assert!(!engine.schedule("by-hand").await.unwrap().unwrap().is_off);
+}
+
+#[tokio::test]
+async fn a_time_that_is_none_is_told_where_it_stands() {
+    use stepwell::catalogue::{CatalogueError, Publish};
+    let text =
+        "triggers:\n  - { type: schedule, cron: '61 * * * *' }\nsteps: [{ id: done, type: control.return }]";
+    let engine = crate::kit::start(|engine| engine).await.unwrap();
+    let refused = engine.catalogue().publish("bad", Publish::text(text)).await.unwrap_err();
+    let CatalogueError::Wrong { problems } = refused else { panic!("{refused}") };
+    assert_eq!((problems[0].code.as_str(), problems[0].at.line), ("badTrigger", 2), "{problems:?}");
+    let definition = stepwell::core::Document::read(text, Some("bad")).unwrap().definition().clone();
+    let refused = engine.register(definition).unwrap_err();
+    assert!(refused.to_string().contains("trigger1"), "{refused}");
+}

@@ -39,7 +39,8 @@ const NAMES: [&str; 13] = [
 async fn an_engine_lists_its_actions_with_what_they_do() {
     let engine = kit::start(|builder| builder).await.unwrap();
     let mut actions = engine.actions();
-    let others = ["flow.rest", "log", "transform", "workflow.call", "workflow.signal", "workflow.start"];
+    let others =
+        ["event.emit", "flow.rest", "log", "transform", "workflow.call", "workflow.signal", "workflow.start"];
     let all: Vec<_> = actions.iter().map(|action| action.name.to_string()).collect();
     assert!(others.iter().all(|name| all.contains(&(*name).to_owned())));
     actions.retain(|action| !others.contains(&action.name.as_str()));
