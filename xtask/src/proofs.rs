@@ -12,6 +12,7 @@ mod bad_definition;
 mod commit;
 mod data;
 mod documents;
+mod events;
 mod figures;
 mod flows;
 mod kill;
@@ -169,6 +170,21 @@ const PROOFS: &[Proof] = &[
         name: "long-loop",
         about: "a loop over ten thousand items has a checkpoint per item, little memory, and counts each once across kills",
         run: documents::long_loop,
+    },
+    Proof {
+        name: "storm",
+        about: "thousands of events, many sent twice, start and wake everything they have to exactly once across kills",
+        run: events::storm,
+    },
+    Proof {
+        name: "race",
+        about: "events before, during and just after a wait come to what the rule says, in ten thousand interleavings",
+        run: events::race,
+    },
+    Proof {
+        name: "examples",
+        about: "the example workflows pass their own tests, which come to every step",
+        run: events::examples,
     },
     Proof {
         name: "simulate",

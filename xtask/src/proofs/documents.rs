@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::figures::{at_least, at_most, exactly, measured, one, verdict};
 use super::{Size, answered, judged};
 
-const STORES: [&str; 2] = ["sqlite", "postgres"];
+pub(super) const STORES: [&str; 2] = ["sqlite", "postgres"];
 
 /// What a process that goes through ten thousand items may have in memory.
 const MOST_MB: f64 = 100.0;
@@ -23,14 +23,14 @@ fn command(workload: &str, store: Option<&str>) -> Result<Command, String> {
     Ok(command)
 }
 
-fn sized(workload: &str, store: Option<&str>, size: Size) -> Result<Vec<Value>, String> {
+pub(super) fn sized(workload: &str, store: Option<&str>, size: Size) -> Result<Vec<Value>, String> {
     let mut command = command(workload, store)?;
     command.args((size == Size::Short).then_some("--short"));
     super::measured(&mut command, size)
 }
 
 /// A planted bug is found, or the check shows nothing.
-fn plant(workload: &str, store: Option<&str>, size: Size) -> Result<(), String> {
+pub(super) fn plant(workload: &str, store: Option<&str>, size: Size) -> Result<(), String> {
     let (status, line) = answered(command(workload, store)?.args(["--short", "--plant"]), "", size)?;
     let found = !status.success() && line["planted"] == true;
     let place = store.unwrap_or("any store");

@@ -138,8 +138,9 @@ async fn every_workflow_of_the_folder_passes_its_own_tests_and_they_come_to_ever
 /// What the docs show can be read, whole documents and lists of steps, and passes its own tests.
 #[tokio::test]
 async fn every_document_in_the_docs_is_sound() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/workflows.md");
-    let text = std::fs::read_to_string(docs).unwrap();
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let text: String =
+        ["workflows.md", "events.md"].map(|page| std::fs::read_to_string(docs.join(page)).unwrap()).concat();
     let blocks: Vec<_> =
         text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(blocks.len() >= 5, "{}", blocks.len());
