@@ -355,8 +355,8 @@ impl Compiler<'_> {
                 let rounds = Rounds { over, index, most: *most, collect, passes_over: false };
                 self.rounds(step, rounds, body, next, around)
             }
-            StepKind::Break => self.to_loop(step, Some(LoopStep::Leave), next, around),
-            StepKind::Continue => self.to_loop(step, None, next, around),
+            StepKind::Break => self.back_to_loop(step, Some(LoopStep::Leave), next, around),
+            StepKind::Continue => self.back_to_loop(step, None, next, around),
             StepKind::Try { body, local, codes, catch } => {
                 self.try_catch(step, (body, local, codes.as_deref(), catch), next, around)
             }
@@ -534,7 +534,13 @@ impl Compiler<'_> {
     }
 
     /// Goes to the loop around it, to leave it or to go on with its next round.
-    fn to_loop(&mut self, step: &Step, loop_step: Option<LoopStep>, next: &Name, around: &Around) -> Name {
+    fn back_to_loop(
+        &mut self,
+        step: &Step,
+        loop_step: Option<LoopStep>,
+        next: &Name,
+        around: &Around,
+    ) -> Name {
         let rounds = self.loop_around(step, next, around);
         let here = self.place(step.id.as_str(), spec::Place::Step {});
         let way = self.way(step.id.as_str(), &here, &rounds, around);
