@@ -52,8 +52,11 @@ steps:
   - { id: sum, type: action.call, action: store.increment, input: { namespace: totals, key: started } }
 ";
 
+/// Which events a workflow wants, by their numbers.
+type Wants = fn(u64) -> bool;
+
 /// The workflows that events start, and which events each wants.
-const STARTERS: [(&str, &str, fn(u64) -> bool); 5] = [
+const STARTERS: [(&str, &str, Wants); 5] = [
     ("all", "true", |_| true),
     ("even", "event.number % 2 = 0", |number| number.is_multiple_of(2)),
     ("fifth", "event.number % 5 = 0", |number| number.is_multiple_of(5)),
@@ -137,8 +140,7 @@ impl Weather {
     }
 
     fn starts(self) -> u64 {
-        let wanted =
-            |wants: fn(u64) -> bool| (0..self.distinct()).filter(|number| wants(*number)).count() as u64;
+        let wanted = |wants: Wants| (0..self.distinct()).filter(|number| wants(*number)).count() as u64;
         STARTERS.iter().map(|(_, _, wants)| wanted(*wants)).sum()
     }
 }

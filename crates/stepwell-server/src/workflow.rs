@@ -203,7 +203,7 @@ pub(crate) fn load_document(file: &Path, text: &str) -> Result<Document, Wrong> 
 
 /// Reads a bundle of documents whose calls fit.
 fn load_bundle(text: &str) -> Result<Bundle, Wrong> {
-    let bundle = Bundle::read(text).map_err(problems)?;
+    let bundle = Bundle::read(text).map_err(|found| problems(&found))?;
     mistimed(bundle.items())?;
     let known = known_actions();
     miscalled(bundle.items().iter().flat_map(|item| miscalls(item, &known)).collect())?;
@@ -213,7 +213,7 @@ fn load_bundle(text: &str) -> Result<Bundle, Wrong> {
 /// What is wrong with triggers, if anything is.
 fn mistimed(documents: &[Document]) -> Result<(), Wrong> {
     let wrong: Vec<_> = documents.iter().flat_map(check_document_triggers).collect();
-    if wrong.is_empty() { Ok(()) } else { Err(problems(document::Problems(wrong))) }
+    if wrong.is_empty() { Ok(()) } else { Err(problems(&document::Problems(wrong))) }
 }
 
 /// Something that is wrong with a call, and where it stands.
@@ -245,7 +245,7 @@ fn miscalled(mut placed: Vec<Miscall>) -> Result<(), Wrong> {
     Err(Wrong { problems, message: format!("the workflow has {count} problem{plural}{lines}") })
 }
 
-fn problems(problems: document::Problems) -> Wrong {
+fn problems(problems: &document::Problems) -> Wrong {
     Wrong {
         problems: problems.0.iter().map(|problem| json!(problem)).collect(),
         message: problems.to_string(),
@@ -262,7 +262,7 @@ fn is_document(text: &str) -> bool {
 
 fn read_document(file: &Path, text: &str) -> Result<Document, Wrong> {
     let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
-    Document::read(text, name).map_err(problems)
+    Document::read(text, name).map_err(|found| problems(&found))
 }
 
 /// Reads a definition; what is not one is a problem with its line and column.

@@ -78,7 +78,7 @@ impl Catalogue {
             change(&mut after)?;
             if after != before {
                 writing.entry(&name, &after, revision);
-                writing.audit(operation, &name, detail.clone());
+                writing.audit(operation, &name, &detail);
             }
             let active = after.active().map(|active| active.version);
             let is_changed = after.active() != before.active();

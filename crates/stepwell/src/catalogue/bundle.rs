@@ -193,7 +193,7 @@ impl Catalogue {
             let mut detail = detail(pinned);
             detail["outcome"] = json!(outcome);
             detail["activated"] = is_activated.into();
-            writing.audit("workflow.import", &name, detail);
+            writing.audit("workflow.import", &name, &detail);
         }
         let (Pinned { version, hash }, warnings) = (pinned, self.warnings(document));
         Ok(Imported { name, outcome, version, hash, is_activated, warnings })

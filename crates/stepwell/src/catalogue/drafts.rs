@@ -71,7 +71,7 @@ impl Catalogue {
         if if_revision == 0 {
             writing.has_draft(&name, true);
         }
-        writing.audit("workflow.draft", &name, json!({"bytes": kept.text.len(), "after": if_revision}));
+        writing.audit("workflow.draft", &name, &json!({"bytes": kept.text.len(), "after": if_revision}));
         let at = self.engine.now();
         let revision = self.commit(writing).await.map_err(|error| of_draft(&name, error))?;
         Ok(Draft { name, text: kept.text, revision, by: kept.by, at })
@@ -111,7 +111,7 @@ impl Catalogue {
         let mut writing = Writing::default();
         writing.op(draft_key(&name), CellOp::Delete, Expect::Live(if_revision));
         writing.has_draft(&name, false);
-        writing.audit("workflow.draft.delete", &name, json!({"revision": if_revision}));
+        writing.audit("workflow.draft.delete", &name, &json!({"revision": if_revision}));
         self.commit(writing).await.map_err(|error| of_draft(&name, error))?;
         Ok(())
     }

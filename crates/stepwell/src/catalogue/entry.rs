@@ -143,7 +143,7 @@ impl Writing {
         self.definitions.push(definition);
     }
 
-    pub(super) fn audit(&mut self, operation: &str, name: &Name, detail: Value) {
+    pub(super) fn audit(&mut self, operation: &str, name: &Name, detail: &Value) {
         let (operation, subject) = (operation.to_owned(), name.as_str().to_owned());
         let detail = detail.to_string().into();
         self.audit.push(AuditRow { operation, subject, actor: None, run: None, detail });

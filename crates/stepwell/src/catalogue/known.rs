@@ -126,7 +126,7 @@ async fn read(
     loop {
         let query = CellQuery { cursor, ..those(WORKFLOW.to_owned(), now, READ_AT_ONCE) };
         let page = store.cells(scope, query).await?;
-        workflows.extend(page.items.into_iter().filter_map(published));
+        workflows.extend(page.items.iter().filter_map(published));
         match page.next {
             Some(next) => cursor = Some(next),
             None => return Ok(workflows),
@@ -135,7 +135,7 @@ async fn read(
 }
 
 /// A workflow that has been published; one that has only a draft says nothing about starts.
-fn published(cell: Cell) -> Option<(Name, Entry)> {
+fn published(cell: &Cell) -> Option<(Name, Entry)> {
     let name = Name::from(cell.key.key.strip_prefix(WORKFLOW)?);
     match Entry::deserialize(cell.value.as_ref()?) {
         Ok(entry) => (entry.versions > 0).then_some((name, entry)),

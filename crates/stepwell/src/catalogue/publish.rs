@@ -105,7 +105,7 @@ impl Catalogue {
                 detail["isNew"] = is_new.into();
                 detail["activated"] = activate.into();
                 detail["draft"] = json!(draft);
-                writing.audit("workflow.publish", &name, detail);
+                writing.audit("workflow.publish", &name, &detail);
             }
             let (is_active, warnings) = (entry.active == Some(pinned), self.warnings(&document));
             let Pinned { version, hash } = pinned;

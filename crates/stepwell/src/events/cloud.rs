@@ -94,7 +94,7 @@ impl CloudEvents {
             }
         }
         let data = binary_data(&kind, body)?;
-        Ok(CloudEvents { events: vec![event(&attributes, data)?], is_batch: false })
+        Ok(CloudEvents { events: vec![event(&attributes, &data)?], is_batch: false })
     }
 }
 
@@ -136,11 +136,11 @@ fn structured(item: &Value) -> Result<Event, CloudError> {
             if !kind.is_empty() && is_json(&kind) { json(&bytes)? } else { coded.clone() }
         }
     };
-    event(fields, data)
+    event(fields, &data)
 }
 
 /// An event out of its attributes and what it brings.
-fn event(attributes: &Map<String, Value>, data: Value) -> Result<Event, CloudError> {
+fn event(attributes: &Map<String, Value>, data: &Value) -> Result<Event, CloudError> {
     let text = |name: &str| match attributes.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text.as_str())),
@@ -157,7 +157,7 @@ fn event(attributes: &Map<String, Value>, data: Value) -> Result<Event, CloudErr
             return Err(wrong(why));
         }
     }
-    let mut event = Event::new(need("type")?).source(need("source")?).id(need("id")?).with(&data);
+    let mut event = Event::new(need("type")?).source(need("source")?).id(need("id")?).with(data);
     if let Some(subject) = text("subject")? {
         event = event.subject(subject);
     }

@@ -31,6 +31,8 @@ use crate::error::EngineError;
 
 /// How long what is known of a name is not asked for again.
 const FRESH_MS: u64 = 1_000;
+/// So many names are known at a time.
+const MAX_NAMES: usize = 10_000;
 /// So much may be asked of events of one name, in all workflows.
 const MAX_ASKED: usize = 100;
 /// Events that are read in one go.
@@ -53,7 +55,9 @@ pub(crate) struct Known {
 }
 
 /// What this process knows of names of events, and since when.
-pub(crate) type Names = Mutex<BTreeMap<(TenantId, Name), (Timestamp, Arc<Known>)>>;
+pub(crate) type Names = Mutex<Held>;
+
+type Held = BTreeMap<(TenantId, Name), (Timestamp, Arc<Known>)>;
 
 impl Known {
     /// What an event that brings this is about; refused if it brings something else.
@@ -111,7 +115,7 @@ fn list_of(name: &str) -> CellKey {
 }
 
 impl Inner {
-    fn lock_names(&self) -> MutexGuard<'_, BTreeMap<(TenantId, Name), (Timestamp, Arc<Known>)>> {
+    fn lock_names(&self) -> MutexGuard<'_, Held> {
         self.event_names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -144,7 +148,13 @@ impl Inner {
         let cell = self.store.cells(scope, one(list_of(name), now, true)).await?.items.pop();
         let (asks, revision) = cell.map_or((Vec::new(), 0), |cell| (entries(cell.value), cell.revision));
         let known = Arc::new(Known { kind, asks, revision });
-        self.lock_names().insert(at, (now, known.clone()));
+        let mut names = self.lock_names();
+        // Whoever sends events may make names up.
+        if names.len() >= MAX_NAMES {
+            names.retain(|_, (since, _)| now.ms_since(*since) < FRESH_MS);
+        }
+        names.insert(at, (now, known.clone()));
+        drop(names);
         Ok(known)
     }
 

@@ -17,7 +17,7 @@ items:
 ";
 
 fn lines(text: &str) -> Vec<(usize, usize, String)> {
-    let problems = Bundle::read(text).unwrap_err().0;
+    let problems = Bundle::read(text).expect_err("it is wrong").0;
     problems.into_iter().map(|problem| (problem.at.line, problem.at.column, problem.message)).collect()
 }
 

@@ -5,7 +5,7 @@ use stepwell_core::document::{Difference, DifferenceKind, MAX_DIFFERENCES, diff,
 
 /// The differences on one line each.
 fn told(from: &str, to: &str) -> Vec<String> {
-    let read = |text: &str| to_json(text).unwrap();
+    let read = |text: &str| to_json(text).expect("it is YAML");
     diff(&read(from), &read(to)).iter().map(ToString::to_string).collect()
 }
 

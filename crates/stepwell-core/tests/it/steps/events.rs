@@ -128,9 +128,10 @@ steps:
     assert_eq!(found.0[0].code, "missing");
 }
 
-fn starting(definition: &Definition, starter: usize, data: Value) -> Starting {
+fn starting(definition: &Definition, starter: usize, data: &Value) -> Starting {
     let meta = json!({"source": "shop", "id": "1", "name": "PAID"});
-    definition.starting(starter, Occurrence { data: &data, meta: &meta, now: at(5) }).unwrap()
+    let started = definition.starting(starter, Occurrence { data, meta: &meta, now: at(5) });
+    started.unwrap_or_else(|error| panic!("{error}"))
 }
 
 const STARTED: &str = "
@@ -174,20 +175,20 @@ fn a_trigger_says_what_a_run_is_started_with_or_why_not() {
     let definition = document(STARTED).definition().clone();
     let paid = |cents: u32| json!({"order": "o-1", "cents": cents});
     let begins = Starting::Begins { input: paid(101), key: Some(json!("o-1")) };
-    assert_eq!(starting(&definition, 0, paid(101)), begins);
-    let Starting::Filtered(Filtered { filter, values, error }) = starting(&definition, 0, paid(100)) else {
+    assert_eq!(starting(&definition, 0, &paid(101)), begins);
+    let Starting::Filtered(Filtered { filter, values, error }) = starting(&definition, 0, &paid(100)) else {
         panic!("it is to be filtered")
     };
     assert!(filter.starts_with("event.cents > 100"), "{filter}");
     assert_eq!((Value::Object(values), error), (json!({"cents": 100}), None));
-    let Starting::Filtered(filtered) = starting(&definition, 0, json!({"cents": "many"})) else {
+    let Starting::Filtered(filtered) = starting(&definition, 0, &json!({"cents": "many"})) else {
         panic!("it is to be filtered")
     };
     assert!(filtered.error.is_some(), "{filtered:?}");
     let mapped = json!({"order": "o-1", "from": "shop"});
-    assert_eq!(starting(&definition, 1, paid(1)), Starting::Begins { input: mapped, key: None });
+    assert_eq!(starting(&definition, 1, &paid(1)), Starting::Begins { input: mapped, key: None });
     let call = json!({"body": {"a": 1}, "headers": {}});
-    assert_eq!(starting(&definition, 3, call), Starting::Begins { input: json!({"a": 1}), key: None });
+    assert_eq!(starting(&definition, 3, &call), Starting::Begins { input: json!({"a": 1}), key: None });
     let data = json!({"cents": 200});
     let occurrence = Occurrence { data: &data, meta: &json!({"source": "shop"}), now: at(5) };
     let undefined = definition.starting(0, occurrence).unwrap_err().to_string();

@@ -155,7 +155,8 @@ async fn every_change_is_on_record_with_who_made_it() {
     let mut expected: Vec<_> = words.iter().map(|word| (format!("workflow.{word}"), by.clone())).collect();
     let mut rows = audited(&engine, "greet").await;
     // All of it happened at one time.
-    (rows.sort(), expected.sort());
+    rows.sort();
+    expected.sort();
     assert_eq!(rows, expected);
     let version = catalogue.version("greet", 1).await.unwrap().about;
     assert_eq!((version.by, version.note.as_deref()), (by, Some("the first")));
