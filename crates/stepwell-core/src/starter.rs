@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use crate::definition::Definition;
 use crate::expr::{Budget, Expr, Scope};
 use crate::ids::Name;
+use crate::limits::json_bytes;
 use crate::refusal::DecideError;
 use crate::template::Template;
 use crate::time::Timestamp;
@@ -252,15 +253,24 @@ impl Definition {
     }
 }
 
+/// So many fields of an event are shown of what a filter has read, each up to so many bytes.
+const MAX_FIELDS: usize = 16;
+const MAX_SHOWN: usize = 256;
+
+/// A value as it is shown, if it is not too long for that.
+fn shown(value: Option<&Value>) -> Value {
+    let bytes = value.map_or(0, json_bytes);
+    if bytes > MAX_SHOWN { format!("({bytes} bytes)").into() } else { value.cloned().unwrap_or_default() }
+}
+
 /// Why a filter says no, if it does.
 fn filtered(filter: &Expr, scope: &Occurrence<'_>) -> Option<Filtered> {
     let verdict = filter.verdict(scope, &mut Budget::default());
     if let Ok(Some(true)) = verdict {
         return None;
     }
-    let read = filter.fields_of("event").into_iter();
-    let values =
-        read.map(|field| (field.to_owned(), scope.data.get(field).cloned().unwrap_or_default())).collect();
+    let read = filter.fields_of("event").into_iter().take(MAX_FIELDS);
+    let values = read.map(|field| (field.to_owned(), shown(scope.data.get(field)))).collect();
     let error = match verdict {
         Err(error) => Some(error.to_string()),
         Ok(None) => Some("it is undefined for this event".to_owned()),

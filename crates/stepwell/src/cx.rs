@@ -1,7 +1,7 @@
 //! What an action is given: it reads through its context and stages its writes, which are committed with its result.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -54,6 +54,8 @@ struct Shared {
     catalogues: Arc<crate::catalogue::Catalogues>,
     /// Taken out when the action is over: what is staged after that is nowhere.
     staged: Mutex<Option<Staged>>,
+    /// How many events it has made.
+    emitted: AtomicU64,
     over: Over,
 }
 
@@ -154,6 +156,7 @@ impl Cx {
             keys_kept_ms: inner.options.keys_kept_ms,
             catalogues: inner.catalogues.clone(),
             staged: Mutex::new(Some(Staged::default())),
+            emitted: AtomicU64::new(0),
             over: Over::default(),
         }))
     }
@@ -465,7 +468,7 @@ impl Cx {
     /// own, which every try of this transition gives it.
     pub async fn emit(&self, event: Event) -> Result<RunId, ActionError> {
         self.needs_a_store("emit an event")?;
-        let number = self.lock().as_ref().map_or(0, |staged| staged.starts.len());
+        let number = self.0.emitted.fetch_add(1, Ordering::Relaxed);
         let source = || format!("stepwell/{}", self.workflow());
         let event = event.or(source, || format!("{}-{number}", self.idempotency_key()));
         let start = self.0.inner.accepting(self.0.scope, &event).await.map_err(|error| match error {

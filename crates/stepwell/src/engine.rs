@@ -249,7 +249,10 @@ impl Builder {
         inner.lock_tenants().insert(scope.tenant());
         runner::begin(&inner).await?;
         if inner.options.max_runs > 0 && inner.registry.has_schedules() {
-            inner.plan_triggers(scope).await?;
+            // It is tried again with the upkeep.
+            if let Err(error) = inner.plan_triggers(scope).await {
+                tracing::error!(%error, "schedules are not what triggers say yet");
+            }
         }
         let _life = Arc::new(Life(inner.clone()));
         Ok(Engine { inner, scope, actor: None, _life })

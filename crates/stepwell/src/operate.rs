@@ -439,6 +439,8 @@ impl Inner {
             next.along.audit.push(by.audit(run, "run.migrate", &detail));
             next.along.definitions.push(to.clone());
             next.repin = Some(to);
+            // What it waits for may be something else: it asks again.
+            next.ledger.asked.clear();
             match self.anyone(scope, &standing, next).await {
                 Ok(()) => return Ok(migrated),
                 Err(Turnless::Moved) => {}

@@ -25,6 +25,8 @@ const FIRE: &str = "stepwell.schedule.fire";
 const PLAN: &str = "stepwell.schedule.plan";
 /// A firing this late is not a missed one.
 const GRACE_MS: u64 = 60_000;
+/// How often a schedule may be ended and begin anew.
+const MAX_GENERATIONS: u32 = 1_000;
 /// Firings that are made up for in one commit.
 const FIRED_AT_ONCE: usize = 100;
 
@@ -127,12 +129,15 @@ pub struct Scheduled {
     /// How often it has fired.
     #[serde(default)]
     pub fired: u64,
-    /// Firings that did not start a run, because the last one was still going or the workflow cannot be started.
+    /// Firings that did not start a run, because the last one was still going or none could be started.
     #[serde(default)]
     pub skipped: u64,
     /// The run it started last.
     #[serde(default)]
     pub last_run: Option<RunId>,
+    /// Why the last firing could not start a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 impl Engine {
@@ -160,7 +165,8 @@ impl Engine {
     /// All schedules, those that are off too, newest first.
     pub async fn schedules(&self) -> Result<Vec<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
-        self.inner.schedules(self.scope).await
+        let all = self.inner.schedules(self.scope).await?;
+        Ok(all.into_iter().map(|(schedule, _)| schedule).collect())
     }
 }
 
@@ -183,12 +189,21 @@ impl Inner {
             Err(error) => return Err(wrong(&error)),
         }
         let next = cron.next_after(self.host.now()).unwrap_or(Timestamp::MAX);
-        let planned = Scheduled { schedule, next, is_off: false, fired: 0, skipped: 0, last_run: None };
-        if let Some(run) = self.schedule_run(scope, &planned.schedule.name).await? {
+        let planned = Scheduled {
+            schedule,
+            next,
+            is_off: false,
+            fired: 0,
+            skipped: 0,
+            last_run: None,
+            last_error: None,
+        };
+        let (key, run) = self.schedule_key(scope, &planned.schedule.name).await?;
+        if let Some(run) = run {
             self.signal(scope, run, &Signal::new("PUT").with(&planned)).await?;
             return Ok(run);
         }
-        let start = Start::new(WORKFLOW).key(key(&planned.schedule.name)).input(&planned);
+        let start = Start::new(WORKFLOW).key(key).input(&planned);
         match self.start(scope, &start, None).await {
             Ok(started) => Ok(started.run.id()),
             // Somebody has put one of this name at the same time.
@@ -211,7 +226,8 @@ impl Inner {
         Ok(())
     }
 
-    async fn schedules(&self, scope: TenantScope) -> Result<Vec<Scheduled>, EngineError> {
+    /// All schedules, each with whether nothing is on its way to it that changes it.
+    async fn schedules(&self, scope: TenantScope) -> Result<Vec<(Scheduled, bool)>, EngineError> {
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
             let query =
@@ -221,7 +237,9 @@ impl Inner {
                 let run = summary.run;
                 let standing = self.load(scope, run).await?;
                 let read = Scheduled::deserialize(standing.snapshot.context());
-                found.push(read.map_err(|error| EngineError::Unreadable { run, why: error.to_string() })?);
+                let read = read.map_err(|error| EngineError::Unreadable { run, why: error.to_string() })?;
+                let is_settled = standing.inbox.is_empty() && standing.ledger.tries.is_empty();
+                found.push((read, is_settled));
             }
             match page.next {
                 Some(next) => cursor = Some(next),
@@ -230,14 +248,32 @@ impl Inner {
         }
     }
 
+    /// The run that is a schedule, if there is one.
     async fn schedule_run(&self, scope: TenantScope, name: &str) -> Result<Option<RunId>, EngineError> {
-        let now = self.host.now();
-        let query = RecordQuery::Key { operation: START.to_owned(), key: key(name), now };
-        let page = self.store.records(scope, query).await?;
-        match page.items.into_iter().next() {
-            Some(Record::Key(record)) => run_of(record.answer.as_ref()).map(Some),
-            _ => Ok(None),
+        Ok(self.schedule_key(scope, name).await?.1)
+    }
+
+    /// The key of a schedule and the run that has it. One whose run somebody has ended begins anew, under another key.
+    async fn schedule_key(
+        &self,
+        scope: TenantScope,
+        name: &str,
+    ) -> Result<(String, Option<RunId>), EngineError> {
+        for generation in 0..MAX_GENERATIONS {
+            let key = key(name, generation);
+            let now = self.host.now();
+            let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now };
+            let Some(Record::Key(record)) = self.store.records(scope, query).await?.items.into_iter().next()
+            else {
+                return Ok((key, None));
+            };
+            let run = run_of(record.answer.as_ref())?;
+            let loaded = self.store.load(scope, run).await?;
+            if loaded.is_some_and(|loaded| !loaded.head.status.is_final()) {
+                return Ok((key, Some(run)));
+            }
         }
+        Err(EngineError::Invalid(format!("schedule `{name}` was ended {MAX_GENERATIONS} times")))
     }
 
     /// Makes the tenant's schedules what the triggers of its workflows say. It changes nothing if they are; it is asked for
@@ -246,6 +282,9 @@ impl Inner {
         if !self.options.plans_triggers {
             return Ok(());
         }
+        // Schedules are read first: whoever has put one has activated its workflow before, and that is seen then.
+        let there = self.schedules(scope).await?;
+        self.catalogues.read_again(scope.tenant());
         let mut wanted = Vec::new();
         for workflow in self.triggered(scope).await? {
             match planned(&workflow.definition) {
@@ -256,24 +295,33 @@ impl Inner {
                 }
             }
         }
-        let there = self.schedules(scope).await?;
-        for schedule in wanted.iter() {
-            let known = there.iter().find(|known| known.schedule.name == schedule.name);
-            let newer =
-                |known: &Scheduled| known.schedule.by.as_ref().map(|by| by.version) > version(schedule);
+        for schedule in &wanted {
+            let known = there.iter().find(|(known, _)| known.schedule.name == schedule.name);
             let is_so = |known: &Scheduled| known.schedule == *schedule && !known.is_off;
-            if !known.is_some_and(|known| is_so(known) || newer(known)) {
-                self.put_schedule(scope, schedule.clone()).await?;
+            // Of what programs bring along the newest counts; the catalogue says itself which version does.
+            let is_listed = self.is_listed(scope, &schedule.workflow).await?;
+            let is_newer = |known: &Scheduled| {
+                !is_listed && !known.is_off && version(&known.schedule) > version(schedule)
+            };
+            // What is on its way may be the end of it.
+            if !known.is_some_and(|(known, is_settled)| (*is_settled && is_so(known)) || is_newer(known))
+                && let Err(error) = self.put_schedule(scope, schedule.clone()).await
+            {
+                tracing::error!(schedule = %schedule.name, %error, "a schedule could not be put");
             }
         }
-        for known in there.iter().filter(|known| !known.is_off && known.schedule.by.is_some()) {
+        let there = there.iter().map(|(known, _)| known);
+        for known in there.filter(|known| !known.is_off && known.schedule.by.is_some()) {
             let name = &known.schedule.workflow;
             let is_wanted = wanted.iter().any(|schedule| schedule.name == known.schedule.name);
             // What another process brings along and this one does not know is not this one's to end.
             let brought = self.registry.by_name(name).map(|known| known.definition.version());
             let is_known = self.is_listed(scope, name).await? || brought >= version(&known.schedule);
-            if !is_wanted && is_known {
-                self.remove_schedule(scope, &known.schedule.name).await?;
+            if !is_wanted
+                && is_known
+                && let Err(error) = self.remove_schedule(scope, &known.schedule.name).await
+            {
+                tracing::error!(schedule = %known.schedule.name, %error, "a schedule could not be switched off");
             }
         }
         Ok(())
@@ -340,8 +388,11 @@ pub fn check_document_triggers(document: &Document) -> Vec<Problem> {
         .collect()
 }
 
-fn key(name: &str) -> String {
-    format!("schedule:{name}")
+fn key(name: &str, generation: u32) -> String {
+    match generation {
+        0 => format!("schedule:{name}"),
+        again => format!("schedule:{name}\u{1f}{again}"),
+    }
 }
 
 fn utc() -> String {
@@ -398,7 +449,18 @@ async fn fire(cx: Cx) -> Result<u64, ActionError> {
             continue;
         }
         let start = Start::new(state.schedule.workflow.clone()).input(&state.schedule.input);
-        state.last_run = Some(cx.start(start)?);
+        // A run that cannot begin as it is to is not the end of the schedule.
+        let run = RunId::new(cx.new_id());
+        match cx.inner().fresh(cx.scope(), &start, run, None).await {
+            Err(EngineError::Store(error)) => return Err(error.into()),
+            Err(error) => {
+                state.skipped += 1;
+                state.last_error = Some(error.to_string());
+                continue;
+            }
+            Ok(_) => cx.stage_start(run, start)?,
+        }
+        (state.last_run, state.last_error) = (Some(run), None);
         started += 1;
     }
     state.fired += started;

@@ -111,6 +111,11 @@ pub(crate) fn named(input: &Value) -> Vec<String> {
     names
 }
 
+/// Something that can be the name of a secret: nothing that leads elsewhere.
+pub(crate) fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
 fn name(fields: &Map<String, Value>) -> Option<&str> {
     if fields.len() == 1 { fields.get(MARKER)?.as_str() } else { None }
 }
@@ -129,7 +134,7 @@ pub(crate) async fn reveal(
         if is_kept(action) {
             return Err(fail(format!("`{action}` would store it, and secrets are never stored")).finally());
         }
-        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        if !is_name(&name) {
             return Err(fail("a name is letters, digits and `_`".to_owned()).finally());
         }
         let source =

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use stepwell_core::{DefinitionHash, Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
 use stepwell_store::{
     Chain, Commit, Head, KeyWrite, Lives, NewRun, Parent, ProcessId, Record, RecordQuery, Refused,
-    ShadowWrite, Status, TenantScope,
+    ShadowWrite, Status, StoreError, TenantScope,
 };
 
 use crate::engine::{Inner, Run};
@@ -384,9 +384,9 @@ impl Inner {
                 let run = run_of(Some(&answer))?;
                 Ok(Started { run: Run::new(self.clone(), scope, run, false), is_new: false })
             }
-            Err(Turnless::Moved) => Err(EngineError::Invalid(format!(
+            Err(Turnless::Moved) => Err(EngineError::Store(StoreError::Unavailable(format!(
                 "run {run} was not started: its commit was lost; start it again"
-            ))),
+            )))),
             Err(turnless) => Err(turnless.into()),
         }
     }

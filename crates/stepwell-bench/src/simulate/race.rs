@@ -2,7 +2,7 @@
 //! and die now and then. Whatever the order, the rule says what has to come of it:
 //!
 //! - a run takes only an event of its key that was accepted before the wait's time was over;
-//! - if one was there before that, and lives, the run has taken one;
+//! - if one was there before that, and lived when the wait opened, the run has taken one;
 //! - each run is resolved once, and each event starts what it is a trigger of once, however often it was sent.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -722,7 +722,7 @@ impl Waited {
         let may = |event: &&Accepted| {
             event.accepted < due && (event.accepted >= self.opened || event.until > self.opened)
         };
-        let must = |event: &&Accepted| may(event) && event.applied < due && event.until > due + PATIENCE_US;
+        let must = |event: &&Accepted| may(event) && event.applied < due;
         for event in own() {
             match event.accepted {
                 at if (at - due).abs() < 5_000 => tally.near += 1,

@@ -85,6 +85,11 @@ fn starters(all: &[Starter], report: &mut Report) -> Vec<StarterNode> {
             let message = "another trigger has the same id: ids are unique".to_owned();
             report.add(ProblemCode::BadTrigger, at.clone(), message);
         }
+        let fits = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+        if starter.id.is_empty() || starter.id.chars().count() > 64 || !starter.id.chars().all(fits) {
+            let message = "an id is letters, digits, `_` and `-`, 1 to 64 in all".to_owned();
+            report.add(ProblemCode::BadTrigger, at.clone(), message);
+        }
         let input = starter.input.as_ref().and_then(|source| template(source, "input", &at, report));
         let is_fixed = input.as_ref().is_none_or(Template::is_constant);
         if matches!(starter.on, StartOn::Schedule(_) | StartOn::Manual {}) && !is_fixed {

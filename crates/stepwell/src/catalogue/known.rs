@@ -86,6 +86,11 @@ impl Catalogues {
         }
     }
 
+    /// What is known of a catalogue is read again before it is used.
+    pub(crate) fn read_again(&self, tenant: TenantId) {
+        self.changed(tenant, u64::MAX);
+    }
+
     /// A tenant's catalogue, no older than a second.
     pub(crate) async fn known(
         &self,

@@ -60,7 +60,7 @@ impl Inner {
         let (Some(activation), Some(wait)) = (activation, wait) else { return Ok(noted(ledger)) };
         let mut offers: Vec<_> = sent(standing, id).map(|(_, offer)| offer).collect();
         if has_to_ask(&ledger, activation, now) {
-            let early = self.early(scope, &wait, now).await?;
+            let early = self.early(scope, &wait, activation.since).await?;
             let offer = |(event, kept): (RunId, super::Kept)| Offer {
                 event,
                 accepted: kept.accepted,

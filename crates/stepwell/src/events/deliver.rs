@@ -1,5 +1,7 @@
 //! Delivers an event: it starts workflows and wakes runs, a bounded number in each commit, each exactly once.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell_core::expr::Expr;
@@ -26,6 +28,12 @@ use crate::start::{START, Start, run_of};
 const DELIVER: &str = "stepwell.event.deliver";
 /// Runs that are started or woken in one commit.
 const AT_ONCE: usize = 100;
+/// Triggers that are asked in one commit, also if they start nothing.
+const ASKED_AT_ONCE: usize = 500;
+/// So many triggers are kept with everything that their filters have read.
+const MAX_DETAILED: usize = 200;
+/// Characters of an error that are kept.
+const MAX_ERROR: usize = 500;
 /// Bytes that are sent in one commit, unless a single run gets more.
 const BYTES_AT_ONCE: usize = 1_024 * 1_024;
 
@@ -59,7 +67,7 @@ struct At {
     /// Triggers up to this one have been asked: its workflow and its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trigger: Option<(Name, Name)>,
-    /// All triggers have been asked, and it goes on with waits from this topic on.
+    /// It goes on with waits from this topic on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     from: Option<String>,
     /// In the middle of the waits for this topic.
@@ -68,6 +76,12 @@ struct At {
     /// After this one of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<String>,
+    /// Everybody who waited has been told.
+    #[serde(default)]
+    is_told: bool,
+    /// Something of it has been committed.
+    #[serde(default)]
+    is_committed: bool,
 }
 
 /// What a trigger has made of an event.
@@ -109,6 +123,17 @@ pub enum CameTo {
 }
 
 impl CameTo {
+    /// Leaves out what is too long to be kept, the more so the more there is of it.
+    fn shorten(&mut self, before: usize) {
+        match self {
+            CameTo::Filtered(filtered) if before >= MAX_DETAILED => filtered.values.clear(),
+            CameTo::Refused { error } if error.chars().count() > MAX_ERROR => {
+                *error = error.chars().take(MAX_ERROR).chain("…".chars()).collect();
+            }
+            _ => {}
+        }
+    }
+
     /// The word for it.
     pub fn word(&self) -> &'static str {
         match self {
@@ -152,25 +177,37 @@ fn definition() -> Definition {
     spec.build().expect("the workflow of events is sound: every engine's tests build it")
 }
 
-/// Delivers the event to as many as one commit takes.
+/// Delivers the event to as many as one commit takes: first to those who wait, then to triggers.
 async fn deliver(cx: Cx) -> Result<Value, ActionError> {
     let mut state: Delivery = cx.state()?;
     let bytes = json_bytes(&state.event.data).max(1);
     let mut room = AT_ONCE.min(BYTES_AT_ONCE / bytes).max(1);
-    if state.at.from.is_none() {
-        room = start_all(&cx, &mut state, room).await?;
-    }
-    if state.event.only.is_none() && room > 0 {
+    if state.event.only.is_none() && !state.at.is_told {
         room = wake_all(&cx, &mut state, room).await?;
+        state.at.is_told = room > 0;
     }
+    if room > 0 {
+        match cx.inner().triggered(cx.scope()).await {
+            Ok(workflows) => room = start_all(&cx, &mut state, workflows, room).await?,
+            // Those who wait need not wait for that.
+            Err(_) if state.sent > 0 && !state.at.is_committed => room = 0,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    state.at.is_committed = true;
     state.more = room == 0;
     cx.set_state(&state)?;
     Ok(Value::Null)
 }
 
 /// Asks the triggers, in the order of their workflows' names; gives how much room is left.
-async fn start_all(cx: &Cx, state: &mut Delivery, mut room: usize) -> Result<usize, ActionError> {
-    let mut workflows = cx.inner().triggered(cx.scope()).await?;
+async fn start_all(
+    cx: &Cx,
+    state: &mut Delivery,
+    mut workflows: Vec<Arc<Workflow>>,
+    mut room: usize,
+) -> Result<usize, ActionError> {
+    let (mut bytes, mut asked) = (0, 0);
     workflows.sort_by(|a, b| a.definition.name().cmp(b.definition.name()));
     for workflow in &workflows {
         let definition = &workflow.definition;
@@ -185,18 +222,20 @@ async fn start_all(cx: &Cx, state: &mut Delivery, mut room: usize) -> Result<usi
             if !concerned || state.at.trigger.as_ref().is_some_and(|asked| *asked >= here) {
                 continue;
             }
-            if room == 0 {
+            if room == 0 || bytes >= BYTES_AT_ONCE || asked >= ASKED_AT_ONCE {
                 return Ok(0);
             }
-            let came_to = ask(cx, workflow, index, &here, &state.event).await?;
+            asked += 1;
+            let (mut came_to, brought) = ask(cx, workflow, index, &here, &state.event).await?;
+            bytes += brought;
             room -= usize::from(matches!(came_to, CameTo::Started { .. }));
+            came_to.shorten(state.triggers.len());
             cx.shade(column(trigger_column(&here.0, &here.1), came_to.word().to_owned()))?;
             let (version, (workflow, trigger)) = (definition.version(), here.clone());
             state.triggers.push(Outcome { workflow, trigger, version, came_to });
             state.at.trigger = Some(here);
         }
     }
-    state.at.from = Some(of_name(&state.event.name).0);
     Ok(room)
 }
 
@@ -207,31 +246,33 @@ async fn ask(
     index: usize,
     (name, trigger): &(Name, Name),
     event: &Kept,
-) -> Result<CameTo, ActionError> {
+) -> Result<(CameTo, usize), ActionError> {
     let meta = event.meta();
     let occurrence = Occurrence { data: &event.data, meta: &meta, now: cx.now() };
     let (input, key) = match workflow.definition.starting(index, occurrence) {
         Ok(Starting::Begins { input, key }) => (input, key),
-        Ok(Starting::Filtered(filtered)) => return Ok(CameTo::Filtered(filtered)),
-        Err(error) => return Ok(CameTo::Refused { error: error.to_string() }),
+        Ok(Starting::Filtered(filtered)) => return Ok((CameTo::Filtered(filtered), 0)),
+        Err(error) => return Ok((CameTo::Refused { error: error.to_string() }, 0)),
     };
+    let bytes = json_bytes(&input);
     let mut start = Start::new(name.clone()).input(&input).pinned(workflow.definition.hash());
     if let Some(key) = key {
-        let key = format!("trigger:{}", topic(&format!("{name}/{trigger}"), None, Some(&key)));
+        let key = format!("trigger:{}", topic(&format!("{name}\u{1f}{trigger}"), None, Some(&key)));
         let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: cx.now() };
         let known = cx.store().records(cx.scope(), query).await?.items.into_iter().next();
         if let Some(Record::Key(record)) = known {
-            return Ok(CameTo::Deduplicated { run: run_of(record.answer.as_ref())? });
+            return Ok((CameTo::Deduplicated { run: run_of(record.answer.as_ref())? }, 0));
         }
         start = start.key(key).whatever();
     }
     // One that cannot begin is not to hold the others up.
     let run = RunId::new(cx.new_id());
-    if let Err(error) = cx.inner().fresh(cx.scope(), &start, run, None).await {
-        return Ok(CameTo::Refused { error: error.to_string() });
+    match cx.inner().fresh(cx.scope(), &start, run, None).await {
+        Err(EngineError::Store(error)) => return Err(error.into()),
+        Err(error) => return Ok((CameTo::Refused { error: error.to_string() }, 0)),
+        Ok(_) => cx.stage_start(run, start)?,
     }
-    cx.stage_start(run, start)?;
-    Ok(CameTo::Started { run })
+    Ok((CameTo::Started { run }, bytes))
 }
 
 /// Sends the event to the runs that wait for it; gives how much room is left.

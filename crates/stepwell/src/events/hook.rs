@@ -14,6 +14,7 @@ use super::{Emitted, Event};
 use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
+use crate::secrets;
 
 /// The name of events that are calls from outside.
 pub const EVENT: &str = "webhook";
@@ -86,14 +87,17 @@ impl Engine {
         if hooks.is_empty() {
             return Err(HookError::Unknown(path.to_owned()));
         }
-        let mut signed = Vec::new();
+        let (mut signed, mut broken) = (Vec::new(), None);
         for hook in hooks {
-            if let Some(id) = self.checked(&hook.on, &call).await? {
-                signed.push((hook, id));
+            match self.checked(&hook.on, &call).await {
+                Ok(Some(id)) => signed.push((hook, id)),
+                Ok(None) => {}
+                // What is wrong with one is not the others' affair.
+                Err(error) => broken = Some(error),
             }
         }
         if signed.is_empty() {
-            return Err(HookError::Unsigned);
+            return Err(broken.map_or(HookError::Unsigned, HookError::Engine));
         }
         let data = data(&call)?;
         let mut emitted = Vec::new();
@@ -132,9 +136,13 @@ impl Engine {
     ) -> Result<Option<Option<String>>, EngineError> {
         let Some(name) = &on.secret else { return Ok(Some(own_id(&on.signature, call))) };
         let missing = |why: String| EngineError::Invalid(format!("the secret `{name}` of a webhook: {why}"));
+        if !secrets::is_name(name) {
+            return Err(missing("a name is letters, digits and `_`".to_owned()));
+        }
         let secrets = self.inner.registry.secrets.as_ref();
         let secrets = secrets.ok_or_else(|| missing("this engine has no secrets".to_owned()))?;
         let secret = secrets.secret(self.scope, name).await.map_err(missing)?;
+        let secret = secret.filter(|secret| !secret.is_empty());
         let secret = secret.ok_or_else(|| missing("there is none of this name".to_owned()))?;
         let now_s = self.now().micros() / 1_000_000;
         Ok(is_signed(&on.signature, call, &secret, now_s).then(|| own_id(&on.signature, call)))

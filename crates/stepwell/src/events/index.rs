@@ -182,6 +182,9 @@ impl Inner {
             self.forget_event_name(scope, name);
             match written {
                 Ok(_) | Err(DataError::Conflict { .. }) => {}
+                // The list has no room for it: every event is looked at.
+                Err(DataError::Invalid(_)) => return Ok(None),
+                Err(DataError::Engine(error)) => return Err(error),
                 Err(error) => return Err(EngineError::Invalid(error.to_string())),
             }
         }
@@ -194,13 +197,13 @@ impl Inner {
         &self,
         scope: TenantScope,
         wait: &AwaitedEvent,
-        now: Timestamp,
+        since: Timestamp,
     ) -> Result<Vec<(RunId, Kept)>, EngineError> {
         let mut found = match (&wait.of, &wait.key) {
-            (Some(of), Some(key)) => self.early_saying(scope, &wait.name, of, key).await?,
+            (Some(of), Some(key)) => self.early_saying(scope, &wait.name, of, key, since).await?,
             (None, Some(key)) => {
                 let value = topic(&wait.name, None, Some(key));
-                self.events_with(scope, OWN, &value).await?
+                self.events_with(scope, OWN, &value, since).await?
             }
             (_, None) => {
                 // An event that is there knows no longer list than there is now.
@@ -208,12 +211,11 @@ impl Inner {
                 let known = self.event_name(scope, &wait.name).await?;
                 let mut found = Vec::new();
                 for entries in 0..=known.asks.len() {
-                    found.extend(self.events_with(scope, NAME, &counted(&wait.name, entries)).await?);
+                    found.extend(self.events_with(scope, NAME, &counted(&wait.name, entries), since).await?);
                 }
                 found
             }
         };
-        found.retain(|(_, event)| event.until > now && event.only.is_none());
         found.sort_by_key(|(run, event)| (event.accepted, *run));
         found.dedup_by_key(|(run, _)| *run);
         Ok(found)
@@ -225,33 +227,35 @@ impl Inner {
         name: &Name,
         of: &str,
         key: &Value,
+        since: Timestamp,
     ) -> Result<Vec<(RunId, Kept)>, EngineError> {
         let Some((index, known)) = self.asked_at(scope, name, of).await? else {
             // More is asked than there are columns: every event is looked at.
             let mut found = Vec::new();
             for entries in 0..=MAX_ASKED {
-                found.extend(self.events_with(scope, NAME, &counted(name, entries)).await?);
+                found.extend(self.events_with(scope, NAME, &counted(name, entries), since).await?);
             }
             return Ok(of_those(found, name, of, key));
         };
         let mut found = Vec::new();
         for entries in 0..=index {
-            let older = self.events_with(scope, NAME, &counted(name, entries)).await?;
+            let older = self.events_with(scope, NAME, &counted(name, entries), since).await?;
             if let Err(error) = self.complete(scope, &known, &older).await {
                 tracing::warn!(event = %name, %error, "columns of events could not be completed");
             }
             found.extend(of_those(older, name, of, key));
         }
-        found.extend(self.events_with(scope, &entry(index), &topic(name, Some(of), Some(key))).await?);
+        found.extend(self.events_with(scope, &entry(index), &topic(name, Some(of), Some(key)), since).await?);
         Ok(found)
     }
 
-    /// The events that have something in a column.
+    /// The events that have something in a column and lived at a time.
     async fn events_with(
         &self,
         scope: TenantScope,
         column: &str,
         value: &str,
+        since: Timestamp,
     ) -> Result<Vec<(RunId, Kept)>, EngineError> {
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
@@ -260,8 +264,14 @@ impl Inner {
             let query = RunQuery { workflow, shadows, limit: READ_AT_ONCE, cursor, ..RunQuery::default() };
             let page = self.store.runs(scope, query).await?;
             for summary in &page.items {
-                if let Some(event) = self.event_of(scope, summary.run).await? {
-                    found.push((summary.run, event.event));
+                match self.event_of(scope, summary.run).await {
+                    Ok(Some(Delivery { event, .. })) if event.until > since && event.only.is_none() => {
+                        found.push((summary.run, event));
+                    }
+                    Ok(_) => {}
+                    Err(EngineError::Store(error)) => return Err(error.into()),
+                    // Nobody is to wait for ever because of it.
+                    Err(error) => tracing::error!(event = %summary.run, %error, "an event cannot be read"),
                 }
             }
             match page.next {

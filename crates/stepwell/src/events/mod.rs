@@ -199,8 +199,11 @@ impl Engine {
         let start = self.inner.accepting(self.scope, &event).await?;
         let started = self.inner.start(self.scope, &start, None).await?;
         let emitted = Emitted { event: started.run.id(), is_new: started.is_new };
-        if !emitted.is_new {
-            self.came_again(emitted.event).await?;
+        if !emitted.is_new
+            && let Err(error) = self.came_again(emitted.event).await
+        {
+            // It was accepted before: that it is not counted is no reason to send it once more.
+            tracing::warn!(event = %emitted.event, %error, "an event that came again was not counted");
         }
         Ok(emitted)
     }

@@ -443,3 +443,58 @@ async fn a_wait_for_an_event_can_be_signalled_by_hand() {
     let event = emit(&engine, paid("o-1", 5)).await;
     assert_eq!(engine.event(event).await.unwrap().unwrap().sent, 0);
 }
+
+/// The accident: two that were made at once had one id, and one of them was lost.
+#[tokio::test]
+async fn events_that_an_action_emits_at_once_are_all_accepted() {
+    let spec = stepwell::core::Spec::new("many")
+        .step("a")
+        .end("b")
+        .transition(stepwell::core::spec::Transition::new("go", "a", "b").action("emit.many"));
+    let many = async |cx: stepwell::Cx| {
+        let emit = |cents: u32| cx.emit(paid("o", cents));
+        let (a, b, c) = tokio::join!(emit(1), emit(2), emit(3));
+        let all = std::collections::BTreeSet::from([a?, b?, c?]);
+        Ok::<_, stepwell::ActionError>(all.len())
+    };
+    let build = |engine: stepwell::Builder| {
+        let engine = engine.workflow(spec.build().unwrap()).action("emit.many", many);
+        engine.workflow(receipt("receipt", "true"))
+    };
+    let engine = kit::start(build).await.unwrap();
+    engine.start(Start::new("many")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(runs_of(&engine, "receipt").await, 3);
+}
+
+/// What a filter has read is in the log, and not the whole event.
+#[tokio::test]
+async fn a_large_event_that_is_filtered_is_not_kept_with_every_trigger() {
+    let engine =
+        kit::start(|engine| engine.workflow(receipt("large", "$length(event.text) < 5"))).await.unwrap();
+    let text = "x".repeat(100_000);
+    emit(&engine, Event::new("PAID").with(&json!({"order": "o", "text": text})).source("s").id("1")).await;
+    let seen = log(&engine, "large").await;
+    let Fired::Filtered(filtered) = &seen[0].1 else { panic!("{:?}", seen[0]) };
+    assert_eq!(filtered.values["text"], json!("(100002 bytes)"));
+}
+
+/// An event whose life was over when the wait opened is nothing to it, however late it is delivered.
+#[tokio::test]
+async fn the_life_of_an_event_is_compared_with_when_the_wait_opened() {
+    let (store, clock) = ground().await;
+    let build = |engine: stepwell::Builder| engine.workflow(order());
+    let front = |engine: stepwell::Builder| build(engine).with(|options| options.max_runs = 0);
+    let front = TestEngine::start_on(store.clone(), clock.clone(), front).await.unwrap();
+    front.emit(paid("o-1", 1).kept_for(Duration::from_secs(60))).await.unwrap();
+    clock.set(BEGINS.plus_ms(59_000));
+    let in_time = front.start(Start::new("order").input(&json!({"order": "o-1"}))).await.unwrap().id();
+    clock.set(BEGINS.plus_ms(61_000));
+    let late = front.start(Start::new("order").input(&json!({"order": "o-1"}))).await.unwrap().id();
+    drop(front);
+    clock.set(BEGINS.plus_ms(120_000));
+    let worker = TestEngine::start_on(store, clock, build).await.unwrap();
+    worker.settle().await;
+    assert_eq!(worker.run(in_time).result().await.unwrap(), json!(1));
+    assert_eq!(status(&worker.run(late)).await, Status::Waiting);
+}

@@ -205,3 +205,53 @@ async fn a_time_that_is_none_is_told_where_it_stands() {
     let refused = engine.register(definition).unwrap_err();
     assert!(refused.to_string().contains("trigger1"), "{refused}");
 }
+
+/// The accident: a schedule went by the highest version that there ever was.
+#[tokio::test]
+async fn an_older_version_that_is_activated_again_has_its_times_again() {
+    use stepwell::catalogue::Publish;
+    let engine = crate::kit::start(|engine| engine).await.unwrap();
+    let catalogue = engine.catalogue();
+    let text = |cron: &str| {
+        format!(
+            "trigger: {{ id: t, type: schedule, cron: '{cron}' }}\nsteps: [{{ id: done, type: control.return }}]"
+        )
+    };
+    catalogue.publish("timed", Publish::text(text("0 1 * * *")).activate()).await.unwrap();
+    catalogue.publish("timed", Publish::text(text("0 2 * * *")).activate()).await.unwrap();
+    let cron = async || engine.schedule("timed/t").await.unwrap().unwrap().schedule.cron;
+    engine.settle().await;
+    assert_eq!(cron().await, "0 2 * * *");
+    catalogue.activate("timed", 1).await.unwrap();
+    engine.settle().await;
+    assert_eq!(cron().await, "0 1 * * *");
+    catalogue.deactivate("timed").await.unwrap();
+    catalogue.activate("timed", 1).await.unwrap();
+    engine.settle().await;
+    assert!(!engine.schedule("timed/t").await.unwrap().unwrap().is_off);
+}
+
+#[tokio::test]
+async fn a_schedule_that_somebody_has_ended_or_whose_input_does_not_fit_can_be_put_again() {
+    let text = "
+input: { type: object, required: [n] }
+steps: [{ id: done, type: control.return }]
+";
+    let strict = stepwell::core::Document::read(text, Some("strict")).unwrap().definition().clone();
+    let engine = crate::kit::start(|engine| engine.workflow(strict)).await.unwrap();
+    let hourly = |input: serde_json::Value| Schedule::new("hourly", "0 * * * *", "strict").input(input);
+    let run = engine.put_schedule(hourly(json!({}))).await.unwrap();
+    engine.advance(HOUR).await;
+    let stands = engine.schedule("hourly").await.unwrap().unwrap();
+    assert_eq!((stands.fired, stands.skipped), (0, 1));
+    assert!(stands.last_error.is_some_and(|error| error.contains('n')));
+    engine.put_schedule(hourly(json!({"n": 1}))).await.unwrap();
+    engine.advance(HOUR).await;
+    assert_eq!(engine.schedule("hourly").await.unwrap().unwrap().fired, 1);
+    engine.cancel(run).await.unwrap();
+    assert_eq!(engine.schedule("hourly").await.unwrap(), None);
+    let again = engine.put_schedule(hourly(json!({"n": 1}))).await.unwrap();
+    assert_ne!(again, run);
+    engine.advance(HOUR).await;
+    assert_eq!(engine.schedule("hourly").await.unwrap().unwrap().fired, 1);
+}

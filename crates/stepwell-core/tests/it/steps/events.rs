@@ -208,6 +208,7 @@ fn what_is_wrong_with_a_trigger_is_said_where_it_stands() {
         ("{ type: webhook, path: a, secret: 5 }", "type", 2),
         ("{ type: schedule }", "missing", 2),
         ("{ type: evnt, eventName: X }", "value", 2),
+        ("{ id: a/b, type: event, eventName: X }", "badTrigger", 1),
         ("{ type: event, eventName: X, filtr: 1 }", "unknownField", 2),
         ("{ type: schedule, cron: '* * * * *', input: { at: { $expr: event.x } } }", "badTrigger", 1),
     ] {
