@@ -168,7 +168,11 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let begin = Instant::now();
     let (mut random, mut killed, mut from) = (Random::new(31), 0, 0);
     while killed < weather.kills {
-        let most = if options.short { 150 } else { 900 };
+        let most = match (options.plant, options.short) {
+            (true, _) => 400,
+            (false, true) => 150,
+            (false, false) => 900,
+        };
         let after = Duration::from_millis(30 + random.next() % most);
         let Some(heard) = one_kill(&arguments(from), &format!("victim-{killed}"), after)? else { break };
         from = from.max(heard);
@@ -263,8 +267,8 @@ async fn work(part: &Part) -> Result<(), String> {
                 engine.get().ok_or_else(|| ActionError::new("early", "the engine is not there yet"))?;
             let key = input["key"].as_str().unwrap_or_default().to_owned();
             engine.kv(STARTED).increment(&key, 1).await?;
-            // Long enough for a kill to come between the two.
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            // Long enough for every kill to come between the two of some run.
+            tokio::time::sleep(Duration::from_millis(500)).await;
             Ok::<_, ActionError>(Value::Null)
         }
     };
