@@ -16,6 +16,7 @@ const FAILED: i32 = 7;
 
 /// A document whose only case leaves a step out.
 const UNCOVERED: &str = "
+name: uncovered
 steps:
   - { id: which, type: control.if, condition: payload.yes, then: [{ id: yes, type: control.return, value: 1 }] }
   - { id: no, type: control.return, value: 2 }
@@ -80,7 +81,8 @@ pub(super) fn examples(size: Size) -> Result<(), String> {
     let mut command = Command::new(super::server()?);
     command.args(["workflow", "test", "--full", "--json", "-"]);
     let (status, line) = answered(&mut command, UNCOVERED, size)?;
-    let found = status.code() == Some(FAILED) && line["coverage"]["uncovered"][0]["step"] == "no";
+    let uncovered = line["coverage"]["uncovered"].as_array().cloned().unwrap_or_default();
+    let found = status.code() == Some(FAILED) && uncovered.iter().any(|one| one["step"] == "no");
     if judged(found, "a step that no case comes to: found") {
         return Ok(());
     }
