@@ -16,14 +16,14 @@ const AFTER: char = '\u{20}';
 /// nothing to say every event is meant.
 pub fn topic(name: &str, of: Option<&str>, says: Option<&Value>) -> String {
     let asked = asked(of, says.is_some());
-    let says = says.map(|value| hash(&plain(value).to_string())).unwrap_or_default();
+    let says = says.map(|value| digest(plain(value).to_string().as_bytes())).unwrap_or_default();
     format!("{name}{BETWEEN}{asked}{BETWEEN}{says}")
 }
 
 /// The middle part of a topic: what is asked of the event.
 pub fn asked(of: Option<&str>, is_asked: bool) -> String {
     match of {
-        Some(of) => hash(of),
+        Some(of) => digest(of.as_bytes()),
         None if is_asked => "own".to_owned(),
         None => "any".to_owned(),
     }
@@ -41,8 +41,8 @@ pub fn after(topic: &str) -> Option<String> {
 }
 
 /// Half of a SHA-256, in hexadecimal digits: short enough for an index, long enough to be the only one.
-fn hash(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
+pub fn digest(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
     digest.iter().take(16).fold(String::with_capacity(32), |mut out, byte| {
         use std::fmt::Write as _;
         let _ = write!(out, "{byte:02x}");

@@ -34,6 +34,15 @@ pub enum DataError {
     Engine(#[from] EngineError),
 }
 
+impl From<DataError> for EngineError {
+    fn from(error: DataError) -> Self {
+        match error {
+            DataError::Engine(error) => error,
+            other => EngineError::Invalid(other.to_string()),
+        }
+    }
+}
+
 impl DataError {
     /// A stable word for it.
     pub fn code(&self) -> &'static str {

@@ -1,7 +1,5 @@
 //! Delivers an event: it starts workflows and wakes runs, a bounded number in each commit, each exactly once.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell_core::expr::Expr;
@@ -79,9 +77,6 @@ struct At {
     /// Everybody who waited has been told.
     #[serde(default)]
     is_told: bool,
-    /// Something of it has been committed.
-    #[serde(default)]
-    is_committed: bool,
 }
 
 /// What a trigger has made of an event.
@@ -177,37 +172,29 @@ fn definition() -> Definition {
     spec.build().expect("the workflow of events is sound: every engine's tests build it")
 }
 
-/// Delivers the event to as many as one commit takes: first to those who wait, then to triggers.
+/// Delivers the event to as many as one commit takes: first to those who wait, then to triggers. The two share no commit, so
+/// that whatever is wrong with triggers keeps nobody waiting.
 async fn deliver(cx: Cx) -> Result<Value, ActionError> {
     let mut state: Delivery = cx.state()?;
     let bytes = json_bytes(&state.event.data).max(1);
-    let mut room = AT_ONCE.min(BYTES_AT_ONCE / bytes).max(1);
+    let room = AT_ONCE.min(BYTES_AT_ONCE / bytes).max(1);
+    let before = state.sent;
     if state.event.only.is_none() && !state.at.is_told {
-        room = wake_all(&cx, &mut state, room).await?;
-        state.at.is_told = room > 0;
+        state.at.is_told = wake_all(&cx, &mut state, room).await? > 0;
     }
-    if room > 0 {
-        match cx.inner().triggered(cx.scope()).await {
-            Ok(workflows) => room = start_all(&cx, &mut state, workflows, room).await?,
-            // Those who wait need not wait for that.
-            Err(_) if state.sent > 0 && !state.at.is_committed => room = 0,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    state.at.is_committed = true;
-    state.more = room == 0;
+    let is_over = state.event.only.is_some() || state.at.is_told;
+    state.more = match is_over && state.sent == before {
+        true => start_all(&cx, &mut state, room).await? == 0,
+        false => true,
+    };
     cx.set_state(&state)?;
     Ok(Value::Null)
 }
 
 /// Asks the triggers, in the order of their workflows' names; gives how much room is left.
-async fn start_all(
-    cx: &Cx,
-    state: &mut Delivery,
-    mut workflows: Vec<Arc<Workflow>>,
-    mut room: usize,
-) -> Result<usize, ActionError> {
+async fn start_all(cx: &Cx, state: &mut Delivery, mut room: usize) -> Result<usize, ActionError> {
     let (mut bytes, mut asked) = (0, 0);
+    let mut workflows = cx.inner().triggered(cx.scope()).await?;
     workflows.sort_by(|a, b| a.definition.name().cmp(b.definition.name()));
     for workflow in &workflows {
         let definition = &workflow.definition;

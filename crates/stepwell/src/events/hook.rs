@@ -5,9 +5,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
+use sha2::Sha256;
 use stepwell_core::Name;
 use stepwell_core::spec::{OnWebhook, Signature, StartOn};
+use stepwell_core::topic::digest;
 use stepwell_store::{TenantId, TenantScope};
 
 use super::{Emitted, Event};
@@ -171,7 +172,7 @@ fn own_id(signature: &Signature, call: &HookCall<'_>) -> Option<String> {
         // The same body, signed the same way, is the same call.
         Signature::Header { id: None, header, .. } => {
             call.header(header)?;
-            return Some(hex(&Sha256::digest(call.body)));
+            return Some(digest(call.body));
         }
     };
     id.filter(|id| !id.is_empty()).map(str::to_owned)
@@ -222,14 +223,6 @@ fn matches(key: &[u8], parts: &[&[u8]], given: &[u8]) -> bool {
 
 fn matches_hex(key: &[u8], parts: &[&[u8]], given: &str) -> bool {
     unhex(given).is_some_and(|given| matches(key, parts, &given))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

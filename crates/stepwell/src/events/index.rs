@@ -184,8 +184,7 @@ impl Inner {
                 Ok(_) | Err(DataError::Conflict { .. }) => {}
                 // The list has no room for it: every event is looked at.
                 Err(DataError::Invalid(_)) => return Ok(None),
-                Err(DataError::Engine(error)) => return Err(error),
-                Err(error) => return Err(EngineError::Invalid(error.to_string())),
+                Err(error) => return Err(error.into()),
             }
         }
         Err(EngineError::Invalid(format!("what is asked of `{name}` was written by others {TRIES} times")))

@@ -119,8 +119,7 @@ impl Engine {
         let op = CellOp::Set { value, value_type: ValueType::Json, ttl: Ttl::Forever };
         let key = described(&kind.name);
         let write = CellWrite { key, op, expect: Expect::Anything, initial: None, by: None };
-        let written = self.inner.write(self.scope, Changes::new().cell(Ok(write)), self.actor_id()).await;
-        written.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        self.inner.write(self.scope, Changes::new().cell(Ok(write)), self.actor_id()).await?;
         self.inner.forget_event_name(self.scope, &kind.name);
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! What became of events: of one, and at one trigger.
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use stepwell_core::shadow::ShadowValue;
+use stepwell_core::topic::digest;
 use stepwell_core::{Name, RunId, Timestamp};
 use stepwell_store::{Page, RunQuery, Status};
 
@@ -22,12 +22,7 @@ const WORDS: [&str; 4] = ["started", "deduplicated", "filtered", "refused"];
 
 /// The column of an event that says what came of it at a trigger.
 pub(super) fn trigger_column(workflow: &Name, trigger: &Name) -> String {
-    use std::fmt::Write as _;
-    let digest = Sha256::digest(format!("{workflow}\u{1f}{trigger}").as_bytes());
-    digest.iter().take(16).fold("at".to_owned(), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
+    format!("at{}", digest(format!("{workflow}\u{1f}{trigger}").as_bytes()))
 }
 
 /// An event and what became of it.

@@ -17,18 +17,20 @@ pub(crate) mod index;
 mod kinds;
 mod log;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stepwell_core::limits::json_bytes;
 use stepwell_core::{Name, RunId, Timestamp};
-use stepwell_store::{CellKey, CellOp, CellWrite, Expect, Space};
+use stepwell_store::{CellKey, CellOp, CellWrite, Expect, Space, TenantScope};
 
 use crate::actor::Permission;
 use crate::data::Changes;
 use crate::engine::{Builder, Engine, Inner};
 use crate::error::EngineError;
+use crate::registry::Workflow;
 use crate::start::Start;
 
 pub use cloud::{CloudError, CloudEvents};
@@ -213,9 +215,8 @@ impl Engine {
         let key = duplicates(event);
         let by = CellOp::Increment { by: 1.into() };
         let write = CellWrite { key, op: by, expect: Expect::Anything, initial: None, by: None };
-        let changes = Changes::new().cell(Ok(write));
-        let counted = self.inner.write(self.scope, changes, self.actor_id()).await;
-        counted.map(drop).map_err(|error| EngineError::Invalid(error.to_string()))
+        self.inner.write(self.scope, Changes::new().cell(Ok(write)), self.actor_id()).await?;
+        Ok(())
     }
 }
 
@@ -227,10 +228,7 @@ pub(crate) fn duplicates(event: RunId) -> CellKey {
 impl Inner {
     /// Workflows that something starts by itself: the active versions of the tenant's catalogue, and those that this program
     /// brings along and of which the catalogue says nothing.
-    pub(crate) async fn triggered(
-        &self,
-        scope: stepwell_store::TenantScope,
-    ) -> Result<Vec<std::sync::Arc<crate::registry::Workflow>>, EngineError> {
+    pub(crate) async fn triggered(&self, scope: TenantScope) -> Result<Vec<Arc<Workflow>>, EngineError> {
         let mut found = self.active(scope).await?;
         for brought in self.registry.triggered() {
             if !self.is_listed(scope, brought.definition.name()).await? {
@@ -242,11 +240,7 @@ impl Inner {
     }
 
     /// The start of the run that delivers an event: nothing of it is written yet.
-    pub(crate) async fn accepting(
-        &self,
-        scope: stepwell_store::TenantScope,
-        event: &Event,
-    ) -> Result<Start, EngineError> {
+    pub(crate) async fn accepting(&self, scope: TenantScope, event: &Event) -> Result<Start, EngineError> {
         let wrong = |why: String| EngineError::Invalid(format!("event `{}`: {why}", event.name));
         let data =
             event.brings.clone().map_err(|why| wrong(format!("it cannot be written as JSON: {why}")))?;
