@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 /// An instant in microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -106,4 +107,19 @@ impl<'de> Deserialize<'de> for Timestamp {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
     }
+}
+/// The milliseconds of a duration: ISO 8601 (`PT30S`) or as people say it (`30s`), without years and months, whose length
+/// nobody knows; or a number of seconds.
+pub fn duration_ms(value: &Value) -> Option<u64> {
+    let seconds = match value {
+        Value::Number(number) => number.as_f64()?,
+        Value::String(text) => {
+            let span: jiff::Span = text.parse().ok()?;
+            let day = jiff::SpanRelativeTo::days_are_24_hours();
+            span.total((jiff::Unit::Second, day)).ok()?
+        }
+        _ => return None,
+    };
+    let ms = (seconds * 1_000.0).round();
+    (ms.is_finite() && (0.0..=9.0e15).contains(&ms)).then_some(ms as u64)
 }

@@ -25,7 +25,7 @@ use crate::snapshot::{
 };
 use crate::spec::{ChildRule, Completion, LoopStep};
 use crate::template::Template;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, duration_ms};
 
 /// A transition that could fire from an activation, its guard not yet asked.
 #[derive(Debug, Clone, Copy)]
@@ -916,21 +916,6 @@ fn weigh(rule: ChildRule, children: &Children) -> Verdict {
 
 fn is_of(branch: Option<Branch>, passing: PassingId) -> bool {
     branch.is_some_and(|branch| branch.passing == passing)
-}
-
-/// An ISO 8601 duration without years and months, whose length nobody knows, or a number of seconds.
-pub(crate) fn duration_ms(value: &Value) -> Option<u64> {
-    let seconds = match value {
-        Value::Number(number) => number.as_f64()?,
-        Value::String(text) => {
-            let span: jiff::Span = text.parse().ok()?;
-            let day = jiff::SpanRelativeTo::days_are_24_hours();
-            span.total((jiff::Unit::Second, day)).ok()?
-        }
-        _ => return None,
-    };
-    let ms = (seconds * 1_000.0).round();
-    (ms.is_finite() && (0.0..=9.0e15).contains(&ms)).then_some(ms as u64)
 }
 
 fn instant(value: Option<&Value>) -> Option<Timestamp> {

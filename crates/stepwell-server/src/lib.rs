@@ -2,6 +2,7 @@
 //! people and programs, and [actions] with which workflows do.
 
 pub mod actions;
+pub mod api;
 mod escape;
 pub mod outlets;
 pub mod routes;

@@ -32,6 +32,8 @@ enum Command {
         #[command(subcommand)]
         verb: expr::Verb,
     },
+    /// Prints the contract of the HTTP API (OpenAPI 3.1).
+    Openapi,
     /// Prints the JSON Schema of documents, for editors.
     Schema,
     /// Works with workflows: documents and definitions.
@@ -47,7 +49,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dev(options) => dev::run(&options),
         Command::Expr { verb } => expr::run(&verb),
-        Command::Schema => workflow::schema(),
+        Command::Openapi => workflow::print_json(&stepwell_server::api::openapi()),
+        Command::Schema => workflow::print_json(&stepwell::core::document::schema()),
         Command::Workflow { verb } => workflow::run(&verb),
         Command::Version => output::line(&format!("stepwell {}", env!("CARGO_PKG_VERSION"))),
     };

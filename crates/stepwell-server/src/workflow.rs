@@ -109,10 +109,9 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
     }
 }
 
-/// The JSON Schema of documents, for editors.
-pub(crate) fn schema() -> Result<(), Failure> {
-    let schema = serde_json::to_string_pretty(&document::schema()).map_err(Failure::unexpected)?;
-    output::line(&schema)
+/// Prints a value over several lines.
+pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
+    output::line(&serde_json::to_string_pretty(value).map_err(Failure::unexpected)?)
 }
 
 /// A workflow that cannot be used: what is wrong with it, for programs and for people.

@@ -11,7 +11,7 @@ use crate::expr::Expr;
 use crate::near::did_you_mean;
 use crate::schema::Schema;
 use crate::template::Template;
-use crate::turn::duration_ms;
+use crate::time::duration_ms;
 
 /// Collects problems.
 #[derive(Debug, Default)]

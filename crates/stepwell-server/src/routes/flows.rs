@@ -24,7 +24,7 @@ const BODY_BYTES: usize = 256 * 1024;
 const HEADER_CHARS: usize = 255;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// How the routes of flows work.
@@ -154,7 +154,7 @@ pub fn flow_routes(flows: Flows, options: FlowRoutes) -> Router {
         .route("/v1/flows/show", get(show))
         .method_not_allowed_fallback(async || reply::problem(&not_allowed()))
         .merge(link::routes());
-    let routes = if has_fallback { routes.fallback(not_found) } else { routes };
+    let routes = if has_fallback { routes.fallback(async || reply::problem(&not_found())) } else { routes };
     routes.layer(from_fn(echo_request_id)).with_state(api)
 }
 
@@ -163,9 +163,8 @@ pub(crate) fn not_allowed() -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", detail)
 }
 
-async fn not_found() -> Response {
-    let problem = Problem::new(StatusCode::NOT_FOUND, "notFound", "There is nothing at this path.");
-    reply::problem(&problem)
+pub(crate) fn not_found() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "notFound", "There is nothing at this path.")
 }
 
 pub(crate) async fn echo_request_id(request: Request, next: Next) -> Response {

@@ -1,13 +1,13 @@
 //! Routes that a program mounts in its own `axum` router.
 
-mod body;
+pub(crate) mod body;
 pub mod events;
 pub mod flows;
 mod form;
 mod link;
 mod page;
-mod problem;
-mod reply;
+pub(crate) mod problem;
+pub(crate) mod reply;
 mod token;
 
 pub use events::{EventRoutes, event_routes};

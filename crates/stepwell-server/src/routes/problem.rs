@@ -102,7 +102,7 @@ impl Problem {
         self
     }
 
-    fn later(mut self, seconds: u64) -> Self {
+    pub(crate) fn later(mut self, seconds: u64) -> Self {
         self.is_retryable = true;
         self.retry_after_s = Some(seconds.max(1));
         self
@@ -167,17 +167,17 @@ impl From<FlowError> for Problem {
     }
 }
 
-fn busy(seconds: u64) -> Problem {
+pub(crate) fn busy(seconds: u64) -> Problem {
     let detail = "It is being answered right now. Try again in a moment.";
     Problem::new(StatusCode::CONFLICT, "busy", detail).later(seconds)
 }
 
-fn key_reused() -> Problem {
+pub(crate) fn key_reused() -> Problem {
     let detail = "The idempotency key was used for another request. Use a new key for a new request.";
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "keyReused", detail)
 }
 
-fn unavailable(error: &dyn std::fmt::Display) -> Problem {
+pub(crate) fn unavailable(error: &dyn std::fmt::Display) -> Problem {
     tracing::warn!(%error, "a request to a flow could not be answered now");
     let detail = "This cannot be done now. Try again later.";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail).later(LATER_S)

@@ -35,6 +35,13 @@ pub(crate) fn problem(problem: &Problem) -> Response {
     with_pause(response, problem)
 }
 
+/// A problem as JSON, with the trace that it is found by in the log.
+pub(crate) fn traced_problem(problem: &Problem, trace: &str) -> Response {
+    let mut body = problem.to_json();
+    body["traceId"] = trace.into();
+    with_pause(reply(problem.status, "application/problem+json", body.to_string()), problem)
+}
+
 /// A problem as a page.
 pub(crate) fn problem_page(problem: &Problem) -> Response {
     with_pause(html(problem.status, page::problem(problem)), problem)

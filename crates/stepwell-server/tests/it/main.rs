@@ -13,6 +13,7 @@ mod kit;
 mod link;
 mod mails;
 mod smtp;
+mod table;
 mod transports;
 mod web;
 mod webhook;

@@ -1,0 +1,373 @@
+//! What a handler is given: who asks, and what they bring, read into types whose schemas are the contract.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use axum::http::StatusCode;
+use axum::http::header::{HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use stepwell::Engine;
+use stepwell::core::schema::{Misfit, Schema};
+
+use super::json;
+use super::{Caller, Server};
+use crate::routes::body::{Kind, wrong_kind};
+use crate::routes::flows::key;
+use crate::routes::problem::Problem;
+
+/// A request that has been let in.
+pub(crate) struct Call<P = Nothing, Q = Nothing, B = ()> {
+    pub(crate) server: Arc<Server>,
+    pub(crate) caller: Caller,
+    pub(crate) path: P,
+    pub(crate) query: Q,
+    pub(crate) body: B,
+    pub(crate) headers: HeaderMap,
+}
+
+impl<P, Q, B> Call<P, Q, B> {
+    /// The engine of whoever asks, acting as them.
+    pub(crate) fn engine(&self) -> Engine {
+        self.server.engine_of(&self.caller)
+    }
+
+    /// The request's idempotency key.
+    pub(crate) fn key(&self) -> Result<Option<String>, Problem> {
+        key(&self.headers)
+    }
+
+    /// The revision that has to be the current one, if the request names one.
+    pub(crate) fn seen(&self) -> Result<Option<u64>, Problem> {
+        let Some(tag) = self.headers.get(IF_MATCH) else { return Ok(None) };
+        let tag = tag.to_str().unwrap_or_default().trim();
+        if tag == "*" {
+            return Ok(None);
+        }
+        let number = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+        let number = number.and_then(|number| number.parse().ok());
+        let wrong = || Problem::bad("malformedTag", "`If-Match` is a revision in quotes, as `ETag` gave it.");
+        number.map(Some).ok_or_else(wrong)
+    }
+
+    /// The revision that has to be the current one; 0 = there must be nothing yet.
+    pub(crate) fn expected(&self) -> Result<Option<u64>, Problem> {
+        match (self.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes), self.seen()?) {
+            (None, seen) => Ok(seen),
+            (Some(b"*"), None) => Ok(Some(0)),
+            (Some(_), _) => {
+                let detail = "`If-None-Match` can only be `*` here, and not together with `If-Match`.";
+                Err(Problem::bad("malformedTag", detail))
+            }
+        }
+    }
+}
+
+/// A request as it came in, from somebody who may ask.
+pub(crate) struct Asked {
+    pub(crate) server: Arc<Server>,
+    pub(crate) caller: Caller,
+    pub(crate) path: Vec<(String, String)>,
+    pub(crate) query: Option<String>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// No fields at all.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+/// Reads parameters, from a path or a query, into a type.
+pub(crate) struct Fields<T> {
+    schema: Schema,
+    kinds: BTreeMap<String, Simple>,
+    of: PhantomData<fn() -> T>,
+}
+
+/// What a parameter is, as far as reading its text goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Simple {
+    Text,
+    Number,
+    Boolean,
+    List,
+}
+
+impl<T: DeserializeOwned + JsonSchema> Fields<T> {
+    pub(crate) fn new() -> Self {
+        let schema = schema_of::<T>();
+        let properties = schema["properties"].as_object().cloned().unwrap_or_default();
+        let kinds = properties.into_iter().map(|(name, property)| (name, Simple::of(&schema, &property)));
+        Fields { kinds: kinds.collect(), schema: compiled(&schema), of: PhantomData }
+    }
+
+    /// The parameters, all of which are known and fit.
+    pub(crate) fn read(&self, pairs: impl IntoIterator<Item = (String, String)>) -> Result<T, Problem> {
+        let mut fields = Map::new();
+        for (name, text) in pairs {
+            let Some(kind) = self.kinds.get(&name) else {
+                let detail = format!("There is no parameter `{name}` here.");
+                return Err(Problem::bad("unknownParameter", detail).param("parameter", name));
+            };
+            let value = kind.value(text);
+            match (fields.get_mut(&name), kind) {
+                (Some(Value::Array(list)), Simple::List) => list.push(value),
+                (None, Simple::List) => drop(fields.insert(name, Value::Array(vec![value]))),
+                (None, _) => drop(fields.insert(name, value)),
+                (Some(_), _) => {
+                    let detail = format!("The parameter `{name}` is there more than once.");
+                    return Err(Problem::bad("badParameter", detail).param("parameter", name));
+                }
+            }
+        }
+        let fields = Value::Object(fields);
+        let misfits = self.schema.check(&fields);
+        if !misfits.is_empty() {
+            return Err(bad_parameters(misfits));
+        }
+        T::deserialize(&fields).map_err(|error| {
+            let misfit =
+                Misfit { pointer: String::new(), keyword: "type".to_owned(), message: error.to_string() };
+            bad_parameters(vec![misfit])
+        })
+    }
+}
+
+impl Simple {
+    fn of(root: &Value, property: &Value) -> Self {
+        let property = match property["$ref"].as_str().and_then(|path| path.strip_prefix('#')) {
+            Some(path) => root.pointer(path).unwrap_or(property),
+            None => property,
+        };
+        let is = |kind: &str| match &property["type"] {
+            Value::String(one) => one == kind,
+            Value::Array(all) => all.iter().any(|one| one == kind),
+            _ => false,
+        };
+        match () {
+            () if is("integer") || is("number") => Simple::Number,
+            () if is("boolean") => Simple::Boolean,
+            () if is("array") => Simple::List,
+            () => Simple::Text,
+        }
+    }
+
+    /// The text as a value of this kind, or as it is: then it does not fit the schema, which says so.
+    fn value(self, text: String) -> Value {
+        match self {
+            Simple::Number => match text.parse::<serde_json::Number>() {
+                Ok(number) => Value::Number(number),
+                Err(_) => Value::String(text),
+            },
+            Simple::Boolean if text == "true" => Value::Bool(true),
+            Simple::Boolean if text == "false" => Value::Bool(false),
+            Simple::Boolean | Simple::List | Simple::Text => Value::String(text),
+        }
+    }
+}
+
+fn bad_parameters(errors: Vec<Misfit>) -> Problem {
+    let detail = match errors.first() {
+        Some(misfit) if !misfit.pointer.is_empty() => {
+            format!("The parameter `{}` does not fit: {}.", &misfit.pointer[1..], misfit.message)
+        }
+        Some(misfit) => format!("The parameters do not fit: {}.", misfit.message),
+        None => "The parameters do not fit.".to_owned(),
+    };
+    Problem { errors, ..Problem::bad("badParameter", detail) }
+}
+
+/// The schema of a type, with everything it refers to in it.
+pub(crate) fn schema_of<T: JsonSchema>() -> Value {
+    SchemaGenerator::default().into_root_schema_for::<T>().to_value()
+}
+
+/// A schema of our own.
+pub(crate) fn compiled(schema: &Value) -> Schema {
+    Schema::compile(schema).unwrap_or_else(|problems| {
+        let all: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        unreachable!("a type's own schema can be compiled: {}: {schema}", all.join("; "))
+    })
+}
+
+/// What a body is read into.
+pub(crate) trait Reads: Sized + Send + 'static {
+    /// What reads it, made once.
+    type Reader: Send + Sync + 'static;
+
+    /// Makes what reads it.
+    fn reader() -> Self::Reader;
+
+    /// What may be sent, by content type; none = nothing may.
+    fn contents(schemas: &mut SchemaGenerator) -> Vec<(&'static str, Value)>;
+
+    /// A request without a body is one too.
+    fn is_optional() -> bool {
+        false
+    }
+
+    /// Reads it.
+    fn read(reader: &Self::Reader, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem>;
+}
+
+impl Reads for () {
+    type Reader = ();
+
+    fn reader() {}
+
+    fn contents(_: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
+        Vec::new()
+    }
+
+    fn is_optional() -> bool {
+        true
+    }
+
+    fn read((): &(), _: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
+        match body.is_empty() {
+            true => Ok(()),
+            false => Err(Problem::bad("unexpectedBody", "This takes no body: leave it out.")),
+        }
+    }
+}
+
+/// A JSON object of a type.
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + JsonSchema + Send + 'static> Reads for Json<T> {
+    type Reader = Schema;
+
+    fn reader() -> Schema {
+        compiled(&schema_of::<T>())
+    }
+
+    fn contents(schemas: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
+        vec![("application/json", schemas.subschema_for::<T>().to_value())]
+    }
+
+    fn read(schema: &Schema, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
+        if Kind::of(headers) != Kind::Json {
+            return Err(wrong_kind("`application/json`"));
+        }
+        let value = json::read(&body)?;
+        let misfits = schema.check(&value);
+        if !misfits.is_empty() {
+            return Err(Problem::unfit(misfits));
+        }
+        T::deserialize(value).map(Json).map_err(|error| {
+            let misfit =
+                Misfit { pointer: String::new(), keyword: "type".to_owned(), message: error.to_string() };
+            Problem::unfit(vec![misfit])
+        })
+    }
+}
+
+/// A JSON object of a type, or nothing, which is the same as an empty object.
+pub(crate) struct Perhaps<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + JsonSchema + Default + Send + 'static> Reads for Perhaps<T> {
+    type Reader = Schema;
+
+    fn reader() -> Schema {
+        Json::<T>::reader()
+    }
+
+    fn contents(schemas: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
+        Json::<T>::contents(schemas)
+    }
+
+    fn is_optional() -> bool {
+        true
+    }
+
+    fn read(schema: &Schema, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
+        if body.is_empty() {
+            return Ok(Perhaps(T::default()));
+        }
+        Json::read(schema, headers, body).map(|Json(value)| Perhaps(value))
+    }
+}
+
+/// Any JSON at all; nothing is `null`.
+pub(crate) struct Payload(pub(crate) Value);
+
+impl Reads for Payload {
+    type Reader = ();
+
+    fn reader() {}
+
+    fn contents(_: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
+        vec![("application/json", Value::Bool(true))]
+    }
+
+    fn is_optional() -> bool {
+        true
+    }
+
+    fn read((): &(), headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
+        match (body.is_empty(), Kind::of(headers)) {
+            (true, _) => Ok(Payload(Value::Null)),
+            (false, Kind::Json) => json::read(&body).map(Payload),
+            (false, _) => Err(wrong_kind("`application/json`")),
+        }
+    }
+}
+
+/// A document as YAML or JSON, as its author wrote it.
+pub(crate) struct Written(pub(crate) String);
+
+/// What documents may be sent as.
+const DOCUMENTS: [&str; 4] = ["application/yaml", "application/json", "text/yaml", "text/plain"];
+
+impl Reads for Written {
+    type Reader = ();
+
+    fn reader() {}
+
+    fn contents(_: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
+        let schema = |kind| {
+            if kind == "application/json" {
+                serde_json::json!({"type": "object"})
+            } else {
+                serde_json::json!({"type": "string"})
+            }
+        };
+        DOCUMENTS.iter().map(|kind| (*kind, schema(*kind))).collect()
+    }
+
+    fn read((): &(), headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
+        let kind = headers.get(axum::http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind =
+            kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim().to_ascii_lowercase();
+        if !DOCUMENTS.contains(&kind.as_str()) {
+            return Err(wrong_kind("a document, `application/yaml` or `application/json`"));
+        }
+        let text = String::from_utf8(body.to_vec()).map_err(|_| {
+            Problem::new(StatusCode::BAD_REQUEST, "malformedText", "The document is not UTF-8.")
+        })?;
+        Ok(Written(text))
+    }
+}
+
+/// Bytes, whatever they are.
+pub(crate) struct Raw(pub(crate) Bytes);
+
+impl Reads for Raw {
+    type Reader = ();
+
+    fn reader() {}
+
+    fn contents(_: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
+        vec![("application/octet-stream", Value::Bool(true))]
+    }
+
+    fn read((): &(), _: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
+        Ok(Raw(body))
+    }
+}

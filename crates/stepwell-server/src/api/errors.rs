@@ -1,0 +1,99 @@
+//! What the engine says no with, as whoever asked over the API is told: they are known, and may know why.
+
+use axum::http::StatusCode;
+use stepwell::core::{DecideError, Refusal};
+use stepwell::store::{Refused, StoreError};
+use stepwell::{DataError, EngineError};
+
+use crate::routes::problem::{Problem, busy, key_reused, unavailable};
+
+impl From<EngineError> for Problem {
+    fn from(error: EngineError) -> Self {
+        let detail = sentence(&error.to_string());
+        let conflict = |code| Problem::new(StatusCode::CONFLICT, code, detail.clone());
+        let unfit = |code| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail.clone());
+        match &error {
+            EngineError::NoRun(_) => Problem::new(StatusCode::NOT_FOUND, "noRun", detail),
+            EngineError::UnknownWorkflow { name, .. } => {
+                Problem::new(StatusCode::NOT_FOUND, "unknownWorkflow", detail)
+                    .param("workflow", name.as_str())
+            }
+            EngineError::Inactive { .. } => conflict("inactive"),
+            EngineError::UnknownDefinition { .. } => conflict("unknownDefinition"),
+            EngineError::Refused(refusal) => refused(refusal, detail),
+            EngineError::VersionMoved { actual, .. } => {
+                let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "moved", detail);
+                problem.param("revision", *actual)
+            }
+            EngineError::NotNow { status, .. } => conflict("notNow").param("status", status.as_str()),
+            EngineError::KeyReused { .. } => key_reused(),
+            EngineError::InboxFull { .. } => conflict("inboxFull").later(5),
+            EngineError::Limit(limit) | EngineError::Undecidable(DecideError::Limit(limit)) => {
+                unfit("limit").param("limit", limit.limit.as_str()).param("max", limit.max)
+            }
+            EngineError::Undecidable(DecideError::ContextUnfit(errors)) => Problem::unfit(errors.clone()),
+            EngineError::Undecidable(_) => unfit("undecidable"),
+            EngineError::Contended { .. } => busy(1),
+            EngineError::Unknown { .. } => {
+                let detail =
+                    "It is not known whether this was done. Send it again with the same idempotency key.";
+                Problem { code: "unknown", detail: detail.to_owned(), ..unavailable(&error) }
+            }
+            EngineError::Store(StoreError::Invalid(_)) => Problem::bad("badParameter", detail),
+            EngineError::Store(StoreError::Unavailable(_) | StoreError::Full(_) | StoreError::Fatal(_))
+            | EngineError::Stopped => unavailable(&error),
+            EngineError::Invalid(_) => unfit("invalid"),
+            EngineError::Denied { permission, .. } => {
+                let detail = format!("This needs the permission `{permission}`.");
+                Problem::new(StatusCode::FORBIDDEN, "denied", detail).param("permission", permission.as_str())
+            }
+            EngineError::Commit(refused) => match &**refused {
+                Refused::RunExists { .. } => conflict("exists"),
+                Refused::Nul { .. } => unfit("invalid"),
+                _ => Problem::internal(&error),
+            },
+            EngineError::Store(StoreError::Corrupt(_) | StoreError::Schema(_))
+            | EngineError::Restore(_)
+            | EngineError::Unreadable { .. } => Problem::internal(&error),
+        }
+    }
+}
+
+fn refused(refusal: &Refusal, detail: String) -> Problem {
+    let conflict = |code| Problem::new(StatusCode::CONFLICT, code, detail.clone());
+    match refusal {
+        Refusal::PayloadUnfit { misfits, .. } => Problem::unfit(misfits.clone()),
+        Refusal::UnknownSignal { .. } => Problem::new(StatusCode::NOT_FOUND, "unknownSignal", detail),
+        Refusal::Terminal => conflict("ended"),
+        _ => conflict("refused"),
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        EngineError::from(error).into()
+    }
+}
+
+impl From<DataError> for Problem {
+    fn from(error: DataError) -> Self {
+        let detail = sentence(&error.to_string());
+        match error {
+            DataError::Conflict { revision, exists, .. } => {
+                let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "moved", detail);
+                problem.param("revision", revision).param("exists", exists)
+            }
+            DataError::Exhausted { .. } => Problem::new(StatusCode::CONFLICT, "contended", detail).later(1),
+            DataError::Invalid(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail),
+            DataError::Engine(error) => error.into(),
+        }
+    }
+}
+
+/// The text as a sentence.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let first: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
+    let end = if text.ends_with(['.', '!', '?', '\n']) { "" } else { "." };
+    format!("{first}{}{end}", chars.as_str())
+}

@@ -1,0 +1,185 @@
+//! Shapes that many answers have: pages, instants, ids, and how a run is doing.
+
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepwell::core::time::duration_ms;
+use stepwell::store;
+
+use crate::routes::problem::Problem;
+
+/// Rows of a page that does not say how many.
+const PAGE: u32 = 50;
+/// Rows of a page at most.
+const PAGE_MAX: u32 = 200;
+
+/// A part of a listing.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "PageOf{T}")]
+pub(crate) struct Page<T> {
+    /// The rows.
+    pub(crate) items: Vec<T>,
+    /// What to ask for the next part with; absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next_cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    pub(crate) fn of<S>(page: store::Page<S>, shape: impl FnMut(S) -> T) -> Self {
+        Page { items: page.items.into_iter().map(shape).collect(), next_cursor: page.next }
+    }
+}
+
+/// Which part of a listing is asked for.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listing {
+    /// How many rows at most.
+    #[schemars(range(min = 1, max = 200))]
+    limit: Option<u32>,
+    /// Where the part before ended.
+    cursor: Option<String>,
+}
+
+impl Listing {
+    pub(crate) fn of(limit: Option<u32>, cursor: Option<String>) -> Self {
+        Listing { limit, cursor }
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX)
+    }
+
+    pub(crate) fn cursor(&self) -> Option<String> {
+        self.cursor.clone()
+    }
+}
+
+/// An instant as RFC 3339, in schemas.
+pub(crate) struct Instant;
+
+impl JsonSchema for Instant {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Instant".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "date-time" })
+    }
+}
+
+/// An id, in schemas.
+pub(crate) struct Id;
+
+impl JsonSchema for Id {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Id".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "uuid" })
+    }
+}
+
+/// How a run is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum RunStatus {
+    Pending,
+    Running,
+    Waiting,
+    Suspended,
+    Failed,
+    Completed,
+    Cancelled,
+}
+
+impl From<store::Status> for RunStatus {
+    fn from(status: store::Status) -> Self {
+        match status {
+            store::Status::Pending => RunStatus::Pending,
+            store::Status::Running => RunStatus::Running,
+            store::Status::Waiting => RunStatus::Waiting,
+            store::Status::Suspended => RunStatus::Suspended,
+            store::Status::Failed => RunStatus::Failed,
+            store::Status::Completed => RunStatus::Completed,
+            store::Status::Cancelled => RunStatus::Cancelled,
+        }
+    }
+}
+
+impl From<RunStatus> for store::Status {
+    fn from(status: RunStatus) -> Self {
+        match status {
+            RunStatus::Pending => store::Status::Pending,
+            RunStatus::Running => store::Status::Running,
+            RunStatus::Waiting => store::Status::Waiting,
+            RunStatus::Suspended => store::Status::Suspended,
+            RunStatus::Failed => store::Status::Failed,
+            RunStatus::Completed => store::Status::Completed,
+            RunStatus::Cancelled => store::Status::Cancelled,
+        }
+    }
+}
+
+/// A duration: ISO 8601 (`PT30S`), or a number with `ms`, `s`, `m`, `h` or `d` behind it.
+pub(crate) struct Span;
+
+impl JsonSchema for Span {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Span".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "ISO 8601 (`PT30S`), or a number with `ms`, `s`, `m`, `h` or `d` behind it",
+            "pattern": "^(P(?:[0-9]{1,9}D)?(?:T(?:[0-9]{1,9}H)?(?:[0-9]{1,9}M)?(?:[0-9]{1,9}S)?)?|[0-9]{1,9}(?:ms|s|m|h|d))$",
+            "examples": ["PT30S", "30s"],
+        })
+    }
+}
+
+/// Reads a duration.
+pub(crate) fn span(text: &str) -> Result<Duration, Problem> {
+    // Without a unit nobody knows what is meant.
+    let ms = duration_ms(&Value::String(text.to_owned()));
+    ms.map(Duration::from_millis).ok_or_else(|| {
+        let detail = format!("`{text}` is not a duration: `PT30S`, `30s`, `5m`, `2h`, `500ms`.");
+        Problem::bad("badParameter", detail)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::span;
+
+    #[test]
+    fn durations_are_read_in_both_spellings() {
+        for (text, ms) in
+            [("PT30S", 30_000), ("30s", 30_000), ("5m", 300_000), ("P1D", 86_400_000), ("250ms", 250)]
+        {
+            assert_eq!(span(text).unwrap(), Duration::from_millis(ms), "{text}");
+        }
+        for text in ["", "s", "30", "-1s", "99999999999999999999d", "P1Y"] {
+            assert!(span(text).is_err(), "{text}");
+        }
+    }
+}

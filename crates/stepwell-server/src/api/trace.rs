@@ -1,0 +1,90 @@
+//! What a request is known by: its id and the trace it is part of.
+
+use axum::http::HeaderMap;
+use axum::http::header::{HeaderName, HeaderValue};
+use uuid::Uuid;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Characters that a request's id has at most.
+const ID_CHARS: usize = 255;
+
+/// What a request is known by.
+#[derive(Debug, Clone)]
+pub(crate) struct Trace {
+    request: String,
+    trace: String,
+    span: String,
+    flags: String,
+}
+
+impl Trace {
+    /// What the request says of itself; what it does not say is made up.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let fresh = Uuid::now_v7();
+        let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        let request = text(REQUEST_ID).filter(|id| (1..=ID_CHARS).contains(&id.len()));
+        let (trace, flags) =
+            text(TRACEPARENT).and_then(parent).unwrap_or((fresh.simple().to_string(), "00".into()));
+        let span = format!("{:016x}", fresh.as_u128() as u64);
+        Trace { request: request.map_or_else(|| fresh.to_string(), str::to_owned), trace, span, flags }
+    }
+
+    /// The trace's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.trace
+    }
+
+    /// The request's id.
+    pub(crate) fn request(&self) -> &str {
+        &self.request
+    }
+
+    /// Tells whoever asked.
+    pub(crate) fn mark(&self, headers: &mut HeaderMap) {
+        let parent = format!("00-{}-{}-{}", self.trace, self.span, self.flags);
+        for (name, value) in [(REQUEST_ID, &self.request), (TRACEPARENT, &parent)] {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+/// The trace and the flags of a `traceparent`, if it is one (W3C Trace Context).
+fn parent(text: &str) -> Option<(String, String)> {
+    let mut parts = text.split('-');
+    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let is_hex = |part: &str, length: usize| {
+        part.len() == length && part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
+    let is_zero = |part: &str| part.bytes().all(|b| b == b'0');
+    let is_whole = is_hex(version, 2) && is_hex(trace, 32) && is_hex(span, 16) && is_hex(flags, 2);
+    let is_meant =
+        version != "ff" && !is_zero(trace) && !is_zero(span) && (version != "00" || parts.next().is_none());
+    (is_whole && is_meant).then(|| (trace.to_owned(), flags.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parent;
+
+    #[test]
+    fn only_a_whole_traceparent_counts() {
+        let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+        assert_eq!(parent(&format!("00-{trace}-{span}-01")), Some((trace.to_owned(), "01".to_owned())));
+        // A later version may have more behind it.
+        assert!(parent(&format!("01-{trace}-{span}-01-more")).is_some());
+        let zero = "0".repeat(32);
+        for wrong in [
+            String::new(),
+            "00".to_owned(),
+            format!("00-{trace}-{span}-01-more"),
+            format!("00-{zero}-{span}-01"),
+            format!("ff-{trace}-{span}-01"),
+            format!("00-{}-{span}-01", trace.to_uppercase()),
+        ] {
+            assert_eq!(parent(&wrong), None, "{wrong}");
+        }
+    }
+}
