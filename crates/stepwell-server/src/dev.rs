@@ -1,158 +1,162 @@
-//! `stepwell dev`: the example workflow on an SQLite file, checkpoint by checkpoint; killed, it goes on where it was.
+//! `stepwell dev`: a server to try things out with: SQLite in a folder, the examples, a key, and what to do next.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use serde_json::json;
-use stepwell::core::graph::open_waits;
-use stepwell::core::{Definition, Entry, Name, RunId};
-use stepwell::store::{HistoryQuery, RunQuery, Status, TenantScope};
-use stepwell::{ActionError, Cx, Engine, Run, Signal, Start};
-use stepwell_sqlite::{OpenError, SqliteStore};
+use stepwell::catalogue::Publish;
+use stepwell::flow::Key;
+use stepwell::{CatalogueError, Engine, Permission};
+use stepwell_server::api::{NewKey, Server};
 
-use crate::approval;
-use crate::exit::{Code, Failure};
+use crate::config::{Config, Settings, Sources};
+use crate::examples::EXAMPLES;
+use crate::exit::Failure;
 use crate::output::{self, talk};
+use crate::server::{home, listen, runtime, until_stopped, url_of};
+use crate::start::{self, Opened};
+use crate::log;
+
+/// What the key of this server is called.
+const NAME: &str = "dev";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The folder the database is in; created if it is not there.
+    /// The folder that everything is in; created if it is not there.
     #[arg(long, default_value = "stepwell-data")]
     data: PathBuf,
-    /// The pause before each step, so that one can watch it, or kill it.
-    #[arg(long, default_value_t = 700)]
-    pause_ms: u64,
-    /// Prints each checkpoint as a JSON line.
-    #[arg(long)]
-    json: bool,
+    /// The address to listen at; port 0 = any free one.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let definition = approval::definition().map_err(Failure::unexpected)?;
-    std::fs::create_dir_all(&options.data)
-        .map_err(|error| Failure::unexpected(format!("{}: {error}", options.data.display())))?;
-    let path = options.data.join("stepwell.sqlite");
-    let store = SqliteStore::open(&path).map_err(|error| match &error {
-        OpenError::InUse { .. } => Failure::new(Code::Conflict, error.to_string()),
-        _ => Failure::unexpected(error),
-    })?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_time().build().map_err(Failure::unexpected)?;
-    runtime.block_on(async {
-        let pause = Duration::from_millis(options.pause_ms);
-        let order = move |cx: Cx| order(cx, pause);
-        let engine = Engine::builder(Arc::new(store))
-            .workflow(definition.clone())
-            .action("order", order)
-            .start()
-            .await?;
-        let told = Story { definition, options, engine: engine.clone(), shown: None }.tell().await;
-        engine.stop(Duration::from_secs(5)).await;
-        told
+    let data = &options.data;
+    std::fs::create_dir_all(data).map_err(|error| Failure::unexpected(format!("{}: {error}", data.display())))?;
+    let settings = settings(options)?;
+    log::init(&settings.log)?;
+    runtime()?.block_on(async {
+        let opened = Opened::open(&settings).await?;
+        let engine = start::engine(&settings, opened.store(), start::options(&settings)).await?;
+        let server = Arc::new(start::server(&settings, engine.clone())?);
+        let loaded = load_examples(&engine).await?;
+        let key = fresh_key(&server, data).await?;
+        let listener = listen(&settings, &server).await?;
+        let url = url_of(&listener)?;
+        output::line(&url)?;
+        talk(&story(&url, &key, data, loaded));
+        until_stopped(&settings, listener, server, engine).await
     })
 }
 
-/// What happens when an order is approved: a call to the outside, which a crash may repeat, with the same key.
-async fn order(cx: Cx, pause: Duration) -> Result<String, ActionError> {
-    tokio::time::sleep(pause).await;
-    talk(&format!("  ordering, key {} (try {})", cx.idempotency_key(), cx.attempt()));
-    Ok(cx.idempotency_key())
+/// The settings, with everything in the folder. `stepwell.toml` and the environment count as for any server.
+fn settings(options: &Options) -> Result<Settings, Failure> {
+    let keys = options.data.join("flow.keys");
+    if !keys.exists() {
+        let key = Key::generate("dev").map_err(Failure::unexpected)?;
+        write_secret(&keys, &format!("dev:{}\n", key.reveal()))?;
+    }
+    let text = |path: &Path| Some(path.display().to_string());
+    let database = format!("sqlite:{}", options.data.join("stepwell.sqlite").display());
+    let flags = vec![
+        ("database.url", "--data", Some(database)),
+        ("flows.key_file", "--data", text(&keys)),
+        ("server.listen", "--listen", options.listen.clone()),
+    ];
+    Ok(Config::read(Sources::of(None, flags))?.settings)
 }
 
-struct Story<'a> {
-    definition: Definition,
-    options: &'a Options,
-    engine: Engine,
-    /// The newest version that was shown.
-    shown: Option<u64>,
+/// A file that only its owner can read.
+pub(crate) fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let written = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| Failure::unexpected(format!("{}: {error}", path.display())))
 }
 
-impl Story<'_> {
-    async fn tell(mut self) -> Result<(), Failure> {
-        let run = match self.unfinished().await? {
-            Some(run) => {
-                let run = self.engine.run(run);
-                let snapshot = run.view().await?.snapshot;
-                let (version, places) = (snapshot.version(), listed(&snapshot.current_places()));
-                talk(&format!(
-                    "run {} is at version {version}, in {places}: it goes on from there",
-                    run.id()
-                ));
-                self.shown = Some(version);
-                run
+/// Publishes the examples that are not there yet; says how many there are.
+async fn load_examples(engine: &Engine) -> Result<usize, Failure> {
+    let catalogue = engine.catalogue();
+    let mut loaded = 0;
+    for (name, text) in EXAMPLES {
+        match catalogue.workflow(*name).await {
+            Ok(_) => loaded += 1,
+            Err(CatalogueError::NotFound { .. }) => {
+                let publish = Publish::text(*text).activate().note("an example");
+                match catalogue.publish(*name, publish).await {
+                    Ok(_) => loaded += 1,
+                    Err(error) => tracing::debug!(name, %error, "an example needs what this server does not have"),
+                }
             }
-            None => self.begin().await?,
-        };
-        while !self.catch_up(&run).await?.is_final() {
-            tokio::time::sleep(Duration::from_millis(self.options.pause_ms)).await;
-            let snapshot = run.view().await?.snapshot;
-            let waits = open_waits(&self.definition, &snapshot);
-            if let Some((signal, payload)) = waits.first().and_then(approval::answer) {
-                run.signal(Signal::new(signal).with(&payload)).await?;
-            }
-        }
-        talk(
-            "done. Start it again for another order; kill it in the middle (Ctrl-C, kill -9), and it goes on.",
-        );
-        Ok(())
-    }
-
-    /// A run of an earlier start that did not come to its end.
-    async fn unfinished(&self) -> Result<Option<RunId>, Failure> {
-        for status in [Status::Running, Status::Waiting] {
-            let query = RunQuery { status: Some(status), limit: 1, ..RunQuery::default() };
-            let page = self.engine.store().runs(TenantScope::single(), query).await?;
-            if let Some(summary) = page.items.first().filter(|run| run.definition == self.definition.hash()) {
-                return Ok(Some(summary.run));
-            }
-        }
-        Ok(None)
-    }
-
-    async fn begin(&self) -> Result<Run, Failure> {
-        let query = RunQuery { limit: 200, ..RunQuery::default() };
-        let known = self.engine.store().runs(TenantScope::single(), query).await?.items.len();
-        let run = self.engine.start(Start::new("approval").input(&approval::order(known + 1))).await?;
-        talk(&format!("run {} begins; its state is in {}", run.id(), self.options.data.display()));
-        Ok(run)
-    }
-
-    /// Shows what has been committed, until the run waits for somebody or has ended.
-    async fn catch_up(&mut self, run: &Run) -> Result<Status, Failure> {
-        loop {
-            let view = run.view().await?;
-            let from = self.shown.map_or(0, |version| version + 1);
-            let query = HistoryQuery { run: run.id(), from, with_state: false, limit: 100 };
-            for row in self.engine.store().history(TenantScope::single(), query).await?.items {
-                let entry = serde_json::from_slice(&row.entry).map_err(Failure::unexpected)?;
-                self.show(run.id(), &entry, view.status)?;
-                self.shown = Some(row.version);
-            }
-            let newest = self.shown == Some(view.snapshot.version());
-            if newest && matches!(view.status, Status::Failed) {
-                let why = view.ledger.stopped.map(|stopped| stopped.error.to_string()).unwrap_or_default();
-                return Err(Failure::unexpected(format!("run {} has failed: {why}", run.id())));
-            }
-            if newest && (view.status == Status::Waiting || view.status.is_final()) {
-                return Ok(view.status);
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            Err(error) => return Err(Failure::unexpected(error)),
         }
     }
-
-    fn show(&self, run: RunId, entry: &Entry, status: Status) -> Result<(), Failure> {
-        if self.options.json {
-            return output::line(&json!({"run": run, "status": status, "checkpoint": entry}).to_string());
-        }
-        let by = entry.payload.as_ref().and_then(|payload| payload["by"].as_str());
-        let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
-        let to = listed(&entry.entered);
-        let to = if to.is_empty() { String::new() } else { format!(" into {to}") };
-        output::line(&format!("  version {:<2} {:<24}{to}{by}", entry.version, entry.action))
-    }
+    Ok(loaded)
 }
 
-fn listed(names: &[Name]) -> String {
-    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+/// A new key for whoever has started the server; the one of the start before is no longer good.
+async fn fresh_key(server: &Server, data: &Path) -> Result<String, Failure> {
+    let keys = server.keys();
+    let mut cursor = None;
+    loop {
+        let page = keys.list(home(), 200, cursor).await?;
+        for old in page.items.iter().filter(|key| key.name == NAME) {
+            keys.revoke(home(), &old.id, Some(NAME)).await?;
+        }
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let new = NewKey { name: NAME.to_owned(), permissions: Permission::ALL.into_iter().collect(), ttl: None };
+    let key = keys.create(home(), new, Some(NAME)).await?;
+    let secret = key.secret.ok_or_else(|| Failure::unexpected("a new key has a secret"))?;
+    write_secret(&data.join("dev.key"), &format!("{secret}\n"))?;
+    Ok(secret)
+}
+
+/// What to do next.
+fn story(url: &str, key: &str, data: &Path, loaded: usize) -> String {
+    let (data, key_file) = (data.display(), data.join("dev.key"));
+    let key_file = key_file.display();
+    let json = "-H 'Content-Type: application/json'";
+    format!(
+        r#"
+Stepwell {version} answers at {url}. State is in {data}; {loaded} example workflows are loaded. Stop with Ctrl-C.
+This start's API key (also in {key_file}; the next start makes another):
+
+  {key}
+
+Try it, in another terminal. Have the key at hand:
+
+  export URL={url} KEY=$(cat {key_file})
+  api() {{ curl -sS -H "Authorization: Bearer $KEY" "$@"; echo; }}
+
+1. Start a run. It waits for a person:
+
+  api {json} "$URL/v1/runs" -d '{{"workflow": "tour", "input": {{"visitor": "ann"}}}}'
+  RUN=…the id it gave…
+  api "$URL/v1/runs/$RUN"
+  api "$URL/v1/waits?run=$RUN"
+
+2. Break something, so that the next step fails: the counter is not a number.
+
+  api -X PUT {json} "$URL/v1/kv/tour/visitors" -d '{{"value": "oops"}}'
+
+3. Answer what it waits for. The step after it fails, and the run stands still with the error:
+
+  api {json} "$URL/v1/runs/$RUN/signals/welcome" -d '{{"by": "joe"}}'
+  api "$URL/v1/runs/$RUN"
+
+4. Repair it, and try the failed step again. The run finishes:
+
+  api -X PUT {json} "$URL/v1/kv/tour/visitors" -d '{{"value": 41}}'
+  api -X POST "$URL/v1/runs/$RUN/retry"
+  api "$URL/v1/runs/$RUN?wait=10s"
+  api "$URL/v1/runs/$RUN/history"
+
+Everything else: {url}/docs
+"#,
+        version = env!("CARGO_PKG_VERSION"),
+    )
 }

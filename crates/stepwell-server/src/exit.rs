@@ -18,12 +18,18 @@ pub(crate) enum Code {
     Unexpected = 1,
     /// It is not there.
     NotFound = 3,
-    /// Somebody else has it.
+    /// Somebody else has it, or it has changed.
     Conflict = 4,
+    /// Whoever asks may not.
+    Denied = 5,
     /// The input is wrong.
     Invalid = 6,
     /// The run or the test itself failed.
     Failed = 7,
+    /// It took too long.
+    TimedOut = 8,
+    /// The server, or the store, cannot be reached.
+    Unreachable = 9,
 }
 
 impl From<Code> for ExitCode {

@@ -6,3 +6,4 @@ pub mod api;
 mod escape;
 pub mod outlets;
 pub mod routes;
+pub mod serve;

@@ -1,11 +1,15 @@
 //! The stepwell binary: `stepwell <noun> <verb>`.
 
-mod approval;
+mod config;
 mod dev;
+mod examples;
 mod exit;
 mod expr;
+mod log;
 mod output;
+mod server;
 mod simulate;
+mod start;
 mod workflow;
 
 use std::process::ExitCode;
@@ -25,7 +29,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs a small approval workflow on an SQLite file and prints each checkpoint; continues where it was killed.
+    /// Starts a server to try things out with: SQLite in a folder, the examples, a key, and what to do next.
     Dev(dev::Options),
     /// Tries out expressions.
     Expr {
@@ -36,6 +40,11 @@ enum Command {
     Openapi,
     /// Prints the JSON Schema of documents, for editors.
     Schema,
+    /// Runs the server.
+    Server {
+        #[command(subcommand)]
+        verb: server::Verb,
+    },
     /// Works with workflows: documents and definitions.
     Workflow {
         #[command(subcommand)]
@@ -51,6 +60,7 @@ fn main() -> ExitCode {
         Command::Expr { verb } => expr::run(&verb),
         Command::Openapi => workflow::print_json(&stepwell_server::api::openapi()),
         Command::Schema => workflow::print_json(&stepwell::core::document::schema()),
+        Command::Server { verb } => server::run(&verb),
         Command::Workflow { verb } => workflow::run(&verb),
         Command::Version => output::line(&format!("stepwell {}", env!("CARGO_PKG_VERSION"))),
     };

@@ -32,7 +32,8 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use futures_util::FutureExt;
 use stepwell::flow::Flows;
 use stepwell::store::TenantScope;
-use stepwell::{Actor, Engine, Permission};
+use stepwell::{Actor, Engine, EngineError, Permission};
+use tokio::sync::watch;
 
 pub use apikeys::{ApiKey, ApiKeys, NewKey};
 pub use openapi::openapi;
@@ -82,6 +83,7 @@ pub struct Server {
     pub(crate) keys: ApiKeys,
     pub(crate) options: ApiOptions,
     pace: Pace,
+    stopping: watch::Sender<bool>,
 }
 
 /// Who asks.
@@ -147,7 +149,24 @@ impl Server {
     /// A server of an engine.
     pub fn new(engine: Engine, options: ApiOptions) -> Self {
         let pace = Pace::new(options.requests_per_second, options.burst);
-        Server { keys: ApiKeys::new(engine.clone()), engine, flows: None, options, pace }
+        let (keys, stopping) = (ApiKeys::new(engine.clone()), watch::Sender::new(false));
+        Server { keys, engine, flows: None, options, pace, stopping }
+    }
+
+    /// Whoever waits for something is answered with how it stands, and streams end: the server is about to stop.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    /// Returns when the server is about to stop.
+    pub(crate) async fn stopping(&self) {
+        // It cannot go away while somebody holds the server.
+        let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
+    }
+
+    /// Somebody has a credential with which the server lets them in.
+    pub async fn has_credentials(&self) -> Result<bool, EngineError> {
+        Ok(!self.keys.list(TenantScope::single(), 1, None).await?.items.is_empty())
     }
 
     /// It has flows too.

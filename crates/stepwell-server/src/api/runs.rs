@@ -15,6 +15,7 @@ use stepwell::core::{Name, RunId, Timestamp};
 use stepwell::store::{HistoryQuery, RunQuery, WaitQuery, WaitsOf};
 use stepwell::{Permission, Run, Signal, Signalled, Start};
 
+use super::Server;
 use super::call::{Call, Json, Nothing, Payload};
 use super::reply::Reply;
 use super::route::{Route, get, post};
@@ -255,7 +256,7 @@ async fn start(call: Call<Nothing, Waiting, Json<StartRun>>) -> Result<Reply, Pr
     };
     let id = started.run.id();
     let run = match wait {
-        Some(wait) => Some(shown_after(&started.run, wait).await?),
+        Some(wait) => Some(shown_after(&call.server, &started.run, wait).await?),
         None => None,
     };
     let status = if started.is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -296,7 +297,7 @@ fn condition(text: &str) -> Result<(Name, ShadowValue), Problem> {
 async fn show(call: Call<OfRun, Waiting>) -> Result<Reply, Problem> {
     let run = call.engine().run(call.path.run);
     let wait = wait_of(&call, call.query.wait.as_deref())?;
-    let shown = shown_after(&run, wait.unwrap_or_default()).await?;
+    let shown = shown_after(&call.server, &run, wait.unwrap_or_default()).await?;
     let version = shown.version;
     Ok(Reply::ok(&shown)?.tagged(version))
 }
@@ -313,10 +314,13 @@ fn wait_of<P, Q, B>(call: &Call<P, Q, B>, asked: Option<&str>) -> Result<Option<
 }
 
 /// The run, when it has ended or stands still with an error, or when the time is over.
-async fn shown_after(run: &Run, wait: Duration) -> Result<RunShown, Problem> {
+async fn shown_after(server: &Server, run: &Run, wait: Duration) -> Result<RunShown, Problem> {
     if !wait.is_zero() {
         // How it ended is in the view.
-        let _ = tokio::time::timeout(wait, run.result()).await;
+        tokio::select! {
+            _ = tokio::time::timeout(wait, run.result()) => {}
+            () = server.stopping() => {}
+        }
     }
     Ok(RunShown::of(run.view().await?))
 }

@@ -1,5 +1,6 @@
 //! Follows a run: its checkpoints as server-sent events, from a version on until it has ended.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -12,6 +13,7 @@ use stepwell::{Engine, EngineError};
 
 use super::OfRun;
 use super::view::Checkpoint;
+use crate::api::Server;
 use crate::api::call::Call;
 use crate::api::reply::Reply;
 use crate::routes::problem::Problem;
@@ -29,12 +31,17 @@ pub(super) async fn follow(call: Call<OfRun>) -> Result<Reply, Problem> {
     engine.run(run).view().await?;
     let next = last_id(&call.headers)?.map_or(0, |last| last.saturating_add(1));
     let hints = engine.store().hints();
-    let follower = Follower { engine, run, next, status: None, hints, is_over: false };
+    let follower = Follower { server: call.server.clone(), engine, run, next, status: None, hints, is_over: false };
     let stream = stream::unfold(follower, |mut follower| async move {
         if follower.is_over {
             return None;
         }
-        let chunk = follower.chunk().await;
+        let server = follower.server.clone();
+        let chunk = tokio::select! {
+            biased;
+            chunk = follower.chunk() => chunk,
+            () = server.stopping() => return None,
+        };
         Some((chunk, follower))
     });
     Ok(Reply::stream("text/event-stream", Body::from_stream(stream)))
@@ -49,6 +56,7 @@ fn last_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
 }
 
 struct Follower {
+    server: Arc<Server>,
     engine: Engine,
     run: RunId,
     /// The next version to show.

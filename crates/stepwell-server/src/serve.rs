@@ -1,0 +1,118 @@
+//! Listens: takes connections in, holds each to its time and their number to a limit, and lets them finish when it is to stop.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_io_timeout::TimeoutStream;
+use tower_service::Service;
+
+/// How connections are held to their time. Every field has a default.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// Connections at a time; whoever comes beyond that is told to come again later.
+    pub max_connections: usize,
+    /// How long the head of a request may take to arrive, and how long a connection may be idle.
+    pub head_timeout: Duration,
+    /// How long whoever asked may take to read some of the answer.
+    pub write_timeout: Duration,
+    /// Bytes that the head of a request has at most.
+    pub head_bytes: usize,
+    /// How long what is under way may take to finish when the server is to stop.
+    pub drain: Duration,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        ServeOptions {
+            max_connections: 10_000,
+            head_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            head_bytes: 32 * 1024,
+            drain: Duration::from_secs(20),
+        }
+    }
+}
+
+/// How long is paused when no connection can be taken in, because the process has no file descriptors left.
+const BREATH: Duration = Duration::from_millis(50);
+/// What whoever comes beyond the limit is told.
+const FULL: &str = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+
+/// Answers whoever connects, until `stop` comes; then no more connections are taken in, and those there are finish what is under
+/// way, within `drain`. Says how many did not.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    options: ServeOptions,
+    stop: impl Future<Output = ()>,
+) -> io::Result<usize> {
+    let graceful = GracefulShutdown::new();
+    let room = Arc::new(Semaphore::new(options.max_connections));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(options.head_timeout).max_buf_size(options.head_bytes.max(8_192));
+    tokio::pin!(stop);
+    loop {
+        let stream = tokio::select! {
+            biased;
+            () = &mut stop => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be taken in");
+                    tokio::time::sleep(BREATH).await;
+                    continue;
+                }
+            },
+        };
+        let Ok(place) = room.clone().try_acquire_owned() else {
+            tokio::spawn(turn_away(stream));
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(options.write_timeout));
+        let router = router.clone();
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let mut router = router.clone();
+            let request: Request = request.map(Body::new);
+            async move { Ok::<_, Infallible>(router.call(request).await.unwrap_or_else(|never| match never {})) }
+        });
+        let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            // That a client went away, or took too long, is no news.
+            if let Err(error) = connection.await {
+                tracing::trace!(%error, "a connection ended early");
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    tokio::select! {
+        biased;
+        () = graceful.shutdown() => Ok(0),
+        () = tokio::time::sleep(options.drain) => Ok(options.max_connections - room.available_permits()),
+    }
+}
+
+async fn turn_away(mut stream: TcpStream) {
+    let told = async {
+        stream.write_all(FULL.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    // Whoever does not even read this is left alone.
+    let _ = tokio::time::timeout(Duration::from_secs(1), told).await;
+}
