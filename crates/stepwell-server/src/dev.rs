@@ -11,10 +11,10 @@ use stepwell_server::api::{NewKey, Server};
 use crate::config::{Config, Settings, Sources};
 use crate::examples::EXAMPLES;
 use crate::exit::Failure;
+use crate::log;
 use crate::output::{self, talk};
 use crate::server::{home, listen, runtime, until_stopped, url_of};
 use crate::start::{self, Opened};
-use crate::log;
 
 /// What the key of this server is called.
 const NAME: &str = "dev";
@@ -31,7 +31,8 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let data = &options.data;
-    std::fs::create_dir_all(data).map_err(|error| Failure::unexpected(format!("{}: {error}", data.display())))?;
+    std::fs::create_dir_all(data)
+        .map_err(|error| Failure::unexpected(format!("{}: {error}", data.display())))?;
     let settings = settings(options)?;
     log::init(&settings.log)?;
     runtime()?.block_on(async {
@@ -85,7 +86,9 @@ async fn load_examples(engine: &Engine) -> Result<usize, Failure> {
                 let publish = Publish::text(*text).activate().note("an example");
                 match catalogue.publish(*name, publish).await {
                     Ok(_) => loaded += 1,
-                    Err(error) => tracing::debug!(name, %error, "an example needs what this server does not have"),
+                    Err(error) => {
+                        tracing::debug!(name, %error, "an example needs what this server does not have")
+                    }
                 }
             }
             Err(error) => return Err(Failure::unexpected(error)),

@@ -10,7 +10,7 @@ pub(crate) struct Failure {
 }
 
 /// The exit codes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     /// There is nothing more to do.
     Success = 0,

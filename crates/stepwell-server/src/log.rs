@@ -10,8 +10,9 @@ use crate::exit::{Code, Failure};
 /// Begins to write the log. `RUST_LOG` goes before the settings.
 pub(crate) fn init(log: &Log) -> Result<(), Failure> {
     let said = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_else(|_| log.filter.clone());
-    let filter = EnvFilter::try_new(&said)
-        .map_err(|error| Failure::new(Code::Invalid, format!("`{said}` does not say what to log: {error}")))?;
+    let filter = EnvFilter::try_new(&said).map_err(|error| {
+        Failure::new(Code::Invalid, format!("`{said}` does not say what to log: {error}"))
+    })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let begun = match log.format {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),

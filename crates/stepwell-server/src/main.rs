@@ -1,5 +1,6 @@
 //! The stepwell binary: `stepwell <noun> <verb>`.
 
+mod cli;
 mod config;
 mod dev;
 mod examples;
@@ -14,7 +15,9 @@ mod workflow;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::exit::Failure;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -29,6 +32,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Shows the configuration.
+    Config {
+        #[command(subcommand)]
+        verb: config::Verb,
+    },
     /// Starts a server to try things out with: SQLite in a folder, the examples, a key, and what to do next.
     Dev(dev::Options),
     /// Tries out expressions.
@@ -55,15 +63,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Dev(options) => dev::run(&options),
-        Command::Expr { verb } => expr::run(&verb),
-        Command::Openapi => workflow::print_json(&stepwell_server::api::openapi()),
-        Command::Schema => workflow::print_json(&stepwell::core::document::schema()),
-        Command::Server { verb } => server::run(&verb),
-        Command::Workflow { verb } => workflow::run(&verb),
-        Command::Version => output::line(&format!("stepwell {}", env!("CARGO_PKG_VERSION"))),
-    };
+    let contract = stepwell_server::api::openapi();
+    let matches = cli::with_verbs(Cli::command(), &contract).get_matches();
+    let result = cli::run(&matches, &contract).unwrap_or_else(|| {
+        let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        run(cli.command, &contract)
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -72,5 +77,18 @@ fn main() -> ExitCode {
             }
             failure.code.into()
         }
+    }
+}
+
+fn run(command: Command, contract: &serde_json::Value) -> Result<(), Failure> {
+    match command {
+        Command::Config { verb } => config::run(&verb),
+        Command::Dev(options) => dev::run(&options),
+        Command::Expr { verb } => expr::run(&verb),
+        Command::Openapi => workflow::print_json(contract),
+        Command::Schema => workflow::print_json(&stepwell::core::document::schema()),
+        Command::Server { verb } => server::run(&verb),
+        Command::Workflow { verb } => workflow::run(&verb),
+        Command::Version => output::line(&format!("stepwell {}", env!("CARGO_PKG_VERSION"))),
     }
 }

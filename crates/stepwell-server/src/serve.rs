@@ -49,7 +49,8 @@ impl Default for ServeOptions {
 /// How long is paused when no connection can be taken in, because the process has no file descriptors left.
 const BREATH: Duration = Duration::from_millis(50);
 /// What whoever comes beyond the limit is told.
-const FULL: &str = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+const FULL: &str =
+    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
 /// Answers whoever connects, until `stop` comes; then no more connections are taken in, and those there are finish what is under
 /// way, within `drain`. Says how many did not.
@@ -62,7 +63,9 @@ pub async fn serve(
     let graceful = GracefulShutdown::new();
     let room = Arc::new(Semaphore::new(options.max_connections));
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(options.head_timeout).max_buf_size(options.head_bytes.max(8_192));
+    http.timer(TokioTimer::new())
+        .header_read_timeout(options.head_timeout)
+        .max_buf_size(options.head_bytes.max(8_192));
     tokio::pin!(stop);
     loop {
         let stream = tokio::select! {

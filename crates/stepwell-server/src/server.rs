@@ -69,7 +69,10 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
         let listener = listen(&settings, &server).await?;
         let url = url_of(&listener)?;
         output::line(&url)?;
-        talk(&format!("stepwell {} answers at {url}; its API is shown at {url}/docs", env!("CARGO_PKG_VERSION")));
+        talk(&format!(
+            "stepwell {} answers at {url}; its API is shown at {url}/docs",
+            env!("CARGO_PKG_VERSION")
+        ));
         until_stopped(&settings, listener, server, engine).await
     })
 }
@@ -95,9 +98,10 @@ pub(crate) async fn listen(settings: &Settings, server: &Server) -> Result<TcpLi
         return Err(wrong(why.to_owned()));
     }
     TcpListener::bind(at).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            Failure::new(Code::Conflict, format!("{at} is in use: stop what listens there, or name another with `--listen`"))
-        }
+        std::io::ErrorKind::AddrInUse => Failure::new(
+            Code::Conflict,
+            format!("{at} is in use: stop what listens there, or name another with `--listen`"),
+        ),
         _ => wrong(error.to_string()),
     })
 }

@@ -18,7 +18,7 @@ use crate::exit::{Code, Failure};
 /// A store that is open, as what it is.
 pub(crate) enum Opened {
     /// An SQLite file.
-    Sqlite(Arc<SqliteStore>, PathBuf),
+    Sqlite(Arc<SqliteStore>),
     /// PostgreSQL.
     Postgres(Arc<PostgresStore>),
 }
@@ -40,7 +40,9 @@ impl Opened {
             ..stepwell_postgres::Options::default()
         };
         let store = PostgresStore::open_with(url, options).await;
-        let store = store.map_err(|error| Failure::new(Code::Unreachable, format!("the store cannot be opened: {error}")))?;
+        let store = store.map_err(|error| {
+            Failure::new(Code::Unreachable, format!("the store cannot be opened: {error}"))
+        })?;
         Ok(Opened::Postgres(Arc::new(store)))
     }
 
@@ -56,12 +58,12 @@ impl Opened {
             }
             _ => Failure::unexpected(error),
         })?;
-        Ok(Opened::Sqlite(Arc::new(store), path.to_owned()))
+        Ok(Opened::Sqlite(Arc::new(store)))
     }
 
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         match self {
-            Opened::Sqlite(store, _) => store.clone(),
+            Opened::Sqlite(store) => store.clone(),
             Opened::Postgres(store) => store.clone(),
         }
     }
@@ -86,7 +88,11 @@ pub(crate) fn options(settings: &Settings) -> Options {
 }
 
 /// An engine with every action that the settings allow.
-pub(crate) async fn engine(settings: &Settings, store: Arc<dyn Store>, options: Options) -> Result<Engine, Failure> {
+pub(crate) async fn engine(
+    settings: &Settings,
+    store: Arc<dyn Store>,
+    options: Options,
+) -> Result<Engine, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::new(Code::Invalid, error.to_string());
     let mut builder = Engine::builder(store).options(options);
     let http = HttpOptions {
@@ -110,7 +116,8 @@ fn mailer(settings: &Settings) -> Result<Option<Mailer>, Failure> {
     let mail = &settings.mail;
     let wrong = |why: String| Failure::new(Code::Invalid, why);
     let Some(host) = &mail.host else { return Ok(None) };
-    let from = mail.from.as_ref().ok_or_else(|| wrong("`mail.from` says who mails are from: set it".to_owned()))?;
+    let from =
+        mail.from.as_ref().ok_or_else(|| wrong("`mail.from` says who mails are from: set it".to_owned()))?;
     let mut builder = Mailer::builder(host.as_str(), from.as_str());
     if let Some(port) = mail.port {
         builder = builder.port(port);
@@ -123,7 +130,9 @@ fn mailer(settings: &Settings) -> Result<Option<Mailer>, Failure> {
     match (&mail.user, &mail.password) {
         (Some(user), Some(password)) => builder = builder.credentials(user.as_str(), password.as_str()),
         (None, None) => {}
-        _ => return Err(wrong("`mail.user` and `mail.password` go together: set both or neither".to_owned())),
+        _ => {
+            return Err(wrong("`mail.user` and `mail.password` go together: set both or neither".to_owned()));
+        }
     }
     builder.build().map(Some).map_err(|error| wrong(format!("mail: {error}")))
 }
@@ -182,8 +191,13 @@ fn ring(file: &Path) -> Result<KeyRing, Failure> {
     let wrong = |why: String| Failure::new(Code::Invalid, format!("{}: {why}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     let mut keys = Vec::new();
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#')) {
-        let (id, key) = line.trim().split_once(':').ok_or_else(|| wrong(format!("line {}: write `id:key`", number + 1)))?;
+    for (number, line) in
+        text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'))
+    {
+        let (id, key) = line
+            .trim()
+            .split_once(':')
+            .ok_or_else(|| wrong(format!("line {}: write `id:key`", number + 1)))?;
         keys.push(Key::read(id, key).map_err(|error| wrong(format!("line {}: {error}", number + 1)))?);
     }
     let mut keys = keys.into_iter();

@@ -4,6 +4,7 @@
 //! (`…_FILE` names a file that has the value), and so an error and `stepwell config show` call it.
 
 mod settings;
+mod show;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use stepwell::core::near::did_you_mean;
 
 use crate::exit::{Code, Failure};
 pub(crate) use settings::{Log, LogFormat, MailSecurity, Settings, Span};
+pub(crate) use show::{Verb, run};
 
 /// The file that is read if none is named, and if it is there.
 const FILE: &str = "stepwell.toml";
@@ -73,7 +75,8 @@ impl Sources<'_> {
     /// The process's own environment and these flags.
     pub(crate) fn of(file: Option<&Path>, flags: Vec<Flag>) -> Sources<'_> {
         let environment = std::env::vars_os();
-        let environment = environment.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let environment = environment
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         Sources { file, environment: environment.collect(), flags }
     }
 }
@@ -92,7 +95,10 @@ impl Config {
             let known = values.get(&name).map(|(known, _)| known.clone());
             let Some(known) = known else {
                 let names = values.keys().map(String::as_str);
-                return Err(invalid(format!("{origin}: there is no setting `{name}`{}", did_you_mean(&name, names))));
+                return Err(invalid(format!(
+                    "{origin}: there is no setting `{name}`{}",
+                    did_you_mean(&name, names)
+                )));
             };
             let default = default.pointer(&format!("/{}", name.replace('.', "/"))).unwrap_or(&known);
             values.insert(name, (as_type_of(value, default), origin));
@@ -120,7 +126,10 @@ fn said(sources: &Sources<'_>) -> Result<Vec<(String, Value, Origin)>, Failure> 
     let file = sources.file.map_or_else(|| PathBuf::from(FILE), Path::to_path_buf);
     if sources.file.is_some() || file.exists() {
         let text = std::fs::read_to_string(&file).map_err(|error| {
-            Failure::new(Code::NotFound, format!("the configuration {} cannot be read: {error}", file.display()))
+            Failure::new(
+                Code::NotFound,
+                format!("the configuration {} cannot be read: {error}", file.display()),
+            )
         })?;
         let table: toml::Table =
             text.parse().map_err(|error| invalid(format!("{} is not TOML: {error}", file.display())))?;
@@ -129,10 +138,16 @@ fn said(sources: &Sources<'_>) -> Result<Vec<(String, Value, Origin)>, Failure> 
     }
     let environment: BTreeMap<_, _> = sources.environment.iter().cloned().collect();
     if let Some(url) = environment.get("DATABASE_URL") {
-        said.push(("database.url".to_owned(), url.as_str().into(), Origin::Environment("DATABASE_URL".to_owned())));
+        said.push((
+            "database.url".to_owned(),
+            url.as_str().into(),
+            Origin::Environment("DATABASE_URL".to_owned()),
+        ));
     }
     for (variable, value) in &environment {
-        let Some(name) = variable.strip_prefix(PREFIX).filter(|name| name.contains(BETWEEN)) else { continue };
+        let Some(name) = variable.strip_prefix(PREFIX).filter(|name| name.contains(BETWEEN)) else {
+            continue;
+        };
         let origin = Origin::Environment(variable.clone());
         let (name, value) = match name.strip_suffix(IN_FILE) {
             Some(name) if !settings::is_file(&setting(variable)) => {
@@ -200,7 +215,9 @@ fn settings(values: &BTreeMap<String, (Value, Origin)>) -> Result<Settings, Fail
             serde_json::from_value::<Settings>(one).is_err()
         });
         match wrong {
-            Some((name, (value, origin))) => invalid(format!("{origin}: `{name}` cannot be {value}: {error}")),
+            Some((name, (value, origin))) => {
+                invalid(format!("{origin}: `{name}` cannot be {value}: {error}"))
+            }
             None => invalid(format!("the configuration cannot be used: {error}")),
         }
     })
@@ -221,7 +238,11 @@ mod tests {
 
     use super::{Config, Origin, Sources};
 
-    fn read(file: Option<&str>, environment: &[(&str, &str)], flags: Vec<super::Flag>) -> Result<Config, String> {
+    fn read(
+        file: Option<&str>,
+        environment: &[(&str, &str)],
+        flags: Vec<super::Flag>,
+    ) -> Result<Config, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stepwell.toml");
         std::fs::write(&path, file.unwrap_or_default()).unwrap();
@@ -233,7 +254,8 @@ mod tests {
     #[test]
     fn a_flag_goes_before_the_environment_before_the_file_before_the_default() {
         let file = "[server]\nlisten = \"127.0.0.1:1\"\nburst = 7\nhead_timeout = \"3s\"\n";
-        let environment = [("STEPWELL_SERVER__LISTEN", "127.0.0.1:2"), ("STEPWELL_SERVER__MAX_CONNECTIONS", "9")];
+        let environment =
+            [("STEPWELL_SERVER__LISTEN", "127.0.0.1:2"), ("STEPWELL_SERVER__MAX_CONNECTIONS", "9")];
         let flags = vec![("server.listen", "--listen", Some("127.0.0.1:3".to_owned()))];
         let config = read(Some(file), &environment, flags).unwrap();
         let server = &config.settings.server;
@@ -242,14 +264,22 @@ mod tests {
         let origin = |name: &str| config.shown().find(|(known, ..)| *known == name).unwrap().2.clone();
         assert_eq!(origin("server.listen"), Origin::Flag("--listen"));
         assert!(matches!(origin("server.burst"), Origin::File(_)));
-        assert_eq!(origin("server.max_connections"), Origin::Environment("STEPWELL_SERVER__MAX_CONNECTIONS".to_owned()));
+        assert_eq!(
+            origin("server.max_connections"),
+            Origin::Environment("STEPWELL_SERVER__MAX_CONNECTIONS".to_owned())
+        );
         assert_eq!(origin("server.drain"), Origin::Default);
     }
 
     #[test]
     fn what_is_wrong_is_named_with_where_it_stands() {
         let unknown = read(Some("[server]\nlissen = \"x\"\n"), &[], vec![]).unwrap_err();
-        assert!(unknown.contains("stepwell.toml") && unknown.contains("`server.lissen`") && unknown.contains("listen"), "{unknown}");
+        assert!(
+            unknown.contains("stepwell.toml")
+                && unknown.contains("`server.lissen`")
+                && unknown.contains("listen"),
+            "{unknown}"
+        );
         let unknown = read(None, &[("STEPWELL_SERVER__NOTHING", "1")], vec![]).unwrap_err();
         assert!(unknown.contains("environment STEPWELL_SERVER__NOTHING"), "{unknown}");
         let wrong = read(None, &[("STEPWELL_SERVER__BURST", "many")], vec![]).unwrap_err();

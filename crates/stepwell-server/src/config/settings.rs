@@ -102,7 +102,11 @@ impl Default for Engine {
     fn default() -> Self {
         let options = stepwell::Options::default();
         let span = |ms| Span(Duration::from_millis(ms));
-        Engine { max_runs: options.max_runs, lease: span(options.lease_ms), retention: options.retention_ms.map(span) }
+        Engine {
+            max_runs: options.max_runs,
+            lease: span(options.lease_ms),
+            retention: options.retention_ms.map(span),
+        }
     }
 }
 
@@ -219,7 +223,8 @@ impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let ms = duration_ms(&Value::String(text.clone()));
-        let wrong = || serde::de::Error::custom(format!("`{text}` is not a duration, such as `30s` or `PT30S`"));
+        let wrong =
+            || serde::de::Error::custom(format!("`{text}` is not a duration, such as `30s` or `PT30S`"));
         ms.map(|ms| Span(Duration::from_millis(ms))).ok_or_else(wrong)
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn unanswered(error: &(dyn StdError + 'static)) -> Unanswered {
 }
 
 /// Checks servers by the certificate authorities of the system.
-fn system_tls() -> Result<ClientConfig, SetupError> {
+pub fn system_tls() -> Result<ClientConfig, SetupError> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);

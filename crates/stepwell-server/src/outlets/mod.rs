@@ -13,6 +13,7 @@ use axum::http::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use stepwell::core::Timestamp;
 
+pub use client::system_tls;
 pub use email::{Email, EmailBuilder};
 pub use mailer::{Mailer, MailerBuilder, Security};
 pub use template::Template;

@@ -3,6 +3,7 @@
 
 mod api;
 mod cases;
+mod cli;
 mod documents;
 mod email;
 mod events;
@@ -12,14 +13,14 @@ mod http;
 mod kit;
 mod link;
 mod mails;
+mod serving;
 mod smtp;
 mod table;
 mod transports;
 mod web;
 mod webhook;
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 const STEPWELL: &str = env!("CARGO_BIN_EXE_stepwell");
@@ -38,74 +39,6 @@ fn run(arguments: &[&str], input: &str) -> Output {
 fn said(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap().trim_end().to_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
-
-fn dev(data: &Path, pause_ms: u32) -> Command {
-    let mut command = Command::new(STEPWELL);
-    command.arg("dev").arg("--json").args(["--pause-ms", &pause_ms.to_string(), "--data"]).arg(data);
-    command
-}
-
-fn versions(lines: &[String]) -> Vec<(String, u64)> {
-    let parsed = lines.iter().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    parsed
-        .map(|line| {
-            let run = line["run"].as_str().unwrap().to_owned();
-            (run, line["checkpoint"]["version"].as_u64().unwrap())
-        })
-        .collect()
-}
-
-fn lines(output: &Output) -> Vec<String> {
-    String::from_utf8(output.stdout.clone()).unwrap().lines().map(str::to_owned).collect()
-}
-
-#[test]
-fn a_run_that_is_killed_continues_from_its_last_checkpoint() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut child = dev(folder.path(), 20).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    let before: Vec<_> = said.by_ref().take(3).map(Result::unwrap).collect();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let rest: Vec<_> = said.map_while(Result::ok).collect();
-    let before = versions(&[before, rest].concat());
-
-    let again = dev(folder.path(), 0).output().unwrap();
-    assert!(again.status.success());
-    let after = versions(&lines(&again));
-    let (run, last) = before.last().unwrap();
-    assert!(after.iter().all(|(other, _)| other == run), "the same run goes on");
-    // A checkpoint may have been committed and not printed when the kill came.
-    assert!((last + 1..=last + 2).contains(&after[0].1), "{before:?} then {after:?}");
-    assert_eq!(after.last().unwrap().1, 6, "it comes to its end");
-    let contiguous = after.windows(2).all(|pair| pair[1].1 == pair[0].1 + 1);
-    assert!(contiguous, "{after:?}");
-}
-
-#[test]
-fn a_second_process_on_the_same_folder_is_told_who_has_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut first = dev(folder.path(), 60_000).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(first.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    let second = dev(folder.path(), 0).output().unwrap();
-    let pid = first.id();
-    first.kill().unwrap();
-    first.wait().unwrap();
-    assert_eq!(second.status.code(), Some(4));
-    let message = String::from_utf8(second.stderr).unwrap();
-    assert!(message.contains(&format!("in use by process {pid}")), "{message}");
-}
-
-#[test]
-fn a_reader_that_goes_away_is_not_a_crash() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut child = dev(folder.path(), 5).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && !message.contains("panicked"), "{message}");
 }
 
 fn validate(arguments: &[&str], input: &str) -> Output {

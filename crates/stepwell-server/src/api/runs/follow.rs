@@ -31,7 +31,8 @@ pub(super) async fn follow(call: Call<OfRun>) -> Result<Reply, Problem> {
     engine.run(run).view().await?;
     let next = last_id(&call.headers)?.map_or(0, |last| last.saturating_add(1));
     let hints = engine.store().hints();
-    let follower = Follower { server: call.server.clone(), engine, run, next, status: None, hints, is_over: false };
+    let follower =
+        Follower { server: call.server.clone(), engine, run, next, status: None, hints, is_over: false };
     let stream = stream::unfold(follower, |mut follower| async move {
         if follower.is_over {
             return None;

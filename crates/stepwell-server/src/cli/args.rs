@@ -1,0 +1,360 @@
+//! The arguments of a verb, made from the contract: what the operation takes is what the command line takes.
+
+use std::io::Read;
+
+use axum::http::Method;
+use axum::http::header::HeaderName;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value};
+
+use super::client::Asking;
+use crate::exit::{Code, Failure};
+
+/// All but what is never encoded in a part of a path.
+const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Where an argument goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Path,
+    Query,
+    Header,
+    Field,
+}
+
+/// What an argument is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    Flag,
+    List,
+    /// JSON, or a text that is none.
+    Any,
+}
+
+#[derive(Debug, Clone)]
+struct Taken {
+    name: String,
+    place: Place,
+    kind: Kind,
+    is_required: bool,
+    is_run: bool,
+    about: String,
+}
+
+/// What a request's body is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Body {
+    None,
+    Fields,
+    /// Any JSON.
+    Data,
+    /// A file as it is.
+    File,
+}
+
+/// An operation of the API as a verb takes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Operation {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) about: String,
+    pub(crate) is_page: bool,
+    taken: Vec<Taken>,
+    body: Body,
+}
+
+impl Operation {
+    /// The operation of this id.
+    pub(crate) fn of(contract: &Value, id: &str) -> Option<Self> {
+        let paths = contract["paths"].as_object()?;
+        let found = paths.iter().find_map(|(path, methods)| {
+            let methods = methods.as_object()?.iter();
+            methods.filter(|(_, operation)| operation["operationId"] == id).map(|found| (path, found)).next()
+        });
+        let (path, (method, operation)) = found?;
+        let mut taken: Vec<_> =
+            operation["parameters"].as_array()?.iter().filter_map(|one| parameter(contract, one)).collect();
+        let (body, fields) = body(contract, &operation["requestBody"]);
+        // What is in the path is said in its order.
+        taken.sort_by_key(|taken| {
+            path.find(&format!("{{{}}}", taken.name))
+                .filter(|_| taken.place == Place::Path)
+                .unwrap_or(usize::MAX)
+        });
+        taken.extend(fields);
+        let mut answers = operation["responses"].as_object()?.values();
+        let is_page = answers.any(|answer| {
+            let reference = answer.pointer("/content/application~1json/schema/$ref").and_then(Value::as_str);
+            reference.is_some_and(|reference| reference.contains("/PageOf"))
+        });
+        let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes()).ok()?;
+        let about = operation["summary"].as_str().unwrap_or_default().trim_end_matches('.').to_owned();
+        Some(Operation { method, path: path.clone(), about, is_page, taken, body })
+    }
+
+    /// The verb with its arguments, beside those that every verb has.
+    pub(crate) fn command(&self, mut command: Command) -> Command {
+        for taken in &self.taken {
+            command = command.arg(taken.arg());
+        }
+        match self.body {
+            Body::Data => {
+                let about = "What is sent: JSON, `@FILE`, or `-` for standard input";
+                command = command.arg(Arg::new("body").value_name("JSON").help(about));
+            }
+            Body::File => {
+                let about = "The file that is sent; `-` reads standard input";
+                command = command.arg(Arg::new("body").value_name("FILE").required(true).help(about));
+            }
+            Body::None | Body::Fields => {}
+        }
+        command.about(self.about.clone()).long_about(None)
+    }
+
+    /// The runs that it names: their ids may be cut short.
+    pub(crate) fn runs<'a>(&self, matches: &'a ArgMatches) -> Vec<(String, &'a String)> {
+        let runs = self.taken.iter().filter(|taken| taken.is_run && taken.place == Place::Path);
+        runs.filter_map(|taken| Some((taken.id(), matches.get_one::<String>(&taken.id())?))).collect()
+    }
+
+    /// The request that the arguments ask for; `given` goes before them.
+    pub(crate) fn asking(&self, matches: &ArgMatches, given: &[(String, String)]) -> Result<Asking, Failure> {
+        let mut asking = Asking { method: self.method.clone(), path: self.path.clone(), ..Asking::default() };
+        let (mut query, mut fields) = (form_urlencoded::Serializer::new(String::new()), Map::new());
+        for taken in &self.taken {
+            let given = given.iter().find(|(id, _)| *id == taken.id()).map(|(_, value)| value.clone());
+            for value in taken.values(matches, given)? {
+                let text = || value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                match taken.place {
+                    Place::Path => {
+                        let part = utf8_percent_encode(&text(), PART).to_string();
+                        asking.path = asking.path.replace(&format!("{{{}}}", taken.name), &part);
+                    }
+                    Place::Query => drop(query.append_pair(&taken.name, &text())),
+                    Place::Header => asking.headers.push((header(&taken.name)?, tag(&taken.name, &text()))),
+                    Place::Field if taken.kind == Kind::List => {
+                        let list =
+                            fields.entry(taken.name.clone()).or_insert_with(|| Value::Array(Vec::new()));
+                        list.as_array_mut().into_iter().for_each(|list| list.push(value.clone()));
+                    }
+                    Place::Field => drop(fields.insert(taken.name.clone(), value)),
+                }
+            }
+        }
+        let query = query.finish();
+        if !query.is_empty() {
+            asking.path = format!("{}?{query}", asking.path);
+        }
+        asking.body = self.sent(matches, fields)?;
+        Ok(asking)
+    }
+
+    fn sent(
+        &self,
+        matches: &ArgMatches,
+        fields: Map<String, Value>,
+    ) -> Result<Option<(String, Vec<u8>)>, Failure> {
+        let body = || matches.get_one::<String>("body").map(String::as_str);
+        Ok(match self.body {
+            Body::None => None,
+            Body::Fields if fields.is_empty() => None,
+            Body::Fields => {
+                Some(("application/json".to_owned(), Value::Object(fields).to_string().into_bytes()))
+            }
+            Body::Data => match body() {
+                Some(text) => Some(("application/json".to_owned(), any(text)?.to_string().into_bytes())),
+                None => None,
+            },
+            Body::File => {
+                let text = read(body().unwrap_or("-"))?;
+                let kind =
+                    if text.trim_start().starts_with('{') { "application/json" } else { "application/yaml" };
+                Some((kind.to_owned(), text.into_bytes()))
+            }
+        })
+    }
+}
+
+impl Taken {
+    /// Two arguments of one name may go to two places.
+    fn id(&self) -> String {
+        format!("{:?}:{}", self.place, self.name)
+    }
+
+    /// Where it goes is no business of whoever types it: what has to be there has a place, the rest has a name.
+    fn arg(&self) -> Arg {
+        let arg = Arg::new(self.id()).help(self.about.clone()).required(self.is_required);
+        let is_positional = self.is_required && self.kind != Kind::List;
+        if is_positional {
+            return arg.value_name(kebab(&self.name).to_uppercase().replace('-', "_"));
+        }
+        let flag = match self.name.as_str() {
+            "If-None-Match" => "create-only".to_owned(),
+            name if self.kind == Kind::List && name.ends_with('s') => kebab(&name[..name.len() - 1]),
+            name => kebab(name),
+        };
+        let arg = arg.long(flag);
+        match (self.kind, self.name.as_str()) {
+            (_, "If-None-Match") | (Kind::Flag, _) => arg.action(ArgAction::SetTrue),
+            (_, "wait") => {
+                arg.num_args(0..=1).require_equals(true).default_missing_value("60s").value_name("DURATION")
+            }
+            (Kind::List, _) => arg.action(ArgAction::Append).value_name("VALUE"),
+            (Kind::Number, _) => arg.value_name("NUMBER").allow_negative_numbers(true),
+            (Kind::Any, _) => arg.value_name("JSON"),
+            (Kind::Text, _) => arg.value_name("TEXT"),
+        }
+    }
+
+    fn values(&self, matches: &ArgMatches, given: Option<String>) -> Result<Vec<Value>, Failure> {
+        let id = self.id();
+        if self.name == "If-None-Match" {
+            return Ok(if matches.get_flag(&id) { vec!["*".into()] } else { Vec::new() });
+        }
+        if self.kind == Kind::Flag {
+            return Ok(if matches.get_flag(&id) { vec![true.into()] } else { Vec::new() });
+        }
+        let texts: Vec<String> = match given {
+            Some(given) => vec![given],
+            None => matches.get_many::<String>(&id).into_iter().flatten().cloned().collect(),
+        };
+        let value = |text: String| match self.kind {
+            Kind::Number => {
+                let number = serde_json::from_str::<serde_json::Number>(&text).map(Value::Number);
+                number.map_err(|_| {
+                    Failure::new(Code::Invalid, format!("`{text}` is not a number (`{}`)", kebab(&self.name)))
+                })
+            }
+            Kind::Any => any(&text),
+            Kind::Text | Kind::List | Kind::Flag => Ok(Value::String(text)),
+        };
+        texts.into_iter().map(value).collect()
+    }
+}
+
+fn header(name: &str) -> Result<HeaderName, Failure> {
+    name.parse().map_err(|_| Failure::unexpected(format!("`{name}` is not a header")))
+}
+
+/// A revision is sent in quotes.
+fn tag(name: &str, text: &str) -> String {
+    if name == "If-Match" { format!("\"{}\"", text.trim_matches('"')) } else { text.to_owned() }
+}
+
+/// `definitionVersion` as `definition-version`.
+pub(super) fn kebab(name: &str) -> String {
+    let mut text = String::new();
+    for (at, c) in name.char_indices() {
+        if c.is_ascii_uppercase() && at > 0 && !text.ends_with('-') {
+            text.push('-');
+        }
+        text.push(if c == '_' { '-' } else { c.to_ascii_lowercase() });
+    }
+    text
+}
+
+fn resolved<'a>(contract: &'a Value, schema: &'a Value) -> &'a Value {
+    let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
+    reference.and_then(|pointer| contract.pointer(pointer)).unwrap_or(schema)
+}
+
+fn kind(contract: &Value, schema: &Value) -> Kind {
+    let schema = resolved(contract, schema);
+    let options = schema["anyOf"].as_array().into_iter().flatten();
+    if let Some(option) =
+        options.map(|option| resolved(contract, option)).find(|option| option["type"] != "null")
+    {
+        return kind(contract, option);
+    }
+    let is = |kind: &str| match &schema["type"] {
+        Value::String(one) => one == kind,
+        Value::Array(all) => all.iter().any(|one| one == kind),
+        _ => false,
+    };
+    let is_texts = || matches!(kind(contract, &schema["items"]), Kind::Text);
+    match () {
+        () if is("string")
+            || schema.get("enum").is_some()
+            || schema.get("oneOf").is_some_and(|all| {
+                all.as_array().is_some_and(|all| all.iter().all(|one| one["type"] == "string"))
+            }) =>
+        {
+            Kind::Text
+        }
+        () if is("integer") || is("number") => Kind::Number,
+        () if is("boolean") => Kind::Flag,
+        () if is("array") && is_texts() => Kind::List,
+        () => Kind::Any,
+    }
+}
+
+fn parameter(contract: &Value, parameter: &Value) -> Option<Taken> {
+    let place = match parameter["in"].as_str()? {
+        "path" => Place::Path,
+        "query" => Place::Query,
+        _ => Place::Header,
+    };
+    let name = parameter["name"].as_str()?.to_owned();
+    // Pages are followed without it being said.
+    let is_cursor = place == Place::Query && name == "cursor";
+    (!is_cursor).then(|| Taken {
+        kind: kind(contract, &parameter["schema"]),
+        is_required: parameter["required"] == true,
+        is_run: name == "run",
+        about: about(parameter),
+        place,
+        name,
+    })
+}
+
+fn about(of: &Value) -> String {
+    of["description"].as_str().unwrap_or_default().trim_end_matches('.').to_owned()
+}
+
+/// What the body is made of, and its fields: first those that have to be there.
+fn body(contract: &Value, body: &Value) -> (Body, Vec<Taken>) {
+    let Some(contents) = body["content"].as_object() else { return (Body::None, Vec::new()) };
+    if contents.len() > 1 || !contents.contains_key("application/json") {
+        return (Body::File, Vec::new());
+    }
+    let schema = resolved(contract, &contents["application/json"]["schema"]);
+    let Some(properties) = schema["properties"].as_object() else { return (Body::Data, Vec::new()) };
+    let required: Vec<_> =
+        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let field = |(name, property): (&String, &Value)| Taken {
+        name: name.clone(),
+        place: Place::Field,
+        kind: kind(contract, property),
+        is_required: required.contains(&name.as_str()),
+        is_run: false,
+        about: about(property),
+    };
+    let mut fields: Vec<_> = properties.iter().map(field).collect();
+    fields.sort_by_key(|field| required.iter().position(|name| *name == field.name).unwrap_or(usize::MAX));
+    (Body::Fields, fields)
+}
+
+/// JSON, `@FILE` with JSON in it, `-` for standard input, or a text that is no JSON.
+fn any(text: &str) -> Result<Value, Failure> {
+    let file = if text == "-" { Some("-") } else { text.strip_prefix('@') };
+    match file {
+        Some(file) => serde_json::from_str(&read(file)?)
+            .map_err(|error| Failure::new(Code::Invalid, format!("`{text}` is not JSON: {error}"))),
+        None => Ok(serde_json::from_str(text).unwrap_or_else(|_| text.into())),
+    }
+}
+
+/// The text of a file, or of standard input.
+pub(super) fn read(file: &str) -> Result<String, Failure> {
+    if file != "-" {
+        return crate::workflow::read(std::path::Path::new(file));
+    }
+    let mut text = String::new();
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
+    Ok(text)
+}

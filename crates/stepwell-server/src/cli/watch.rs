@@ -1,0 +1,131 @@
+//! `run wait` and `run watch`: until a run has ended, silently or checkpoint by checkpoint.
+
+use std::time::Duration;
+
+use clap::{Arg, ArgMatches, Command};
+use http_body_util::BodyExt;
+use serde_json::Value;
+
+use super::client::{Asking, Client};
+use super::show::{Format, Shown};
+use super::{everywhere, opened, outcome, whole_id};
+use crate::exit::{Code, Failure};
+use crate::output;
+use crate::server::runtime;
+
+/// How long the server is asked to wait at a time.
+const AT_A_TIME: Duration = Duration::from_secs(30);
+
+pub(super) fn with_verbs(command: Command) -> Command {
+    let run = || Arg::new("run").value_name("RUN").required(true).help("The run's id, or its beginning");
+    let wait = Arg::new("for").long("for").value_name("DURATION").help("Give up after so long (exit code 8)");
+    let waits =
+        everywhere(Command::new("wait")).about("Waits until a run has ended or stands still with an error");
+    let watches = everywhere(Command::new("watch"))
+        .about("Shows the checkpoints of a run as they come, until it has ended");
+    command.mut_subcommand("run", |noun| {
+        noun.subcommand(waits.arg(run()).arg(wait)).subcommand(watches.arg(run()))
+    })
+}
+
+pub(super) fn run(noun: &str, verb: &str, matches: &ArgMatches) -> Option<Result<(), Failure>> {
+    match (noun, verb) {
+        ("run", "wait") => Some(runtime().and_then(|runtime| runtime.block_on(wait(matches)))),
+        ("run", "watch") => Some(runtime().and_then(|runtime| runtime.block_on(watch(matches)))),
+        _ => None,
+    }
+}
+
+fn run_of(matches: &ArgMatches) -> &str {
+    matches.get_one::<String>("run").map_or("", String::as_str)
+}
+
+async fn wait(matches: &ArgMatches) -> Result<(), Failure> {
+    let limit = matches.get_one::<String>("for").map(|text| super::duration(text)).transpose()?;
+    let (client, shown) = opened(matches).await?;
+    let waited = async {
+        let run = whole_id(&client, run_of(matches)).await?;
+        let began = tokio::time::Instant::now();
+        loop {
+            let left = limit.map_or(AT_A_TIME, |limit| limit.saturating_sub(began.elapsed()).min(AT_A_TIME));
+            let path = format!("/v1/runs/{run}?wait={}ms", left.as_millis());
+            let answer = client.ask(Asking::get(path)).await?.json()?;
+            let is_over = matches!(answer["status"].as_str(), Some("completed" | "cancelled" | "failed"));
+            if is_over || left.is_zero() {
+                shown.show(&answer, &[])?;
+                return outcome(&answer, true);
+            }
+        }
+    };
+    let waited = waited.await;
+    client.close().await;
+    waited
+}
+
+async fn watch(matches: &ArgMatches) -> Result<(), Failure> {
+    let (client, shown) = opened(matches).await?;
+    let watched = async {
+        let run = whole_id(&client, run_of(matches)).await?;
+        follow(&client, &shown, &run).await
+    };
+    let watched = watched.await;
+    client.close().await;
+    watched
+}
+
+/// Follows a run; a connection that is lost is made again, from the last checkpoint on.
+async fn follow(client: &Client, shown: &Shown, run: &str) -> Result<(), Failure> {
+    let mut last: Option<String> = None;
+    loop {
+        let mut asking = Asking::get(format!("/v1/runs/{run}/events"));
+        if let Some(last) = &last {
+            asking.headers.push((axum::http::HeaderName::from_static("last-event-id"), last.clone()));
+        }
+        let mut body = client.stream(asking).await?;
+        let mut text = String::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            text.push_str(&String::from_utf8_lossy(frame.data_ref().map_or(&[], |data| data)));
+            while let Some(end) = text.find("\n\n") {
+                let event: String = text.drain(..end + 2).collect();
+                if let Some(id) = line(&event, "id: ") {
+                    last = Some(id.to_owned());
+                }
+                if let Some(done) = told(shown, &event)? {
+                    return done;
+                }
+            }
+        }
+    }
+}
+
+fn line<'a>(event: &'a str, name: &str) -> Option<&'a str> {
+    event.lines().find_map(|line| line.strip_prefix(name))
+}
+
+/// Shows an event; gives how the program ends if the run has.
+fn told(shown: &Shown, event: &str) -> Result<Option<Result<(), Failure>>, Failure> {
+    let Some(data) = line(event, "data: ") else { return Ok(None) };
+    let data: Value = serde_json::from_str(data).map_err(Failure::unexpected)?;
+    match line(event, "event: ") {
+        Some("checkpoint") if shown.format() == Format::Table => {
+            let entry = &data["entry"];
+            let entered: Vec<_> =
+                entry["entered"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let into =
+                if entered.is_empty() { String::new() } else { format!("into {}", entered.join(", ")) };
+            let action = entry["action"].as_str().unwrap_or_default();
+            output::line(format!("version {:<4} {action:<32} {into}", data["version"]).trim_end())?;
+        }
+        Some("checkpoint") => output::line(&data.to_string())?,
+        Some("gone") => return Err(Failure::new(Code::NotFound, "the run is not there any more")),
+        Some("status") => {
+            let is_final = matches!(data["status"].as_str(), Some("completed" | "cancelled" | "failed"));
+            if shown.format() == Format::Table {
+                output::line(&format!("status {}", data["status"].as_str().unwrap_or_default()))?;
+            }
+            return Ok(is_final.then(|| outcome(&data, true)));
+        }
+        _ => {}
+    }
+    Ok(None)
+}
