@@ -12,6 +12,7 @@ mod fair;
 mod flows;
 mod handle;
 mod histories;
+mod http;
 mod isolation;
 mod kill;
 mod kill_engine;
@@ -63,6 +64,8 @@ enum Command {
     Counter(counter::Options),
     /// Runs that wait for a signal, against a bare loop on the same database in the same run.
     Signal(signal::Options),
+    /// Signals through the API over keep-alive connections, against the same signals in process.
+    Http(http::Options),
     /// A process with thousands of runs in flight is killed; how soon the next one goes on.
     Recover(recover::Options),
     /// The two processes of `recover`.
@@ -161,6 +164,7 @@ fn main() -> ExitCode {
         Command::Commit(options) => commit::run(&options),
         Command::TenStep(options) => ten_step::run(&options),
         Command::Counter(options) => counter::run(&options),
+        Command::Http(options) => http::run(&options),
         Command::Signal(options) => signal::run(&options),
         Command::Recover(options) => recover::run(&options),
         Command::RecoverPart(part) => recover::part(&part),
