@@ -119,7 +119,7 @@ fn fold(database: &Path) -> Result<(), OpenError> {
 }
 
 fn folded(connection: &Connection) -> rusqlite::Result<()> {
-    // Waits until nobody else has it open; changing the journal would only say that it did not work.
+    // Nobody else has it open, or writes to it where it has no log.
     connection.execute_batch("begin exclusive; commit")?;
     connection.pragma_update(None, "journal_mode", "delete")
 }
