@@ -8,7 +8,7 @@ use crate::aside::Stop;
 use crate::copy::{copy, verify};
 use crate::error::OpenError;
 use crate::lock::Lock;
-use crate::names::{APPLIED, beside, is_same, wrong};
+use crate::names::{APPLIED, beside, is_same, real, wrong};
 use crate::partial::Partial;
 use crate::source::Source;
 use crate::store::SqliteStore;
@@ -95,15 +95,15 @@ impl SqliteStore {
     }
 }
 
-/// The same for a database that this process has not open as a store; another process may have, and goes on meanwhile. It
-/// blocks its thread until it is done.
+/// The same as [`SqliteStore::backup`] from outside: no process need have the database open, and one that has goes on
+/// meanwhile. It blocks its thread until it is done.
 pub fn backup_file(
     from: impl AsRef<Path>,
     to: impl AsRef<Path>,
     existing: Existing,
     progress: impl FnMut(BackupProgress),
 ) -> Result<Backup, BackupError> {
-    let source = Source::database(from.as_ref())?;
+    let source = Source::database(&real(from.as_ref()))?;
     make(source, to.as_ref(), existing, progress, &Stop::default())
 }
 

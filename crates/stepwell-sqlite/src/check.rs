@@ -10,7 +10,7 @@ use crate::aside::Stop;
 use crate::error::{OpenError, store_error};
 use crate::guard::TABLES;
 use crate::migrate;
-use crate::names::{beside, wrong};
+use crate::names::{beside, real, wrong};
 use crate::reader::ReadError;
 use crate::source::{Source, Unopened};
 use crate::store::SqliteStore;
@@ -71,7 +71,7 @@ impl SqliteStore {
 /// The same as [`SqliteStore::check`] for a database that this process has not open as a store, whether another has or
 /// not, and for a backup. It changes nothing, and blocks its thread until it is done.
 pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, OpenError> {
-    let path = path.as_ref();
+    let path = &real(path.as_ref());
     let mut problems = Vec::new();
     let source = match Unopened::look(path) {
         Err(OpenError::InUse { .. }) => Source::database(path)?,

@@ -24,6 +24,17 @@ pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The file itself, where the name is a link to it: what lies beside a database lies beside the file.
+pub(crate) fn real(path: &Path) -> PathBuf {
+    const MOST: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST {
+        let Ok(target) = std::fs::read_link(&path) else { break };
+        path = folder(&path).join(target);
+    }
+    path
+}
+
 /// Makes sure that the names of a folder's files are on disk.
 pub(crate) fn sync_folder(path: &Path) -> Result<(), OpenError> {
     let folder = folder(path);

@@ -4,7 +4,8 @@
 //! system gives two files new names at once. What is restored therefore lies whole and checked beside the database first,
 //! under a name that says that it is to take its place ([`PENDING`]). From then on it is decided: whoever opens the
 //! database, or restores again, does what is left of [`steps`] before anything else, under the database's lock. Before
-//! then nothing of the old one was touched; at no instant is a log beside a database that is not its own.
+//! then the old one is as it was, but that its log was copied into it; at no instant is a log beside a database that is
+//! not its own.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -19,13 +20,13 @@ use crate::connection;
 use crate::copy::{copy, verify};
 use crate::error::OpenError;
 use crate::lock::Lock;
-use crate::names::{self, APPLIED, INDEX, beside, is_same, wrong};
+use crate::names::{self, APPLIED, INDEX, beside, is_same, real, wrong};
 use crate::partial::Partial;
 use crate::source::{Source, Unopened};
 use crate::sum::{self, Kind};
 
 /// After the database's name: what takes its place as soon as somebody sees to it.
-const PENDING: &str = ".restored";
+const PENDING: &str = ".restore-in-progress";
 /// After the database's name, and before a time: what was in its place.
 const KEPT: &str = ".before-";
 
@@ -55,7 +56,7 @@ pub fn restore(
     existing: Existing,
     progress: impl FnMut(BackupProgress),
 ) -> Result<Restored, BackupError> {
-    let (backup, to) = (backup.as_ref(), to.as_ref());
+    let (backup, to) = (&real(backup.as_ref()), &real(to.as_ref()));
     if is_same(backup, to) {
         return Err(wrong(to, "it is the backup itself: choose another name for the database").into());
     }
@@ -113,7 +114,7 @@ fn fold(database: &Path) -> Result<(), OpenError> {
                 holder: "another program, such as a shell for SQLite".to_owned(),
             });
         }
-        Err(error) => tracing::warn!(%error, "the old database is damaged, and kept as it is with its log"),
+        Err(error) => tracing::warn!(%error, "the old database is kept as it is, with its log beside it"),
     }
     Ok(())
 }

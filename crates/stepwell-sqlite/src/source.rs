@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use crate::connection;
 use crate::error::OpenError;
 use crate::lock::Lock;
-use crate::names::wrong;
+use crate::names::{APPLIED, beside, wrong};
 use crate::restore;
 use crate::sum::{self, Kind};
 use crate::wal::LongRead;
@@ -55,7 +55,11 @@ impl Unopened {
         let lock = Lock::take_if_any(path)?;
         let unreadable = |error: std::io::Error| wrong(path, &format!("it cannot be read: {error}"));
         let mut file = File::open(path).map_err(unreadable)?;
-        let kind = sum::kind(&mut file).map_err(unreadable)?;
+        let kind = match sum::kind(&mut file).map_err(unreadable)? {
+            // A database that is killed while it grows; SQLite knows from its log how it goes on.
+            Kind::Cut if APPLIED.iter().any(|ending| beside(path, ending).exists()) => Kind::Database,
+            other => other,
+        };
         Ok(Unopened { kind, file, _lock: lock })
     }
 }

@@ -23,7 +23,7 @@ use crate::own::OwnJob;
 use crate::reader::{ReadError, Readers};
 use crate::wal::Pace;
 use crate::writer::{self, Jobs};
-use crate::{connection, links, migrate, query, restore, sweep};
+use crate::{connection, links, migrate, names, query, restore, sum, sweep};
 
 /// How a database is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,13 +81,14 @@ impl SqliteStore {
 
     /// [`SqliteStore::open`] with options of one's own.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
-        let path = path.as_ref();
+        let path = &names::real(path.as_ref());
         connection::check_library()?;
         let lock = Lock::take(path)?;
         if let Some(kept) = restore::finish(path)? {
             let kept = kept.display();
             tracing::warn!(%kept, "a restore that was interrupted is finished; the old database is kept");
         }
+        sum::strip(path)?;
         let mut connection = connection::writing(path, options.cache_kib)?;
         let schema = migrate::migrate(&mut connection)?;
         // The lock is ours, so whoever had it is dead: nobody has to wait until its lease is over.

@@ -3,10 +3,14 @@
 //! SQLite reads as many pages as the header says and does not mind what comes after them. Its own checks see whether
 //! the pages hang together, and not what is in a value.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
+
+use crate::error::OpenError;
+use crate::names::wrong;
 
 /// How a database begins.
 const HEADER: &[u8; 16] = b"SQLite format 3\0";
@@ -49,6 +53,19 @@ fn reads(file: &mut File, at: SeekFrom, expected: &[u8; 16]) -> io::Result<bool>
     file.seek(at)?;
     file.read_exact(&mut found)?;
     Ok(found == *expected)
+}
+
+/// Makes a database of a backup that is about to be opened where it lies: the sum does not hold for long.
+pub(crate) fn strip(path: &Path) -> Result<(), OpenError> {
+    let length = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    if length.is_multiple_of(SMALLEST_PAGE) {
+        return Ok(());
+    }
+    let stripped = OpenOptions::new().read(true).write(true).open(path).and_then(|mut file| {
+        let is_backup = kind(&mut file)? == Kind::Backup;
+        if is_backup { file.set_len(length - LENGTH) } else { Ok(()) }
+    });
+    stripped.map_err(|error| wrong(path, &format!("it cannot be made a database: {error}")))
 }
 
 /// Puts the sum at the end of a file.

@@ -19,7 +19,7 @@ async fn the_status_says_what_the_server_is_and_how_full_the_tables_are() {
     assert_eq!((status.rows["runs"], status.rows["cells"]), (Some(30), Some(0)));
     assert_eq!(status.schema.0, 1);
     assert!(!status.has_citus);
-    assert_eq!([status.server.clone()], *texts(&owner, "show server_version").await);
+    assert_eq!(texts(&owner, "show server_version").await, [&*status.server]);
     assert!(status.database_bytes > 1 << 20, "{status:?}");
     let tables = "select count(*) from pg_class where relkind = 'r' and relname <> 'stepwell_migrations'
                      and relnamespace = current_schema()::regnamespace";

@@ -141,6 +141,7 @@ async fn a_backup_is_a_database_that_anybody_can_read_and_that_can_be_opened_whe
     assert_eq!(files(folder.path()), ["backup.sqlite", "runs.sqlite", "runs.sqlite.lock"]);
     drop(reading);
     let opened = SqliteStore::open(&to).unwrap();
+    assert_eq!(std::fs::metadata(&to).unwrap().len() % 4096, 0, "the sum would not hold any more");
     start_runs(&opened, 4..=40).await;
     drop(opened);
     assert_eq!(check(&to).unwrap().problems, Vec::<String>::new());

@@ -60,6 +60,25 @@ async fn the_backup_takes_the_place_and_the_database_that_was_there_is_kept() {
     assert!(check(&elsewhere).unwrap().is_sound());
 }
 
+/// A log lies beside the file and not beside the link; the lock and the restored file have to lie there as well.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_database_that_is_reached_by_a_link_stays_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, backup) = one_of_each(folder.path()).await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let link = elsewhere.path().join("link.sqlite");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let store = SqliteStore::open(&link).unwrap();
+    assert!(matches!(SqliteStore::open(&path), Err(OpenError::InUse { .. })));
+    assert!(restore(&backup, &path, Existing::Replace, |_| ()).is_err());
+    drop(store);
+    let kept = restore(&backup, &link, Existing::Replace, |_| ()).unwrap().kept.unwrap();
+    assert_eq!(files(elsewhere.path()), ["link.sqlite"]);
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!((has_runs(&link).await, has_runs(&path).await, has_runs(&kept).await), (3, 3, 4));
+}
+
 /// Those who ran when the backup was made are not there to go on.
 #[tokio::test]
 async fn every_process_that_a_restored_database_knows_is_dead_and_its_runs_are_due() {
