@@ -27,6 +27,7 @@ mod seals;
 mod session;
 mod shadows;
 mod statements;
+mod status;
 mod store;
 mod sweep;
 mod view;
@@ -34,6 +35,7 @@ mod writer;
 
 pub use error::OpenError;
 pub use own::Along;
+pub use status::Status;
 pub use store::{Options, PostgresStore};
 /// The driver whose transactions commits can be made part of.
 pub use tokio_postgres;

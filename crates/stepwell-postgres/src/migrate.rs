@@ -157,6 +157,11 @@ pub(crate) async fn check(client: &Client) -> Result<SchemaVersion, StoreError> 
     Ok(newest)
 }
 
+/// Every table that the engine writes to.
+pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
+    RIGHTS.iter().filter(|(rights, _)| *rights != "select").flat_map(|(_, tables)| tables.split(", "))
+}
+
 fn newest(migrations: &[Migration]) -> SchemaVersion {
     SchemaVersion(migrations.last().map_or(0, |migration| migration.version as u32))
 }

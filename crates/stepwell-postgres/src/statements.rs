@@ -10,7 +10,7 @@ macro_rules! sql {
 }
 
 sql! {
-    backend_busy backend_end database_look database_version search_path settings
+    backend_busy backend_end database_look database_status database_version search_path settings
     audit_find audit_insert audit_list audit_of_commits audit_trace
     cell_get cells_insert cells_list cells_lock cells_put
     checkpoint_base checkpoint_commit checkpoint_oldest checkpoints_insert
@@ -55,6 +55,7 @@ mod tests {
         "backend_busy",
         "backend_end",
         "database_look",
+        "database_status",
         "database_version",
         "search_path",
         "settings",

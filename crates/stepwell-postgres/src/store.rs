@@ -24,6 +24,7 @@ use crate::jobs::{CommitJob, Queue};
 use crate::outbox::Outbox;
 use crate::rows::{self, Read};
 use crate::session::Session;
+use crate::status::{self, Status};
 use crate::writer::{self, Shared};
 use crate::{links, migrate, query, statements as sql, sweep};
 
@@ -325,6 +326,13 @@ macro_rules! again {
             }
         }
     }};
+}
+
+impl PostgresStore {
+    /// What the database is: its server, its schema, how large it is and about how many rows it has.
+    pub async fn status(&self) -> Result<Status, StoreError> {
+        again!(status::status(&self.on, self.schema))
+    }
 }
 
 #[async_trait]

@@ -7,6 +7,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::{OpenError, store_error};
+use crate::names::beside;
 
 /// The first SQLite without the bug that could lose commits when the log was reset.
 const NEEDED: (i32, &str) = (3_051_003, "3.51.3");
@@ -51,6 +52,51 @@ pub(crate) fn reading(path: &Path, cache_kib: u32) -> Result<Connection, OpenErr
     Ok(connection)
 }
 
+/// A connection that looks at a file which may be nobody's, and leaves nothing behind that was not there.
+pub(crate) fn looking(path: &Path) -> Result<Connection, OpenError> {
+    // A connection that may write takes the log away that it has to make to read; of a log that is there already it is
+    // not the one to decide.
+    let has_log = beside(path, "-wal").exists();
+    let mode = if has_log { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
+    let connection = open(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    set(&connection, "query_only", "1")?;
+    Ok(connection)
+}
+
+/// A connection to a file that nobody changes, whatever lies beside it.
+pub(crate) fn sealed(path: &Path) -> Result<Connection, OpenError> {
+    let mut address = "file:".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+                address.push(char::from(*byte));
+            }
+            other => address.push_str(&format!("%{other:02x}")),
+        }
+    }
+    address.push_str("?immutable=1");
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    open(Path::new(&address), flags)
+}
+
+/// A connection that fills an empty file: what is in it counts only once it is whole and brought to disk.
+pub(crate) fn filling(path: &Path) -> Result<Connection, OpenError> {
+    let connection = owning(path)?;
+    set(&connection, "journal_mode", "off")?;
+    set(&connection, "synchronous", "0")?;
+    Ok(connection)
+}
+
+/// A connection beside which there is no other, in this program or another.
+pub(crate) fn owning(path: &Path) -> Result<Connection, OpenError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    // Whoever has it open does not go away soon.
+    connection.busy_timeout(Duration::from_secs(1)).map_err(|error| store_error(&error))?;
+    set(&connection, "locking_mode", "exclusive")?;
+    Ok(connection)
+}
+
 fn open(path: &Path, flags: OpenFlags) -> Result<Connection, OpenError> {
     let wrong = |error: rusqlite::Error| OpenError::File {
         path: path.display().to_string(),
@@ -70,7 +116,7 @@ fn shared(connection: &Connection, cache_kib: u32) -> Result<(), OpenError> {
 }
 
 /// Sets a pragma and reads it back: SQLite ignores what it cannot do without a word.
-fn set(connection: &Connection, pragma: &str, wanted: &str) -> Result<(), OpenError> {
+pub(crate) fn set(connection: &Connection, pragma: &str, wanted: &str) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Store(store_error(&error));
     connection
         .pragma_update_and_check(None, pragma, wanted, |_| Ok(()))

@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
 /// Stepwell's own tables.
-const TABLES: &[&str] = &[
+pub(crate) const TABLES: &[&str] = &[
     "audit",
     "cells",
     "checkpoints",

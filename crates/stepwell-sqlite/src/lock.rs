@@ -7,6 +7,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
+use crate::names::beside;
 
 /// Held as long as the database is open.
 #[derive(Debug)]
@@ -47,10 +48,13 @@ impl Lock {
         writeln!(file, "process {}", std::process::id()).map_err(wrong)?;
         Ok(Lock { _file: file })
     }
+
+    /// The same for a file that may never have been open as a database: such a one has no lock, and gets none.
+    pub(crate) fn take_if_any(path: &Path) -> Result<Option<Lock>, OpenError> {
+        if lock_path(path).exists() { Lock::take(path).map(Some) } else { Ok(None) }
+    }
 }
 
 fn lock_path(database: &Path) -> PathBuf {
-    let mut name = database.as_os_str().to_owned();
-    name.push(".lock");
-    PathBuf::from(name)
+    beside(database, ".lock")
 }

@@ -1,5 +1,7 @@
 //! Brings a database's schema up to date: numbered migrations, forward only, each applied once and never changed.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, TransactionBehavior, params};
 use sha2::{Digest, Sha256};
 use stepwell_store::{SchemaVersion, StoreError};
@@ -22,6 +24,49 @@ const LEDGER: &str = "create table if not exists stepwell_migrations (
 /// Applies what is missing, all of it or nothing.
 pub(crate) fn migrate(connection: &mut Connection) -> Result<SchemaVersion, StoreError> {
     apply(connection, MIGRATIONS)
+}
+
+/// The schema of a database that is only looked at, if it is one that this program knows.
+pub(crate) fn found(connection: &Connection) -> Result<SchemaVersion, StoreError> {
+    let failed = |error: rusqlite::Error| store_error(&error);
+    let applied = match connection.table_exists(None, "stepwell_migrations").map_err(failed)? {
+        true => applied(connection).map_err(failed)?,
+        false => Vec::new(),
+    };
+    let Some((newest, _)) = applied.last() else {
+        let why =
+            "it is not a database of Stepwell's, which would say what its schema is: look for the right file";
+        return Err(StoreError::Schema(why.to_owned()));
+    };
+    check_known(&applied, MIGRATIONS)?;
+    Ok(SchemaVersion(*newest))
+}
+
+/// Something in a database that has a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub(crate) kind: String,
+    sql: String,
+}
+
+/// Everything in a database that somebody made, by name.
+pub(crate) fn objects(connection: &Connection) -> rusqlite::Result<BTreeMap<String, Object>> {
+    let sql = "select name, type, sql from sqlite_schema where sql is not null and name not like 'sqlite~_%' escape '~'";
+    let mut statement = connection.prepare(sql)?;
+    let rows =
+        statement.query_map([], |row| Ok((row.get(0)?, Object { kind: row.get(1)?, sql: row.get(2)? })))?;
+    rows.collect()
+}
+
+/// What a database of a schema has of Stepwell's; nothing is known of an unknown one.
+pub(crate) fn objects_of(schema: Option<SchemaVersion>) -> rusqlite::Result<BTreeMap<String, Object>> {
+    let Some(SchemaVersion(newest)) = schema else { return Ok(BTreeMap::new()) };
+    let connection = Connection::open_in_memory()?;
+    connection.execute_batch(LEDGER)?;
+    for migration in MIGRATIONS.iter().filter(|migration| migration.version <= newest) {
+        connection.execute_batch(migration.sql)?;
+    }
+    objects(&connection)
 }
 
 fn apply(connection: &mut Connection, migrations: &[Migration]) -> Result<SchemaVersion, StoreError> {

@@ -1,7 +1,6 @@
 //! The store itself: opens the file, hands commits to the writer and questions to the readers.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
@@ -16,13 +15,15 @@ use stepwell_store::{
 use tokio::sync::oneshot;
 
 use crate::apply::Prepared;
+use crate::aside::Aside;
 use crate::error::{Failed, OpenError, WithError, store_error};
 use crate::jobs::{CallJob, CommitJob, Job};
 use crate::lock::Lock;
 use crate::own::OwnJob;
 use crate::reader::{ReadError, Readers};
+use crate::wal::Pace;
 use crate::writer::{self, Jobs};
-use crate::{connection, links, migrate, query, sweep};
+use crate::{connection, links, migrate, names, query, restore, sum, sweep};
 
 /// How a database is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,10 +58,13 @@ impl Default for Options {
 /// A store in one SQLite file, owned by this process while it is open.
 #[derive(Debug)]
 pub struct SqliteStore {
-    // Closed in this order: no more work, the readers, then the writer, which leaves no log behind, and the lock last.
+    // Closed in this order: who reads, for long or not, then the writer, which leaves no log behind, and the lock last.
     jobs: Option<Jobs>,
     writer: Option<JoinHandle<()>>,
     readers: Readers,
+    pub(crate) aside: Aside,
+    /// From the root, in case the process goes to another folder.
+    pub(crate) path: PathBuf,
     failed: Failed,
     hints: HintSender,
     limits: Limits,
@@ -77,20 +81,29 @@ impl SqliteStore {
 
     /// [`SqliteStore::open`] with options of one's own.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
-        let path = path.as_ref();
+        let path = &names::real(path.as_ref());
         connection::check_library()?;
         let lock = Lock::take(path)?;
+        if let Some(kept) = restore::finish(path)? {
+            let kept = kept.display();
+            tracing::warn!(%kept, "a restore that was interrupted is finished; the old database is kept");
+        }
+        sum::strip(path)?;
         let mut connection = connection::writing(path, options.cache_kib)?;
         let schema = migrate::migrate(&mut connection)?;
         // The lock is ours, so whoever had it is dead: nobody has to wait until its lease is over.
         query::bury(&connection).map_err(|error| store_error(&error))?;
         let readers = Readers::open(path, options.readers, options.cache_kib)?;
-        let (hints, failed) = (HintSender::default(), Failed::default());
-        let (jobs, writer) = writer::start(path, connection, &options, hints.clone(), Arc::clone(&failed))?;
+        let (hints, pace, failed) = (HintSender::default(), Pace::new(options.wal_pages), Failed::default());
+        let noted = (pace.clone(), failed.clone());
+        let (jobs, writer) = writer::start(path, connection, &options, hints.clone(), noted)?;
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Ok(SqliteStore {
             jobs: Some(jobs),
             writer: Some(writer),
             readers,
+            aside: Aside::new(&path, pace, failed.clone()),
+            path,
             failed,
             hints,
             limits: options.limits,
@@ -157,18 +170,18 @@ impl SqliteStore {
     }
 
     async fn send(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
-        self.check()?;
+        self.trusted()?;
         let closed = || StoreError::Unavailable("the database is closed".to_owned());
         self.jobs
             .as_ref()
             .ok_or_else(closed)?
             .send(job)
             .await
-            .map_err(|_| self.check().err().unwrap_or_else(closed))
+            .map_err(|_| self.trusted().err().unwrap_or_else(closed))
     }
 
     /// After a failed fsync nothing is answered any more, not even a read: it could show what is not on disk.
-    fn check(&self) -> Result<(), StoreError> {
+    pub(crate) fn trusted(&self) -> Result<(), StoreError> {
         match self.failed.get() {
             Some(reason) => Err(StoreError::Fatal(reason.clone())),
             None => Ok(()),
@@ -190,11 +203,11 @@ impl SqliteStore {
         answer.await.unwrap_or_else(|_| Err(StoreError::Fatal("the writer is gone".to_owned())))
     }
 
-    async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.check()?;
+        self.trusted()?;
         self.readers.read(read).await
     }
 }
@@ -202,6 +215,7 @@ impl SqliteStore {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.readers.close();
+        self.aside.close();
         self.jobs = None;
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();

@@ -3,17 +3,20 @@
 //! A thread of its own copies the log into the database while the writer goes on. What came meanwhile is little; the
 //! writer copies that itself between two batches, so that the log can begin again at its start. What goes wrong is tried
 //! again, but for an fsync that failed: that closes the store, here as after a commit.
+//!
+//! While somebody reads for long (a backup), what came after it began cannot be copied. The log grows meanwhile; whoever
+//! read copies it, so that the writer does not have to at once.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
 use crate::connection;
-use crate::error::{Failed, OpenError, note};
+use crate::error::{Failed, OpenError, note, store_error};
 
 /// So many times its length the log may have before the writer does not wait for the other thread any more.
 const PATIENCE: i64 = 8;
@@ -24,19 +27,66 @@ const IDLE: u8 = 0;
 const COPYING: u8 = 1;
 const COPIED: u8 = 2;
 
+/// When the log is emptied.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Pages from which on it is.
+    pages: i64,
+    /// How many read for long just now.
+    long_reads: AtomicUsize,
+}
+
+impl Pace {
+    pub(crate) fn new(pages: u32) -> Arc<Pace> {
+        Arc::new(Pace { pages: pages.into(), long_reads: AtomicUsize::new(0) })
+    }
+}
+
+/// Somebody who reads for long. The connection has to be closed before this value goes.
+#[derive(Debug)]
+pub(crate) struct LongRead {
+    path: PathBuf,
+    pace: Arc<Pace>,
+    failed: Failed,
+}
+
+impl LongRead {
+    pub(crate) fn begin(path: &Path, pace: &Arc<Pace>, failed: &Failed) -> LongRead {
+        pace.long_reads.fetch_add(1, Ordering::AcqRel);
+        LongRead { path: path.to_owned(), pace: pace.clone(), failed: failed.clone() }
+    }
+
+    /// Copies the log if it has grown.
+    fn make_up(&self) -> Result<(), OpenError> {
+        let connection = connection::checkpointing(&self.path)?;
+        if pages(&connection).map_err(|error| store_error(&error))? > self.pace.pages {
+            checkpoint(&connection, &self.failed);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LongRead {
+    fn drop(&mut self) {
+        if let Err(error) = self.make_up() {
+            tracing::warn!(%error, "the log is left to the writer");
+        }
+        self.pace.long_reads.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// The writer's side.
 pub(crate) struct Log {
     phase: Arc<AtomicU8>,
+    pace: Arc<Pace>,
     start: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Pages from which on the log is emptied.
-    pages: i64,
     batches: u32,
     failed: Failed,
 }
 
 impl Log {
-    pub(crate) fn open(path: &Path, pages: u32, failed: Failed) -> Result<Log, OpenError> {
+    pub(crate) fn open(path: &Path, pace: Arc<Pace>, failed: Failed) -> Result<Log, OpenError> {
         let connection = connection::checkpointing(path)?;
         let (start, started) = sync_channel::<()>(1);
         let phase = Arc::new(AtomicU8::new(IDLE));
@@ -51,7 +101,8 @@ impl Log {
             path: path.display().to_string(),
             reason: format!("the thread for the log cannot be started: {error}"),
         })?;
-        Ok(Log { phase, start: Some(start), thread: Some(thread), pages: pages.into(), batches: 0, failed })
+        let (start, thread) = (Some(start), Some(thread));
+        Ok(Log { phase, pace, start, thread, batches: 0, failed })
     }
 
     /// Called by the writer between two batches.
@@ -66,9 +117,10 @@ impl Log {
             return;
         }
         self.batches = 0;
+        let can_hurry = self.pace.long_reads.load(Ordering::Acquire) == 0;
         match pages(writer) {
-            Ok(pages) if pages > PATIENCE * self.pages => self.finish(writer),
-            Ok(pages) if pages > self.pages && phase == IDLE => {
+            Ok(pages) if pages > PATIENCE * self.pace.pages && can_hurry => self.finish(writer),
+            Ok(pages) if pages > self.pace.pages && phase == IDLE => {
                 self.phase.store(COPYING, Ordering::Release);
                 if let Some(start) = &self.start {
                     let _ = start.try_send(());
@@ -106,4 +158,65 @@ fn checkpoint(connection: &Connection, failed: &Failed) {
 fn pages(connection: &Connection) -> rusqlite::Result<i64> {
     connection
         .query_row("pragma wal_checkpoint(noop)", [], |row| Ok(row.get::<_, i64>(1)? - row.get::<_, i64>(2)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use rusqlite::Connection;
+
+    use super::{IDLE, LOOK_EVERY, Log, LongRead, Ordering, PATIENCE, Pace, pages};
+    use crate::connection;
+    use crate::error::Failed;
+
+    /// Somebody who reads, and so many commits after that began that the writer would copy the log itself.
+    fn grown(path: &Path, writer: &Connection) -> Connection {
+        let reader = connection::reading(path, 1024).unwrap();
+        reader.execute_batch("begin; select count(*) from t").unwrap();
+        for _ in 0..3 * LOOK_EVERY {
+            writer.execute_batch("insert into t values (randomblob(5000))").unwrap();
+        }
+        assert!(pages(writer).unwrap() > PATIENCE);
+        reader
+    }
+
+    fn settle(log: &mut Log, writer: &Connection) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while log.phase.load(Ordering::Acquire) != IDLE {
+            assert!(Instant::now() < until, "the thread for the log does not come to an end");
+            log.tend(writer);
+        }
+    }
+
+    /// The accident that this prevents: a backup ends, and the commit after it waits until the writer itself has copied
+    /// everything that was committed meanwhile.
+    #[test]
+    fn what_a_long_read_held_up_is_copied_by_whoever_read_and_not_by_the_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.sqlite");
+        let writer = connection::writing(&path, 1024).unwrap();
+        writer.execute_batch("create table t (x blob)").unwrap();
+        let (pace, failed) = (Pace::new(1), Failed::default());
+
+        let long_read = LongRead::begin(&path, &pace, &failed);
+        drop(grown(&path, &writer));
+        drop(long_read);
+        assert_eq!((pages(&writer).unwrap(), pace.long_reads.load(Ordering::Acquire)), (0, 0));
+
+        let mut log = Log::open(&path, pace.clone(), failed.clone()).unwrap();
+        for hurries in [false, true] {
+            let long_read = (!hurries).then(|| LongRead::begin(&path, &pace, &failed));
+            let reader = grown(&path, &writer);
+            drop(reader);
+            log.batches = LOOK_EVERY;
+            log.tend(&writer);
+            let left_to_the_thread = log.phase.load(Ordering::Acquire) != IDLE;
+            assert_eq!(left_to_the_thread, !hurries);
+            settle(&mut log, &writer);
+            assert_eq!(pages(&writer).unwrap(), 0);
+            drop(long_read);
+        }
+    }
 }

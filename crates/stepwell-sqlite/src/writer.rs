@@ -7,6 +7,7 @@
 //! after a failed fsync the next one proves nothing.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
@@ -18,7 +19,7 @@ use crate::guard::Guard;
 use crate::jobs::{Failure, Job};
 use crate::statements::Session;
 use crate::store::Options;
-use crate::wal::Log;
+use crate::wal::{Log, Pace};
 
 /// Where the writer gets its work from.
 pub(crate) type Jobs = mpsc::Sender<Box<dyn Job>>;
@@ -29,9 +30,9 @@ pub(crate) fn start(
     mut connection: Connection,
     options: &Options,
     hints: HintSender,
-    failed: Failed,
+    (pace, failed): (Arc<Pace>, Failed),
 ) -> Result<(Jobs, JoinHandle<()>), OpenError> {
-    let log = Log::open(path, options.wal_pages, failed.clone())?;
+    let log = Log::open(path, pace, failed.clone())?;
     let guard = Guard::install(&mut connection).map_err(|error| store_error(&error))?;
     let batch = options.batch.max(1);
     let (send, receive) = mpsc::channel(options.queue.max(1));

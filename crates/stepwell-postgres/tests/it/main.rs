@@ -9,6 +9,7 @@ mod network;
 mod own;
 mod raw;
 mod several;
+mod status;
 mod view;
 mod wall;
 

@@ -2,10 +2,14 @@
 //! database on a disk can show.
 #![allow(clippy::unwrap_used)]
 
+mod backup;
+mod check;
 mod disk;
 mod files;
 mod group;
 mod own;
+mod restore;
+mod victim;
 mod view;
 
 use stepwell_sqlite::SqliteStore;
