@@ -58,6 +58,16 @@ const PROOFS: &[Proof] = &[
         run: http::prove,
     },
     Proof {
+        name: "kill-server",
+        about: "of everything that a server acknowledged over HTTP nothing is lost or doubled when it is killed",
+        run: http::kill_server,
+    },
+    Proof {
+        name: "slow-sockets",
+        about: "two thousand silent or slow sockets are closed in time and hold up nobody",
+        run: http::slow_sockets,
+    },
+    Proof {
         name: "signal",
         about: "a run that waits is woken by a signal in less than a millisecond, and thousands in a second",
         run: signal::prove,

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stepwell::core::spec::{Transition, Trigger};
+use stepwell::core::spec::Transition;
 use stepwell::core::{Definition, RunId, Spec};
 use stepwell::store::TenantScope;
 use stepwell::{Engine, Permission, Signal, Start};
 use stepwell_server::api::{ApiOptions, NewKey, Server};
 use stepwell_server::serve::{ServeOptions, serve};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::engines;
 use crate::machine::resident_mb;
 use crate::sample::{Alternating, Pairs, Slice, gather};
 use crate::site::Site;
+use crate::web::{Connection, request};
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -42,8 +42,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 /// Every signal is taken and leads back to where the run was.
 fn definition() -> Result<Definition, String> {
     let spec = Spec::new("bell").step("idle").end("over").signal("RING").signal("STOP");
-    let spec = spec.transition(Transition::new("ring", "idle", "idle").on(Trigger::Signal("RING".into())));
-    spec.transition(Transition::new("stop", "idle", "over").on(Trigger::Signal("STOP".into())))
+    let spec = spec.transition(Transition::new("ring", "idle", "idle").on_signal("RING"));
+    spec.transition(Transition::new("stop", "idle", "over").on_signal("STOP"))
         .build()
         .map_err(|problems| problems.to_string())
 }
@@ -142,24 +142,17 @@ fn over_http(
 ) -> Result<Slice, String> {
     let runs = runs(runtime, engine, clients)?;
     let tasks = runs.into_iter().map(|run| {
-        let body = json!({"by": "somebody"}).to_string();
-        let request = format!(
-            "POST /v1/runs/{run}/signals/RING HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            served.address,
-            served.key,
-            body.len(),
-        );
+        let path = format!("/v1/runs/{run}/signals/RING");
+        let request = request("POST", &path, &served.key, "", Some(&json!({"by": "somebody"})));
         let address = served.address;
         async move {
-            let mut stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
-            stream.set_nodelay(true).map_err(|error| error.to_string())?;
-            let (mut times, mut buffer, begin) = (Vec::new(), Vec::new(), Instant::now());
+            let mut connection = Connection::open(address).await?;
+            let (mut times, begin) = (Vec::new(), Instant::now());
             while begin.elapsed() < length {
                 let sent = Instant::now();
-                stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
-                let head = answer(&mut stream, &mut buffer).await?;
-                if !head.starts_with("HTTP/1.1 200") {
-                    return Err(format!("a signal was answered with {head}"));
+                let answer = connection.send(&request).await?;
+                if answer.status != 200 {
+                    return Err(format!("a signal was answered with {}", answer.status));
                 }
                 times.push(sent.elapsed().as_secs_f64() * 1e6);
             }
@@ -167,21 +160,4 @@ fn over_http(
         }
     });
     gather(runtime, tasks)
-}
-
-/// Reads one answer whole; gives its first line.
-async fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<String, String> {
-    buffer.clear();
-    loop {
-        if stream.read_buf(buffer).await.map_err(|error| error.to_string())? == 0 {
-            return Err("the server closed the connection".to_owned());
-        }
-        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
-        let head = std::str::from_utf8(&buffer[..end]).map_err(|error| error.to_string())?;
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
-        let length: usize = length.parse().map_err(|_| format!("`{length}` is no length"))?;
-        if buffer.len() >= end + 4 + length {
-            return Ok(head.lines().next().unwrap_or_default().to_owned());
-        }
-    }
 }

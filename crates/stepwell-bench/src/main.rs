@@ -16,6 +16,7 @@ mod http;
 mod isolation;
 mod kill;
 mod kill_engine;
+mod kill_server;
 mod linearizable;
 mod long_loop;
 mod machine;
@@ -32,12 +33,14 @@ mod signal;
 mod simulate;
 mod site;
 mod sleepers;
+mod slow_sockets;
 mod storm;
 mod tamper;
 mod ten_step;
 mod tenants;
 mod three;
 mod watched;
+mod web;
 
 use std::process::ExitCode;
 
@@ -64,6 +67,10 @@ enum Command {
     Counter(counter::Options),
     /// Runs that wait for a signal, against a bare loop on the same database in the same run.
     Signal(signal::Options),
+    /// Kills the server under load through HTTP, and looks what is left.
+    KillServer(kill_server::Options),
+    /// Holds many slow sockets, and looks how everybody else fares.
+    SlowSockets(slow_sockets::Options),
     /// Signals through the API over keep-alive connections, against the same signals in process.
     Http(http::Options),
     /// A process with thousands of runs in flight is killed; how soon the next one goes on.
@@ -164,6 +171,8 @@ fn main() -> ExitCode {
         Command::Commit(options) => commit::run(&options),
         Command::TenStep(options) => ten_step::run(&options),
         Command::Counter(options) => counter::run(&options),
+        Command::KillServer(options) => kill_server::run(&options),
+        Command::SlowSockets(options) => slow_sockets::run(&options),
         Command::Http(options) => http::run(&options),
         Command::Signal(options) => signal::run(&options),
         Command::Recover(options) => recover::run(&options),

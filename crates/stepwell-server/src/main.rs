@@ -2,6 +2,7 @@
 
 mod cli;
 mod config;
+mod db;
 mod dev;
 mod examples;
 mod exit;
@@ -36,6 +37,11 @@ enum Command {
     Config {
         #[command(subcommand)]
         verb: config::Verb,
+    },
+    /// Works on the store itself.
+    Db {
+        #[command(subcommand)]
+        verb: db::Verb,
     },
     /// Starts a server to try things out with: SQLite in a folder, the examples, a key, and what to do next.
     Dev(dev::Options),
@@ -83,6 +89,7 @@ fn main() -> ExitCode {
 fn run(command: Command, contract: &serde_json::Value) -> Result<(), Failure> {
     match command {
         Command::Config { verb } => config::run(&verb),
+        Command::Db { verb } => db::run(&verb),
         Command::Dev(options) => dev::run(&options),
         Command::Expr { verb } => expr::run(&verb),
         Command::Openapi => workflow::print_json(contract),

@@ -1,16 +1,59 @@
-//! Proves that the API costs no more than the work behind it allows.
+//! Proves what is promised of the server: what the API costs, that a kill loses nothing, and that slow sockets hold up nobody.
 
 use std::process::Command;
 
 use serde_json::Value;
 
 use super::Size;
-use super::figures::{at_least, line_with, measured, verdict};
+use super::figures::{at_least, at_most, exactly, line_with, measured, one, verdict};
 
 /// Signals per second over HTTP with 64 clients, as a part of the same signals in process.
 const LEAST_RATIO: f64 = 0.4;
 
 const FIGURES: &[&str] = &["signals_per_s", "raw_per_s", "ratio", "p50_us", "p99_us", "rss_mb"];
+
+/// By how much the slowest requests may become slower while sockets are held.
+const MOST_SLOWER: f64 = 2.0;
+
+/// Kills the server under load: every acknowledged write is there, once.
+pub(super) fn kill_server(size: Size) -> Result<(), String> {
+    let kills = if size == Size::Full { 100 } else { 5 };
+    let kill = |more: &[&str]| -> Result<Command, String> {
+        let mut command = Command::new(super::bench()?);
+        command.args(["kill-server", "--json", "--stepwell"]).arg(super::server()?).args(more);
+        Ok(command)
+    };
+    let lines = super::measured(&mut kill(&["--kills", &kills.to_string()])?, size)?;
+    let line = one(&lines)?;
+    measured(line, &["acknowledged", "sent_again"])?;
+    verdict(exactly(line, "kills", kills)? & exactly(line, "missing", 0)? & exactly(line, "doubled", 0)?)?;
+    // The same with clients that remember too much: a check that does not see that sees nothing.
+    let (status, line) = super::answered(&mut kill(&["--kills", "2", "--plant"])?, "", size)?;
+    let missing = line["missing"].as_u64().unwrap_or_default();
+    let is_seen =
+        super::judged(!status.success() && missing == 2, &format!("planted: missing {missing}, must be 2"));
+    if is_seen { Ok(()) } else { Err(format!("the planted mistake was not found: {line}")) }
+}
+
+/// Holds slow sockets: they are closed in time, and others hardly notice.
+pub(super) fn slow_sockets(size: Size) -> Result<(), String> {
+    let sockets = if size == Size::Full { 2_000 } else { 100 };
+    let mut command = Command::new(super::bench()?);
+    command.args(["slow-sockets", "--json", "--stepwell"]).arg(super::server()?);
+    command.args(["--sockets", &sockets.to_string()]);
+    if size == Size::Short {
+        command.args(["--measured-ms", "500"]);
+    }
+    judge_sockets(&super::measured(&mut command, size)?, sockets, size)
+}
+
+fn judge_sockets(lines: &[Value], sockets: u64, size: Size) -> Result<(), String> {
+    let line = one(lines)?;
+    measured(line, &["p99_before_us", "p99_meanwhile_us", "ratio"])?;
+    let are_closed = exactly(line, "closed", sockets)?;
+    let is_quick = size == Size::Short || at_most(line, "ratio", MOST_SLOWER)?;
+    verdict(are_closed && is_quick)
+}
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
     let mut command = Command::new(super::bench()?);
@@ -46,5 +89,16 @@ mod tests {
         assert!(judge(&line(0.39), Size::Full).unwrap_err().contains("a bar was missed"));
         judge(&line(0.1), Size::Short).unwrap();
         assert!(judge(&[], Size::Short).unwrap_err().contains("no line with clients 64"));
+    }
+
+    #[test]
+    fn every_socket_has_to_be_closed_and_others_must_not_wait_twice_as_long() {
+        let line = |closed: u64, ratio: f64| {
+            [json!({"closed": closed, "ratio": ratio, "p99_before_us": 500.0, "p99_meanwhile_us": 600.0})]
+        };
+        judge_sockets(&line(100, 1.9), 100, Size::Full).unwrap();
+        assert!(judge_sockets(&line(99, 1.0), 100, Size::Short).is_err());
+        assert!(judge_sockets(&line(100, 2.1), 100, Size::Full).is_err());
+        judge_sockets(&line(100, 2.1), 100, Size::Short).unwrap();
     }
 }

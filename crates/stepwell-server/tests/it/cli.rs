@@ -125,3 +125,36 @@ fn the_configuration_is_shown_with_where_it_came_from() {
     assert_eq!(code, Some(6), "{err}");
     assert!(err.contains("servr.burst"), "{err}");
 }
+
+/// What an operator does to an SQLite file while a server has it, and after it is gone.
+#[test]
+fn a_store_is_backed_up_under_a_server_checked_and_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = ["--database-url", "sqlite:stepwell-data/stepwell.sqlite"];
+    let db = |arguments: &[&str]| verb(folder.path(), &[&["db"][..], arguments, &store].concat());
+    let server = dev(folder.path());
+    let url = format!("http://{}", server.address);
+    json(folder.path(), &["kv", "set", "story", "before", "1", "--server", &url]);
+    let (code, out, err) = db(&["backup", "monday.sqlite", "--json"]);
+    assert_eq!(code, Some(0), "{out} {err}");
+    assert_eq!(db(&["backup", "monday.sqlite"]).0, Some(4), "a backup is not overwritten by accident");
+    json(folder.path(), &["kv", "set", "story", "after", "1", "--server", &url]);
+    let status: Value = serde_json::from_str(&db(&["status", "--json"]).1).unwrap();
+    assert!(status["sound"] == true && status["fsyncsPerSecond"].as_f64().unwrap() > 0.0, "{status}");
+    assert_eq!(db(&["restore", "monday.sqlite", "--replace"]).0, Some(4), "a server has it");
+    drop(server);
+
+    std::fs::write(folder.path().join("damaged.sqlite"), "not a database at all").unwrap();
+    assert_eq!(db(&["restore", "damaged.sqlite", "--replace"]).0, Some(6));
+    assert_eq!(db(&["restore", "monday.sqlite"]).0, Some(4), "what is there is not replaced by accident");
+    let (code, out, err) = db(&["restore", "monday.sqlite", "--replace"]);
+    assert_eq!(code, Some(0), "{out} {err}");
+    assert!(err.contains("is kept as"), "{err}");
+    assert_eq!(db(&["check"]).0, Some(0));
+    assert_eq!(db(&["migrate"]).0, Some(0));
+    let get = |key: &str| verb(folder.path(), &[&["kv", "get", "story", key][..], &store].concat()).0;
+    assert_eq!((get("before"), get("after")), (Some(0), Some(3)));
+    let postgres =
+        verb(folder.path(), &["db", "backup", "x", "--database-url", "postgres://db.example.com/x"]);
+    assert!(postgres.0 == Some(6) && postgres.2.contains("pg_dump"), "{postgres:?}");
+}
