@@ -131,11 +131,7 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
         if !misfits.is_empty() {
             return Err(bad_parameters(misfits));
         }
-        T::deserialize(&fields).map_err(|error| {
-            let misfit =
-                Misfit { pointer: String::new(), keyword: "type".to_owned(), message: error.to_string() };
-            bad_parameters(vec![misfit])
-        })
+        T::deserialize(&fields).map_err(|error| bad_parameters(vec![misread(&error)]))
     }
 }
 
@@ -258,14 +254,27 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Reads for Json<T> {
         let value = json::read(&body)?;
         let misfits = schema.check(&value);
         if !misfits.is_empty() {
-            return Err(Problem::unfit(misfits));
+            return Err(bad_body(misfits));
         }
-        T::deserialize(value).map(Json).map_err(|error| {
-            let misfit =
-                Misfit { pointer: String::new(), keyword: "type".to_owned(), message: error.to_string() };
-            Problem::unfit(vec![misfit])
-        })
+        T::deserialize(value).map(Json).map_err(|error| bad_body(vec![misread(&error)]))
     }
+}
+
+/// The body is not what the contract says. What keeps to the contract and cannot be done all the same is another problem (422).
+fn bad_body(errors: Vec<Misfit>) -> Problem {
+    let detail = match errors.first() {
+        Some(misfit) if !misfit.pointer.is_empty() => {
+            format!("The body does not fit at `{}`: {}.", misfit.pointer, misfit.message)
+        }
+        Some(misfit) => format!("The body does not fit: {}.", misfit.message),
+        None => "The body does not fit.".to_owned(),
+    };
+    Problem { errors, ..Problem::bad("badBody", detail) }
+}
+
+/// What a schema cannot say.
+fn misread(error: &serde_json::Error) -> Misfit {
+    Misfit { pointer: String::new(), keyword: "type".to_owned(), message: error.to_string() }
 }
 
 /// A JSON object of a type, or nothing, which is the same as an empty object.

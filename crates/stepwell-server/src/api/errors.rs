@@ -39,7 +39,7 @@ impl From<EngineError> for Problem {
                     "It is not known whether this was done. Send it again with the same idempotency key.";
                 Problem { code: "unknown", detail: detail.to_owned(), ..unavailable(&error) }
             }
-            EngineError::Store(StoreError::Invalid(_)) => Problem::bad("badParameter", detail),
+            EngineError::Store(StoreError::Invalid(_)) => unfit("invalid"),
             EngineError::Store(StoreError::Unavailable(_) | StoreError::Full(_) | StoreError::Fatal(_))
             | EngineError::Stopped => unavailable(&error),
             EngineError::Invalid(_) => unfit("invalid"),

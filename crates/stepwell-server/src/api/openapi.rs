@@ -97,7 +97,7 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
         parameters.push(header(
             "If-Match",
             about,
-            &json!({ "type": "string", "pattern": "^\"[0-9]{1,15}\"$" }),
+            &json!({ "type": "string", "minLength": 3, "pattern": "^\"[0-9]{1,15}\"$" }),
         ));
     }
     if route.tag == Tag::CheckedOrNew {

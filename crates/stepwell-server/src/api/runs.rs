@@ -107,6 +107,7 @@ struct ListRuns {
     parent: Option<RunId>,
     /// Whose shadow column holds this: `name=value`. Numbers, `true` and `false` are meant as such, and as texts in quotes.
     #[serde(default, rename = "where")]
+    #[schemars(inner(regex(pattern = "^[^=]+=")))]
     columns: Vec<String>,
     /// How many rows at most.
     #[schemars(range(min = 1, max = 200))]

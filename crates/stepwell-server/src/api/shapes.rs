@@ -149,7 +149,7 @@ impl JsonSchema for Span {
         json_schema!({
             "type": "string",
             "description": "ISO 8601 (`PT30S`), or a number with `ms`, `s`, `m`, `h` or `d` behind it",
-            "pattern": "^(P(?:[0-9]{1,9}D)?(?:T(?:[0-9]{1,9}H)?(?:[0-9]{1,9}M)?(?:[0-9]{1,9}S)?)?|[0-9]{1,9}(?:ms|s|m|h|d))$",
+            "pattern": "^(P[0-9]{1,6}D|P(?:[0-9]{1,6}D)?T[0-9]{1,6}[HMS]|[0-9]{1,6}(?:ms|s|m|h|d))$",
             "examples": ["PT30S", "30s"],
         })
     }
