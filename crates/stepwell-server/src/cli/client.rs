@@ -69,10 +69,18 @@ impl Asking {
 /// What was answered, if it was not a problem.
 #[derive(Debug)]
 pub(crate) struct Answered {
+    /// What it is.
+    pub(crate) kind: String,
     pub(crate) body: Bytes,
 }
 
 impl Answered {
+    /// It is a text of its own kind: a document, a diagram.
+    pub(crate) fn text(&self) -> Option<String> {
+        let is_json = self.kind.is_empty() || self.kind.starts_with("application/json");
+        (!is_json).then(|| String::from_utf8_lossy(&self.body).into_owned())
+    }
+
     pub(crate) fn json(&self) -> Result<Value, Failure> {
         if self.body.is_empty() {
             return Ok(Value::Null);
@@ -172,23 +180,23 @@ impl Client {
     /// Asks, and gives the answer; a problem is a failure.
     pub(crate) async fn ask(&self, asking: Asking) -> Result<Answered, Failure> {
         let answered = tokio::time::timeout(self.timeout, async {
-            let (status, body) = self.begin(asking).await?;
+            let (status, kind, body) = self.begin(asking).await?;
             let body =
                 body.collect().await.map_err(|error| Failure::new(Code::Unreachable, error.to_string()))?;
-            Ok::<_, Failure>((status, body.to_bytes()))
+            Ok::<_, Failure>((status, kind, body.to_bytes()))
         });
-        let (status, body) = answered.await.map_err(|_| {
+        let (status, kind, body) = answered.await.map_err(|_| {
             Failure::new(
                 Code::TimedOut,
                 format!("no answer within {} s (`--timeout`)", self.timeout.as_secs()),
             )
         })??;
-        if status.is_success() { Ok(Answered { body }) } else { Err(refused(status, &body)) }
+        if status.is_success() { Ok(Answered { kind, body }) } else { Err(refused(status, &body)) }
     }
 
     /// Asks for a stream, and gives its parts as they come; a problem is a failure.
     pub(crate) async fn stream(&self, asking: Asking) -> Result<Body, Failure> {
-        let (status, body) = self.begin(asking).await?;
+        let (status, _, body) = self.begin(asking).await?;
         if status.is_success() {
             return Ok(body);
         }
@@ -196,7 +204,7 @@ impl Client {
         Err(refused(status, &body.to_bytes()))
     }
 
-    async fn begin(&self, asking: Asking) -> Result<(StatusCode, Body), Failure> {
+    async fn begin(&self, asking: Asking) -> Result<(StatusCode, String, Body), Failure> {
         let Asking { method, path, headers, body } = asking;
         let (kind, body) = body.map_or((None, Vec::new()), |(kind, body)| (Some(kind), body));
         let base = match &self.way {
@@ -232,7 +240,8 @@ impl Client {
             }
         };
         let (head, body) = response.into_parts();
-        Ok((head.status, body))
+        let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        Ok((head.status, kind.to_owned(), body))
     }
 
     /// Lets go of the store, if one was worked on.

@@ -1,5 +1,6 @@
 //! The verbs that ask a server, or work on a store: each is an operation of the API, and its arguments are the operation's.
 
+mod apply;
 mod args;
 mod client;
 mod show;
@@ -39,7 +40,7 @@ pub(crate) fn with_verbs(mut command: Command, contract: &Value) -> Command {
         let added = operation.command(everywhere(Command::new(verb.verb)));
         command = command.mut_subcommand(verb.noun, |noun| noun.subcommand(added));
     }
-    watch::with_verbs(command)
+    apply::with_verbs(watch::with_verbs(command))
 }
 
 /// The verb with the arguments that every verb has: who is asked, and how the answer is shown.
@@ -51,7 +52,7 @@ fn everywhere(command: Command) -> Command {
 pub(crate) fn run(matches: &ArgMatches, contract: &Value) -> Option<Result<(), Failure>> {
     let (noun, matches) = matches.subcommand()?;
     let (verb, matches) = matches.subcommand()?;
-    if let Some(done) = watch::run(noun, verb, matches) {
+    if let Some(done) = watch::run(noun, verb, matches).or_else(|| apply::run(noun, verb, matches)) {
         return Some(done);
     }
     let verb = VERBS.iter().find(|known| known.noun == noun && known.verb == verb)?;
@@ -91,7 +92,11 @@ async fn asked(
     if verb.asks && !shown.yes && !is_sure(&format!("{} {} {}", verb.noun, verb.verb, asking.path))? {
         return Err(Failure::new(Code::Conflict, "nothing was done"));
     }
-    let mut answer = client.ask(asking.clone()).await?.json()?;
+    let answered = client.ask(asking.clone()).await?;
+    if let Some(text) = answered.text() {
+        return crate::output::print(&text);
+    }
+    let mut answer = answered.json()?;
     if operation.is_page && shown.all {
         answer = every_page(client, &asking, answer).await?;
     }

@@ -1,0 +1,80 @@
+//! `workflow apply`: publishes documents and makes them active, each as the newest version of its workflow.
+
+use clap::{Arg, ArgMatches, Command};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use stepwell::core::document;
+
+use super::client::{Asking, Client};
+use super::{args, everywhere, opened};
+use crate::exit::{Code, Failure};
+use crate::server::runtime;
+
+pub(super) fn with_verbs(command: Command) -> Command {
+    let files = Arg::new("files")
+        .value_name("FILE")
+        .required(true)
+        .num_args(1..)
+        .help("Documents; `-` reads standard input");
+    let note = Arg::new("note").long("note").value_name("TEXT").help("What has changed, for people");
+    let apply = everywhere(Command::new("apply")).about("Publishes documents and makes them active");
+    command.mut_subcommand("workflow", |noun| noun.subcommand(apply.arg(files).arg(note)))
+}
+
+pub(super) fn run(noun: &str, verb: &str, matches: &ArgMatches) -> Option<Result<(), Failure>> {
+    let is_it = (noun, verb) == ("workflow", "apply");
+    is_it.then(|| runtime().and_then(|runtime| runtime.block_on(apply(matches))))
+}
+
+async fn apply(matches: &ArgMatches) -> Result<(), Failure> {
+    let (client, shown) = opened(matches).await?;
+    let note = matches.get_one::<String>("note").map(String::as_str);
+    let mut applied = Vec::new();
+    let mut done = Ok(());
+    for file in matches.get_many::<String>("files").into_iter().flatten() {
+        let asking = publishing(file, note);
+        if shown.dry_run {
+            done = asking.and_then(|asking| super::dry(&asking));
+        } else {
+            done = match asking {
+                Ok(asking) => one(&client, asking).await.map(|answer| applied.push(answer)),
+                Err(failure) => Err(failure),
+            };
+        }
+        if let Err(failure) = done {
+            done = Err(Failure { message: format!("{file}: {}", failure.message), ..failure });
+            break;
+        }
+    }
+    client.close().await;
+    if !applied.is_empty() {
+        shown.show(&json!({ "items": applied }), &["name", "version", "created", "active"])?;
+    }
+    done
+}
+
+async fn one(client: &Client, asking: Asking) -> Result<Value, Failure> {
+    client.ask(asking).await?.json()
+}
+
+/// The request that publishes a file. The workflow is called as the document says, or as the file is.
+fn publishing(file: &str, note: Option<&str>) -> Result<Asking, Failure> {
+    let text = args::read(file)?;
+    let value = document::to_json(&text).map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
+    let said = value.pointer("/metadata/name").or_else(|| value.get("name")).and_then(Value::as_str);
+    let stem =
+        std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
+    let name = said
+        .or(stem)
+        .ok_or_else(|| Failure::new(Code::Invalid, "the document does not say its name (`metadata.name`)"))?;
+    let name = utf8_percent_encode(name, NON_ALPHANUMERIC);
+    let note =
+        note.map(|note| format!("&note={}", utf8_percent_encode(note, NON_ALPHANUMERIC))).unwrap_or_default();
+    let kind = if text.trim_start().starts_with('{') { "application/json" } else { "application/yaml" };
+    Ok(Asking {
+        method: axum::http::Method::POST,
+        path: format!("/v1/workflows/{name}/versions?activate=true{note}"),
+        headers: Vec::new(),
+        body: Some((kind.to_owned(), text.into_bytes())),
+    })
+}
