@@ -43,6 +43,11 @@ impl Patch {
         self.0.is_empty()
     }
 
+    /// The changes one by one: the path of object keys, and the new value; `None` = the field is removed.
+    pub fn edits(&self) -> impl Iterator<Item = (&[String], Option<&Value>)> {
+        self.0.iter().map(|edit| (edit.path.as_slice(), edit.value.as_ref()))
+    }
+
     /// Puts the changes on `document`; a parent that is no longer an object becomes one.
     pub fn apply(&self, document: &mut Value) {
         for edit in &self.0 {

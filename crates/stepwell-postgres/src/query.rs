@@ -223,7 +223,7 @@ pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -
     if !query.shadows.is_empty() {
         return shadows::runs(on, tenant, query).await;
     }
-    let RunQuery { workflow, status, parent, shadows: _, limit, cursor } = query;
+    let RunQuery { workflow, without: _, status, parent, shadows: _, limit, cursor } = query;
     let before = before(cursor.as_deref())?;
     let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
     let statement = match (parent, in_need, workflow) {
@@ -233,8 +233,8 @@ pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -
         (None, false, None) => sql::runs_all,
     };
     let (workflow, status) = (workflow.as_ref().map(Name::as_str), status.map(Status::as_str));
-    let which: [Param<'_>; 6] =
-        [&tenant.uuid(), &before, &workflow, &status, &parent.map(RunId::uuid), &ask(*limit)];
+    let (parent, barred) = (parent.map(RunId::uuid), query.barred());
+    let which: [Param<'_>; 7] = [&tenant.uuid(), &before, &workflow, &status, &parent, &ask(*limit), &barred];
     let rows = read(on, tenant, statement, &which).await?;
     let found = each(&rows, |row| rows::run(row).map(RunRow::summary))?;
     Ok(Page::cut(found, *limit, |row: &RunSummary| row.run.to_string()))

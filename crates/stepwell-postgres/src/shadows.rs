@@ -30,7 +30,8 @@ pub(crate) async fn of_run(on: &Connections, tenant: TenantId, run: RunId) -> Re
 
 /// Runs whose columns hold what the query says: by the index of the first, the others are filters.
 pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
-    let RunQuery { workflow, status, parent, shadows, limit, cursor } = query;
+    // Columns are those of a workflow that is named, so nothing is barred.
+    let RunQuery { workflow, without: _, status, parent, shadows, limit, cursor } = query;
     let before = before(cursor.as_deref())?;
     let nothing = Page { items: Vec::new(), next: None };
     let Some(((name, value), others)) = shadows.split_first() else { return Ok(nothing) };

@@ -230,7 +230,7 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
     if !query.shadows.is_empty() {
         return shadows::runs(connection, tenant, query);
     }
-    let RunQuery { workflow, status, parent, shadows: _, limit, cursor } = query;
+    let RunQuery { workflow, without: _, status, parent, shadows: _, limit, cursor } = query;
     let before = before(cursor.as_deref())?;
     let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
     let statement = match (parent, in_need, workflow) {
@@ -247,7 +247,8 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
             workflow.as_ref().map(Name::as_str),
             status.map(Status::as_str),
             rows::id(parent.map(RunId::uuid)),
-            ask(*limit)
+            ask(*limit),
+            query.barred()
         ],
         |row| rows::run(row).map(RunRow::summary),
     )?;

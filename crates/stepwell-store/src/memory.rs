@@ -614,10 +614,12 @@ impl Store for MemoryStore {
 
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
         query.check()?;
-        let RunQuery { workflow, status, parent, shadows, limit, cursor } = query;
+        let barred = query.barred().map(str::to_owned);
+        let RunQuery { workflow, without: _, status, parent, shadows, limit, cursor } = query;
         let before = cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(&cursor))).transpose()?;
         let wanted = |row: &&RunRow| {
             workflow.as_ref().is_none_or(|name| row.workflow == *name)
+                && barred.as_ref().is_none_or(|barred| !row.workflow.starts_with(barred.as_str()))
                 && status.is_none_or(|status| row.status == status)
                 && parent.is_none_or(|run| row.parent.as_ref().is_some_and(|parent| parent.run == run))
                 && before.is_none_or(|before: RunId| row.run < before)

@@ -260,6 +260,8 @@ pub enum CellFilter {
 pub struct RunQuery {
     /// Of this workflow.
     pub workflow: Option<Name>,
+    /// Where no workflow is named: not of those whose name begins with this text, taken literally.
+    pub without: Option<String>,
     /// Doing so.
     pub status: Option<Status>,
     /// Children of this run.
@@ -280,6 +282,11 @@ impl RunQuery {
         }
         let why = "runs are found by shadow columns of one workflow: name it";
         Err(StoreError::Invalid(why.to_owned()))
+    }
+
+    /// What the name of a run's workflow must not begin with.
+    pub fn barred(&self) -> Option<&str> {
+        self.without.as_deref().filter(|_| self.workflow.is_none())
     }
 }
 

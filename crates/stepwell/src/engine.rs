@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use stepwell_core::graph::Graph;
 use stepwell_core::snapshot::Finished;
 use stepwell_core::{Definition, DefinitionHash, Limits, Name, RunId, Snapshot, Timestamp};
-use stepwell_store::{ProcessId, Status, Store, TenantId, TenantScope};
+use stepwell_store::{Document, DocumentQuery, Page, ProcessId, Status, Store, TenantId, TenantScope};
 use tokio::sync::Notify;
 
 use crate::action::{Action, ActionInfo, BoxAction, boxed};
@@ -534,6 +535,24 @@ impl Run {
             kept_signals: standing.inbox.len(),
             ledger: standing.ledger,
         })
+    }
+
+    /// Its workflow as a picture, with how it stands laid over.
+    pub async fn graph(&self) -> Result<Graph, EngineError> {
+        permit(self.actor.as_deref(), Permission::View)?;
+        let standing = self.inner.load(self.scope, self.id).await?;
+        Ok(Graph::with_status(standing.definition(), &standing.snapshot))
+    }
+
+    /// Its documents, in the order in which they were written; the query's run is this one.
+    pub async fn documents(&self, query: DocumentQuery) -> Result<Page<Document>, EngineError> {
+        permit(self.actor.as_deref(), Permission::Read)?;
+        let query = DocumentQuery { run: self.id, ..query };
+        let page = self.inner.store.documents(self.scope, query).await?;
+        if page.items.is_empty() && self.inner.store.load(self.scope, self.id).await?.is_none() {
+            return Err(EngineError::NoRun(self.id));
+        }
+        Ok(crate::lists::shown(page))
     }
 }
 

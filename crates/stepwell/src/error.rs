@@ -68,6 +68,19 @@ pub enum EngineError {
         /// What the command needs.
         why: String,
     },
+    /// There is no such schedule.
+    #[error("there is no schedule `{0}`")]
+    NoSchedule(String),
+    /// The schedule is what a trigger says, and nobody's to change by hand.
+    #[error("schedule `{name}` is what trigger `{trigger}` of workflow `{workflow}` says: change it there")]
+    Planned {
+        /// The schedule.
+        name: String,
+        /// The workflow.
+        workflow: Name,
+        /// Its trigger.
+        trigger: Name,
+    },
     /// The key was used for another request.
     #[error("key `{key}` was used for another {operation}: use a new key for a new request")]
     KeyReused {

@@ -17,7 +17,7 @@ use crate::actor::Actor;
 use crate::host::BoxFuture;
 
 /// What names begin with that are the engine's own.
-pub(crate) const OWN: &str = "stepwell.";
+pub const OWN: &str = "stepwell.";
 
 /// What a named guard is shown.
 #[derive(Debug, Clone)]

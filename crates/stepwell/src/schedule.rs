@@ -8,7 +8,7 @@ use serde_json::Value;
 use stepwell_core::document::Problem;
 use stepwell_core::spec::{OnSchedule, StartOn, Starter, Transition, Trigger};
 use stepwell_core::{Definition, Document, Name, RunId, Spec, Timestamp};
-use stepwell_store::{Record, RecordQuery, RunQuery, Status, TenantScope};
+use stepwell_store::{Page, Record, RecordQuery, RunQuery, Status, TenantScope};
 
 use crate::action::ActionError;
 use crate::actor::Permission;
@@ -17,6 +17,7 @@ use crate::cx::Cx;
 use crate::engine::{Builder, Engine, Inner};
 use crate::error::EngineError;
 use crate::signal::Signal;
+use crate::standing::Standing;
 use crate::start::{START, Start, run_of};
 
 /// The workflow that schedules are runs of. Names that begin with `stepwell.` are the engine's.
@@ -29,6 +30,8 @@ const GRACE_MS: u64 = 60_000;
 const MAX_GENERATIONS: u32 = 1_000;
 /// Firings that are made up for in one commit.
 const FIRED_AT_ONCE: usize = 100;
+/// Schedules that are read at a time.
+const READ_AT_ONCE: u32 = 200;
 
 /// When a workflow is started by itself, and with what.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -144,12 +147,14 @@ impl Engine {
     /// Puts a schedule: a new one, or another edition of the one that has this name. Gives the run that is the schedule.
     pub async fn put_schedule(&self, schedule: Schedule) -> Result<RunId, EngineError> {
         self.permit(Permission::Publish)?;
+        self.inner.by_hand(self.scope, &schedule.name).await?;
         self.inner.put_schedule(self.scope, schedule).await
     }
 
     /// Switches a schedule off: it does not fire until it is put again.
     pub async fn remove_schedule(&self, name: &str) -> Result<(), EngineError> {
         self.permit(Permission::Publish)?;
+        self.inner.by_hand(self.scope, name).await?;
         self.inner.remove_schedule(self.scope, name).await
     }
 
@@ -157,9 +162,7 @@ impl Engine {
     pub async fn schedule(&self, name: &str) -> Result<Option<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
         let Some(run) = self.inner.schedule_run(self.scope, name).await? else { return Ok(None) };
-        let view = self.run(run).view().await?;
-        let read = Scheduled::deserialize(view.snapshot.context());
-        read.map(Some).map_err(|error| EngineError::Unreadable { run, why: error.to_string() })
+        scheduled(&self.inner.load(self.scope, run).await?).map(Some)
     }
 
     /// All schedules, those that are off too, newest first.
@@ -167,6 +170,18 @@ impl Engine {
         self.permit(Permission::View)?;
         let all = self.inner.schedules(self.scope).await?;
         Ok(all.into_iter().map(|(schedule, _)| schedule).collect())
+    }
+
+    /// A part of the schedules, newest first.
+    pub async fn schedules_page(
+        &self,
+        limit: u32,
+        cursor: Option<String>,
+    ) -> Result<Page<Scheduled>, EngineError> {
+        self.permit(Permission::View)?;
+        let page = self.inner.some_schedules(self.scope, limit, cursor).await?;
+        let items = page.items.into_iter().map(|(schedule, _)| schedule).collect();
+        Ok(Page { items, next: page.next })
     }
 }
 
@@ -221,31 +236,52 @@ impl Inner {
 
     async fn remove_schedule(self: &Arc<Self>, scope: TenantScope, name: &str) -> Result<(), EngineError> {
         let run = self.schedule_run(scope, name).await?;
-        let run = run.ok_or_else(|| EngineError::Invalid(format!("there is no schedule `{name}`")))?;
+        let run = run.ok_or_else(|| EngineError::NoSchedule(name.to_owned()))?;
         self.signal(scope, run, &Signal::new("OFF")).await?;
         Ok(())
+    }
+
+    /// Refuses what is a trigger's: it would soon be again what that says.
+    async fn by_hand(&self, scope: TenantScope, name: &str) -> Result<(), EngineError> {
+        let Some(run) = self.schedule_run(scope, name).await? else { return Ok(()) };
+        let known = scheduled(&self.load(scope, run).await?)?;
+        let (off, workflow) = (known.is_off, known.schedule.workflow);
+        match known.schedule.by.filter(|_| !off) {
+            Some(PlannedBy { trigger, .. }) => {
+                Err(EngineError::Planned { name: name.to_owned(), workflow, trigger })
+            }
+            None => Ok(()),
+        }
     }
 
     /// All schedules, each with whether nothing is on its way to it that changes it.
     async fn schedules(&self, scope: TenantScope) -> Result<Vec<(Scheduled, bool)>, EngineError> {
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
-            let query =
-                RunQuery { workflow: Some(WORKFLOW.into()), limit: 200, cursor, ..RunQuery::default() };
-            let page = self.store.runs(scope, query).await?;
-            for summary in page.items.iter().filter(|summary| !summary.status.is_final()) {
-                let run = summary.run;
-                let standing = self.load(scope, run).await?;
-                let read = Scheduled::deserialize(standing.snapshot.context());
-                let read = read.map_err(|error| EngineError::Unreadable { run, why: error.to_string() })?;
-                let is_settled = standing.inbox.is_empty() && standing.ledger.tries.is_empty();
-                found.push((read, is_settled));
-            }
+            let page = self.some_schedules(scope, READ_AT_ONCE, cursor).await?;
+            found.extend(page.items);
             match page.next {
                 Some(next) => cursor = Some(next),
                 None => return Ok(found),
             }
         }
+    }
+
+    async fn some_schedules(
+        &self,
+        scope: TenantScope,
+        limit: u32,
+        cursor: Option<String>,
+    ) -> Result<Page<(Scheduled, bool)>, EngineError> {
+        let query = RunQuery { workflow: Some(WORKFLOW.into()), limit, cursor, ..RunQuery::default() };
+        let page = self.store.runs(scope, query).await?;
+        let mut items = Vec::new();
+        for summary in page.items.iter().filter(|summary| !summary.status.is_final()) {
+            let standing = self.load(scope, summary.run).await?;
+            let is_settled = standing.inbox.is_empty() && standing.ledger.tries.is_empty();
+            items.push((scheduled(&standing)?, is_settled));
+        }
+        Ok(Page { items, next: page.next })
     }
 
     /// The run that is a schedule, if there is one.
@@ -326,6 +362,12 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// The schedule that a run is.
+fn scheduled(standing: &Standing) -> Result<Scheduled, EngineError> {
+    let read = Scheduled::deserialize(standing.snapshot.context());
+    read.map_err(|error| EngineError::Unreadable { run: standing.run(), why: error.to_string() })
 }
 
 fn version(schedule: &Schedule) -> Option<u32> {
@@ -420,6 +462,8 @@ fn definition() -> Definition {
         .transition(planned("put").on_signal("PUT").action(PLAN))
         .transition(Transition::new("again", "off", "planned").on_signal("PUT").action(PLAN))
         .transition(Transition::new("off", "planned", "off").on_signal("OFF").action(PLAN))
+        // Kept until the schedule is put again, it would end that.
+        .transition(Transition::new("still", "off", "off").on_signal("OFF"))
         .transition(Transition::new("end", "off", "over").on_signal("END"));
     spec.build().expect("the workflow of schedules is sound: every engine's tests build it")
 }

@@ -348,6 +348,12 @@ proptest! {
     ) {
         let patch = Patch::between(&before, &after);
         prop_assert_eq!(patch.is_empty(), before == after);
+        for (path, value) in patch.edits() {
+            let at = |document: &Value| path.iter().try_fold(document, |at, key| at.get(key)).cloned();
+            let (was, is) = (at(&before), at(&after));
+            prop_assert_eq!(is.as_ref(), value);
+            prop_assert!(was != is);
+        }
         let stored = serde_json::to_string(&patch).expect("a patch is plain data");
         let read: Patch = serde_json::from_str(&stored).expect("it was written before");
         prop_assert_eq!(&read, &patch);

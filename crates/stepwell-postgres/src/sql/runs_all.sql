@@ -4,5 +4,6 @@ select id, workflow, definition, revision, version, fence, owner, status, places
   from runs
  where tenant = $1 and id < $2 and ($3::text is null or workflow = $3) and ($4::text is null or status = $4)
    and ($5::uuid is null or parent_run = $5)
+   and ($7::text is null or not starts_with(workflow, $7))
  order by id desc
  limit $6

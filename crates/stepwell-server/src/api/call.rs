@@ -87,6 +87,8 @@ pub(crate) struct Nothing {}
 pub(crate) struct Fields<T> {
     schema: Schema,
     kinds: BTreeMap<String, Simple>,
+    /// What parameters of other names are, if there may be any.
+    others: Option<Simple>,
     of: PhantomData<fn() -> T>,
 }
 
@@ -104,14 +106,16 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
         let schema = schema_of::<T>();
         let properties = schema["properties"].as_object().cloned().unwrap_or_default();
         let kinds = properties.into_iter().map(|(name, property)| (name, Simple::of(&schema, &property)));
-        Fields { kinds: kinds.collect(), schema: compiled(&schema), of: PhantomData }
+        let others = schema.get("additionalProperties").filter(|others| others.is_object());
+        let others = others.map(|others| Simple::of(&schema, others));
+        Fields { kinds: kinds.collect(), others, schema: compiled(&schema), of: PhantomData }
     }
 
     /// The parameters, all of which are known and fit.
     pub(crate) fn read(&self, pairs: impl IntoIterator<Item = (String, String)>) -> Result<T, Problem> {
         let mut fields = Map::new();
         for (name, text) in pairs {
-            let Some(kind) = self.kinds.get(&name) else {
+            let Some(kind) = self.kinds.get(&name).or(self.others.as_ref()) else {
                 let detail = format!("There is no parameter `{name}` here.");
                 return Err(Problem::bad("unknownParameter", detail).param("parameter", name));
             };
@@ -373,7 +377,11 @@ impl Reads for Raw {
     fn reader() {}
 
     fn contents(_: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
-        vec![("application/octet-stream", Value::Bool(true))]
+        vec![("*/*", Value::Bool(true))]
+    }
+
+    fn is_optional() -> bool {
+        true
     }
 
     fn read((): &(), _: &HeaderMap, body: Bytes) -> Result<Self, Problem> {

@@ -1,9 +1,14 @@
 //! What the engine says no with, as whoever asked over the API is told: they are known, and may know why.
 
 use axum::http::StatusCode;
+use serde_json::json;
+use stepwell::catalogue::Absent;
+use stepwell::core::document::{self, Problems};
+use stepwell::core::schema::Misfit;
 use stepwell::core::{DecideError, Refusal};
+use stepwell::simulate::SimulationError;
 use stepwell::store::{Refused, StoreError};
-use stepwell::{DataError, EngineError};
+use stepwell::{CatalogueError, DataError, EngineError};
 
 use crate::routes::problem::{Problem, busy, key_reused, unavailable};
 
@@ -24,6 +29,11 @@ impl From<EngineError> for Problem {
             EngineError::VersionMoved { actual, .. } => {
                 let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "moved", detail);
                 problem.param("revision", *actual)
+            }
+            EngineError::NoSchedule(_) => Problem::new(StatusCode::NOT_FOUND, "noSchedule", detail),
+            EngineError::Planned { workflow, trigger, .. } => {
+                let problem = conflict("planned").param("workflow", workflow.as_str());
+                problem.param("trigger", trigger.as_str())
             }
             EngineError::NotNow { status, .. } => conflict("notNow").param("status", status.as_str()),
             EngineError::KeyReused { .. } => key_reused(),
@@ -86,6 +96,68 @@ impl From<DataError> for Problem {
             DataError::Exhausted { .. } => Problem::new(StatusCode::CONFLICT, "contended", detail).later(1),
             DataError::Invalid(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail),
             DataError::Engine(error) => error.into(),
+        }
+    }
+}
+
+impl From<CatalogueError> for Problem {
+    fn from(error: CatalogueError) -> Self {
+        let detail = sentence(&error.to_string());
+        match error {
+            CatalogueError::NotFound { absent, .. } => {
+                let code = match absent {
+                    Absent::Workflow => "unknownWorkflow",
+                    Absent::Version => "noVersion",
+                    Absent::Draft => "noDraft",
+                };
+                Problem::new(StatusCode::NOT_FOUND, code, detail)
+            }
+            CatalogueError::Conflict { revision, exists, .. } => {
+                let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "moved", detail);
+                problem.param("revision", revision).param("exists", exists)
+            }
+            CatalogueError::Wrong { problems } => wrong_document(&Problems(problems)),
+            CatalogueError::Archived(_) => Problem::new(StatusCode::CONFLICT, "archived", detail),
+            CatalogueError::Exhausted { .. } => {
+                Problem::new(StatusCode::CONFLICT, "contended", detail).later(1)
+            }
+            CatalogueError::Invalid(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail),
+            CatalogueError::Engine(error) => error.into(),
+        }
+    }
+}
+
+/// A document has mistakes in it: all of them are told, each with where it stands.
+pub(super) fn wrong_document(problems: &Problems) -> Problem {
+    let Problems(all) = problems;
+    let count = all.len();
+    let first = all.first().map(ToString::to_string).unwrap_or_default();
+    let detail = match count {
+        1 => sentence(&format!("the document has a mistake in it: {first}")),
+        _ => sentence(&format!("the document has {count} mistakes in it; the first: {first}")),
+    };
+    let misfit = |problem: &document::Problem| Misfit {
+        pointer: match problem.at.line {
+            0 => String::new(),
+            line => format!("{line}:{}", problem.at.column),
+        },
+        keyword: problem.code.clone(),
+        message: problem.message.clone(),
+    };
+    let errors = all.iter().map(misfit).collect();
+    let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalidDocument", detail);
+    Problem { errors, ..problem.param("problems", json!(all)) }
+}
+
+impl From<SimulationError> for Problem {
+    fn from(error: SimulationError) -> Self {
+        let detail = sentence(&error.to_string());
+        let unfit = |code| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail.clone());
+        match error {
+            SimulationError::Endless { .. } => unfit("endless"),
+            SimulationError::Case(_) => unfit("invalidCase"),
+            SimulationError::Engine(error) => error.into(),
+            SimulationError::Broken(why) => Problem::internal(&why),
         }
     }
 }

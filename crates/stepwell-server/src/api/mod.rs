@@ -3,10 +3,15 @@
 //! The table is all there is: the router, the contract (OpenAPI) and the test of who may ask what are made from it. A
 //! request comes to its handler only through [`Server::answer`]: who asks, whether they may, how often, and whether what they bring fits.
 
+mod actions;
 mod apikeys;
 mod auth;
 mod call;
+mod catalogue;
 mod errors;
+mod events;
+mod expressions;
+mod graph;
 mod json;
 mod kv;
 mod meta;
@@ -16,8 +21,11 @@ mod page;
 mod reply;
 mod route;
 mod runs;
+mod schedules;
 mod shapes;
 mod trace;
+mod triggers;
+mod workflows;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -142,6 +150,13 @@ pub fn routes() -> Vec<Route> {
     all.extend(runs::routes());
     all.extend(kv::routes());
     all.extend(apikeys::routes());
+    all.extend(actions::routes());
+    all.extend(catalogue::routes());
+    all.extend(events::routes());
+    all.extend(expressions::routes());
+    all.extend(schedules::routes());
+    all.extend(triggers::routes());
+    all.extend(workflows::routes());
     all
 }
 

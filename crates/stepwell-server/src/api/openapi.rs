@@ -2,6 +2,7 @@
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::map::Entry;
 use serde_json::{Map, Value, json};
 
 use super::route::{Gives, Needs, Route, Tag};
@@ -40,7 +41,7 @@ struct ProblemShape {
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "only its schema is used")]
 struct ProblemAt {
-    /// A JSON pointer into the input.
+    /// A JSON pointer into the input; in a document, the line and the column: `12:5`.
     pointer: String,
     /// The rule that is not met.
     code: String,
@@ -58,7 +59,8 @@ pub fn openapi() -> Value {
     let problem = schemas.subschema_for::<ProblemShape>().to_value();
     let mut paths: Map<String, Value> = Map::new();
     for route in routes() {
-        let methods = paths.entry(route.path).or_insert_with(|| json!({}));
+        // That a part of a path may have slashes in it cannot be said here.
+        let methods = paths.entry(route.path.replace("{*", "{")).or_insert_with(|| json!({}));
         methods[route.method.as_str().to_ascii_lowercase()] = operation(&route, &mut schemas, &problem);
     }
     let definitions: Map<String, Value> = schemas.take_definitions(true).into_iter().collect();
@@ -201,7 +203,18 @@ fn body(route: &Route, schemas: &mut SchemaGenerator) -> Option<Value> {
 fn responses(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> Value {
     let mut responses = Map::new();
     for gives in &route.gives {
-        responses.insert(gives.status.as_u16().to_string(), response(gives, schemas));
+        let made = response(gives, schemas);
+        match responses.entry(gives.status.as_u16().to_string()) {
+            Entry::Vacant(free) => drop(free.insert(made)),
+            // The same in another form.
+            Entry::Occupied(mut known) => {
+                if let (Some(all), Value::Object(one)) =
+                    (known.get_mut()["content"].as_object_mut(), made["content"].clone())
+                {
+                    all.extend(one);
+                }
+            }
+        }
     }
     let content = json!({ "application/problem+json": { "schema": problem } });
     responses.insert("default".to_owned(), json!({ "description": "A problem.", "content": content }));

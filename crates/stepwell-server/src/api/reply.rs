@@ -4,13 +4,28 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, LOCATION};
 use axum::response::Response;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stepwell::core::document::yaml;
 
 use crate::routes::flows::REPLAYED;
 use crate::routes::problem::Problem;
 
 /// What JSON is sent as.
 pub(crate) const JSON: &str = "application/json";
+/// What YAML is sent as.
+pub(crate) const YAML: &str = "application/yaml";
+
+/// How a document is given.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "DocumentFormat")]
+pub(crate) enum Format {
+    #[default]
+    Json,
+    Yaml,
+}
 
 /// An answer.
 #[derive(Debug)]
@@ -55,6 +70,23 @@ impl Reply {
         Reply::new(StatusCode::OK, Content::Text(kind, text.into()))
     }
 
+    /// A document: JSON, or YAML if that is asked for.
+    pub(crate) fn document(value: &Value, format: Option<Format>) -> Result<Self, Problem> {
+        match format.unwrap_or_default() {
+            Format::Json => Reply::ok(value),
+            Format::Yaml => Ok(Reply::text(YAML, yaml(value))),
+        }
+    }
+
+    /// What it is sent as.
+    pub(crate) fn kind(&self) -> Option<&'static str> {
+        match &self.content {
+            Content::Nothing => None,
+            Content::Json(_) => Some(JSON),
+            Content::Text(kind, _) | Content::Stream(kind, _) => Some(kind),
+        }
+    }
+
     /// What goes on coming.
     pub(crate) fn stream(kind: &'static str, body: Body) -> Self {
         Reply::new(StatusCode::OK, Content::Stream(kind, body))
@@ -88,11 +120,12 @@ impl Reply {
     }
 
     pub(crate) fn into_response(self) -> Response {
-        let (kind, body) = match self.content {
-            Content::Nothing => (None, Body::empty()),
-            Content::Json(body) => (Some(JSON), Body::from(body)),
-            Content::Text(kind, text) => (Some(kind), Body::from(text)),
-            Content::Stream(kind, body) => (Some(kind), body),
+        let kind = self.kind();
+        let body = match self.content {
+            Content::Nothing => Body::empty(),
+            Content::Json(body) => Body::from(body),
+            Content::Text(_, text) => Body::from(text),
+            Content::Stream(_, body) => body,
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;

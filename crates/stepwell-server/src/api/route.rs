@@ -266,9 +266,10 @@ impl Route {
 
     /// An answer that the contract does not know is a mistake of ours: where mistakes are to be found, it is one at once.
     fn hold_to_contract(&self, reply: &Reply) {
-        let gives = self.gives.iter().find(|gives| gives.status == reply.status);
+        let (status, kind) = (reply.status, reply.kind());
+        let gives = self.gives.iter().find(|gives| gives.status == status && gives.kind == kind);
         let gives =
-            gives.unwrap_or_else(|| unreachable!("{}: {} is not in the contract", self.id, reply.status));
+            gives.unwrap_or_else(|| unreachable!("{}: {status} {kind:?} is not in the contract", self.id));
         let (Content::Json(body), Some(schema)) = (&reply.content, &gives.checked) else { return };
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         let misfits = schema.check(&value);

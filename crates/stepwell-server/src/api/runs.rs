@@ -2,6 +2,7 @@
 
 mod command;
 mod follow;
+mod record;
 mod view;
 
 use std::time::Duration;
@@ -12,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepwell::core::shadow::ShadowValue;
 use stepwell::core::{Name, RunId, Timestamp};
-use stepwell::store::{HistoryQuery, RunQuery, WaitQuery, WaitsOf};
-use stepwell::{Permission, Run, Signal, Signalled, Start};
+use stepwell::registry::OWN;
+use stepwell::store::{HistoryQuery, HistoryRow, RunQuery, WaitQuery, WaitsOf};
+use stepwell::{Engine, Permission, Run, Signal, Signalled, Start};
 
 use super::Server;
 use super::call::{Call, Json, Nothing, Payload};
@@ -201,7 +203,10 @@ pub(super) fn routes() -> Vec<Route> {
             .gives::<RunStarted>(StatusCode::CREATED, "The run has begun.")
             .gives::<RunStarted>(StatusCode::OK, "It had begun before, with the same key.")
             .to(start),
-        get("/v1/runs", "listRuns", view, "Lists runs, newest first.").ok::<Page<RunRow>>("Runs.").to(list),
+        get("/v1/runs", "listRuns", view, "Lists runs, newest first.")
+            .notes("Runs of the engine's own workflows (`stepwell.…`: schedules, events) are listed only where that workflow is named.")
+            .ok::<Page<RunRow>>("Runs.")
+            .to(list),
         get("/v1/runs/{run}", "showRun", view, "Shows a run.")
             .notes("`ETag` is its version. With `wait` it is answered when the run has ended or stands still with an error, or when the time is over.")
             .ok::<RunShown>("The run.")
@@ -224,6 +229,7 @@ pub(super) fn routes() -> Vec<Route> {
         get("/v1/waits", "listWaits", view, "Lists what runs wait for.").ok::<Page<Wait>>("Open waits.").to(waits),
     ];
     routes.extend(command::routes());
+    routes.extend(record::routes());
     routes
 }
 
@@ -272,14 +278,14 @@ async fn list(call: Call<Nothing, ListRuns>) -> Result<Reply, Problem> {
     let listing = Listing::of(limit, cursor);
     let query = RunQuery {
         workflow: workflow.map(Name::from),
+        without: Some(OWN.to_owned()),
         status: status.map(Into::into),
         parent,
         shadows,
         limit: listing.limit(),
         cursor: listing.cursor(),
     };
-    let page = engine.store().runs(engine.scope(), query).await?;
-    Reply::ok(&Page::of(page, RunRow::from))
+    Reply::ok(&Page::of(engine.runs(query).await?, RunRow::from))
 }
 
 /// `name=value`.
@@ -346,15 +352,18 @@ async fn history(call: Call<OfRun, ListHistory>) -> Result<Reply, Problem> {
 }
 
 async fn version(call: Call<OfVersion>) -> Result<Reply, Problem> {
-    let engine = call.engine();
     let OfVersion { run, version } = call.path;
+    Reply::ok(&CheckpointState::of(&checkpoint(&call.engine(), run, version).await?)?)
+}
+
+/// A checkpoint of a run, with the state.
+async fn checkpoint(engine: &Engine, run: RunId, version: u64) -> Result<HistoryRow, Problem> {
     let query = HistoryQuery { run, from: version, with_state: true, limit: 1 };
     let row = engine.store().history(engine.scope(), query).await?.items.pop();
-    let row = row.filter(|row| row.version == version).ok_or_else(|| {
+    row.filter(|row| row.version == version).ok_or_else(|| {
         let detail = format!("Run {run} has no checkpoint of version {version} any more, or not yet.");
         Problem::new(StatusCode::NOT_FOUND, "noVersion", detail)
-    })?;
-    Reply::ok(&CheckpointState::of(&row)?)
+    })
 }
 
 async fn signal(call: Call<OfSignal, SendSignal, Payload>) -> Result<Reply, Problem> {

@@ -1,10 +1,12 @@
-//! Shapes that many answers have: pages, instants, ids, and how a run is doing.
+//! Shapes that many answers have: pages, instants, ids, how a run is doing, and what is wrong with a document.
 
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stepwell::core::document;
 use stepwell::core::time::duration_ms;
 use stepwell::store;
 
@@ -14,6 +16,8 @@ use crate::routes::problem::Problem;
 const PAGE: u32 = 50;
 /// Rows of a page at most.
 const PAGE_MAX: u32 = 200;
+/// What is written as it is in a part of a path.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A part of a listing.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -56,6 +60,41 @@ impl Listing {
     pub(crate) fn cursor(&self) -> Option<String> {
         self.cursor.clone()
     }
+}
+
+/// Something that is wrong with a document, or that is lacking to run it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DocumentProblem {
+    /// A stable word for the kind of mistake.
+    code: String,
+    /// The line, counted from 1; 0 = nowhere in particular.
+    line: usize,
+    /// The column, counted from 1.
+    column: usize,
+    /// The step it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<String>,
+    /// What is wrong and what to do, for a person.
+    message: String,
+}
+
+impl DocumentProblem {
+    pub(crate) fn all(problems: Vec<document::Problem>) -> Vec<Self> {
+        problems.into_iter().map(DocumentProblem::from).collect()
+    }
+}
+
+impl From<document::Problem> for DocumentProblem {
+    fn from(problem: document::Problem) -> Self {
+        let document::Problem { code, at, step, message } = problem;
+        DocumentProblem { code, line: at.line, column: at.column, step, message }
+    }
+}
+
+/// A name as a part of a path.
+pub(crate) fn segment(name: &str) -> impl std::fmt::Display {
+    utf8_percent_encode(name, SEGMENT)
 }
 
 /// An instant as RFC 3339, in schemas.

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::from_fn;
 use axum::response::Response;
 use axum::routing::post;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::json;
+use stepwell::core::RunId;
 use stepwell::events::hook::{HookCall, HookError};
 use stepwell::events::{CloudEvents, Emitted};
 use stepwell::store::{TenantId, TenantScope};
@@ -105,27 +108,66 @@ async fn events(State(api): State<Api>, request: Request) -> Response {
         let (head, body) = request.into_parts();
         body::query(head.uri.query(), &[])?;
         let body = body::read(body, api.options.body_bytes).await?;
-        let headers =
-            head.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
-        let read = CloudEvents::read(headers, &body).map_err(|error| {
-            let problem = Problem::bad("malformedEvent", format!("This is no CloudEvent: {error}."));
-            error.index.into_iter().fold(problem, |problem, index| problem.param("index", index))
-        })?;
+        let read = read(&head.headers, &body)?;
         let engine = head.extensions.get::<Engine>().unwrap_or(&api.engine);
-        let mut accepted: Vec<Emitted> = Vec::new();
-        for event in read.events {
-            match engine.emit(event).await {
-                Ok(emitted) => accepted.push(emitted),
-                Err(error) => return Err(refused(error).param("accepted", accepted.len())),
-            }
-        }
-        let body = match (read.is_batch, accepted.as_slice()) {
-            (false, [one]) => json!(one),
-            (_, all) => json!({ "items": all }),
-        };
-        Ok(reply::json(StatusCode::ACCEPTED, &body))
+        Ok(reply::json(StatusCode::ACCEPTED, &json!(accept(engine, read).await?)))
     })
     .await
+}
+
+/// An event that was accepted.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventAccepted")]
+pub(crate) struct Accepted {
+    /// By which it is found again.
+    #[schemars(with = "String", extend("format" = "uuid"))]
+    pub(crate) event: RunId,
+    /// It was accepted just now; otherwise it had been before.
+    created: bool,
+}
+
+impl From<Emitted> for Accepted {
+    fn from(emitted: Emitted) -> Self {
+        Accepted { event: emitted.event, created: emitted.is_new }
+    }
+}
+
+/// The events of a message, accepted.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventsAccepted")]
+#[serde(untagged)]
+pub(crate) enum Answer {
+    /// The one event that it was.
+    One(Accepted),
+    /// All of a batch, or for every trigger that was called, in their order.
+    Many {
+        /// Each by itself.
+        items: Vec<Accepted>,
+    },
+}
+
+/// The events of a message.
+pub(crate) fn read(headers: &HeaderMap, body: &[u8]) -> Result<CloudEvents, Problem> {
+    let headers = headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+    CloudEvents::read(headers, body).map_err(|error| {
+        let problem = Problem::bad("malformedEvent", format!("This is no CloudEvent: {error}."));
+        error.index.into_iter().fold(problem, |problem, index| problem.param("index", index))
+    })
+}
+
+/// Accepts events one after the other; those before one that is refused are accepted.
+pub(crate) async fn accept(engine: &Engine, read: CloudEvents) -> Result<Answer, Problem> {
+    let mut accepted: Vec<Accepted> = Vec::new();
+    for event in read.events {
+        match engine.emit(event).await {
+            Ok(emitted) => accepted.push(emitted.into()),
+            Err(error) => return Err(refused(error).param("accepted", accepted.len())),
+        }
+    }
+    Ok(match (read.is_batch, accepted.len()) {
+        (false, 1) => Answer::One(accepted.remove(0)),
+        _ => Answer::Many { items: accepted },
+    })
 }
 
 /// Why an event was not accepted.
@@ -147,38 +189,51 @@ fn refused(error: EngineError) -> Problem {
 
 async fn hook(State(api): State<Api>, request: Request) -> Response {
     told(async move {
-        let nothing = || Problem::new(StatusCode::NOT_FOUND, "notFound", "There is nothing at this path.");
         let (head, body) = request.into_parts();
         let rest = head.uri.path().split_once(HOOKS).map(|(_, rest)| rest).ok_or_else(nothing)?;
         let (tenant, path) = rest.split_once('/').ok_or_else(nothing)?;
-        let tenant = tenant.parse().map(TenantId::new).map_err(|_| nothing())?;
         let body = body::read(body, api.options.body_bytes).await?;
-        let headers = head
-            .headers
-            .iter()
-            .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
-        let headers: Vec<_> = headers.collect();
         let query: Vec<(String, String)> =
             form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
-        let call =
-            HookCall { path, method: head.method.as_str(), query: &query, headers: &headers, body: &body };
-        // The secret with which the call is signed is the tenant's: whoever has it may call.
-        let scope = TenantScope::vouched(tenant);
-        let accepted = api.engine.hook(scope, call).await.map_err(|error| match error {
-            HookError::Unknown(_) => nothing(),
-            HookError::Unsigned => {
-                let detail = "The call is not signed as it has to be.";
-                Problem::new(StatusCode::UNAUTHORIZED, "unsigned", detail)
-            }
-            HookError::Body(why) => {
-                Problem::bad("malformedBody", format!("The body is not what `Content-Type` says: {why}."))
-            }
-            HookError::Engine(EngineError::Invalid(why)) if why.starts_with("the secret ") => {
-                Problem::internal(&why)
-            }
-            HookError::Engine(error) => refused(error),
-        })?;
-        Ok(reply::json(StatusCode::ACCEPTED, &json!({ "items": accepted })))
+        let answer = called(&api.engine, tenant, path, (&head.method, &query, &head.headers, &body)).await?;
+        Ok(reply::json(StatusCode::ACCEPTED, &json!(answer)))
     })
     .await
+}
+
+/// There is nothing, or nothing for whoever asks.
+fn nothing() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "notFound", "There is nothing at this path.")
+}
+
+/// Takes a call from outside, to a path of a tenant: its method, query, headers and body.
+pub(crate) async fn called(
+    engine: &Engine,
+    tenant: &str,
+    path: &str,
+    (method, query, headers, body): (&Method, &[(String, String)], &HeaderMap, &[u8]),
+) -> Result<Answer, Problem> {
+    let tenant = tenant.parse().map(TenantId::new).map_err(|_| nothing())?;
+    let headers = headers
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
+    let headers: Vec<_> = headers.collect();
+    let call = HookCall { path, method: method.as_str(), query, headers: &headers, body };
+    // The secret with which the call is signed is the tenant's: whoever has it may call.
+    let scope = TenantScope::vouched(tenant);
+    let accepted = engine.hook(scope, call).await.map_err(|error| match error {
+        HookError::Unknown(_) => nothing(),
+        HookError::Unsigned => {
+            let detail = "The call is not signed as it has to be.";
+            Problem::new(StatusCode::UNAUTHORIZED, "unsigned", detail)
+        }
+        HookError::Body(why) => {
+            Problem::bad("malformedBody", format!("The body is not what `Content-Type` says: {why}."))
+        }
+        HookError::Engine(EngineError::Invalid(why)) if why.starts_with("the secret ") => {
+            Problem::internal(&why)
+        }
+        HookError::Engine(error) => refused(error),
+    })?;
+    Ok(Answer::Many { items: accepted.into_iter().map(Accepted::from).collect() })
 }

@@ -258,6 +258,8 @@ fn engine(error: EngineError) -> Problem {
         | EngineError::Stopped => unavailable(&error),
         EngineError::Store(StoreError::Corrupt(_) | StoreError::Schema(_) | StoreError::Invalid(_))
         | EngineError::Undecidable(_)
+        | EngineError::NoSchedule(_)
+        | EngineError::Planned { .. }
         | EngineError::Restore(_)
         | EngineError::Unreadable { .. }
         | EngineError::Commit(_)

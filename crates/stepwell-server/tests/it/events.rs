@@ -76,7 +76,7 @@ fn structured(body: &Value) -> Ask {
 async fn cloud_events_are_accepted_structured_in_batches_and_binary_each_once() {
     let (engine, router) = world().await;
     let first = structured(&cloud("1")).to(&router).await;
-    assert_eq!((first.status.as_u16(), first.json()["isNew"].clone()), (202, json!(true)), "{first:?}");
+    assert_eq!((first.status.as_u16(), first.json()["created"].clone()), (202, json!(true)), "{first:?}");
     let event: RunId = first.json()["event"].as_str().unwrap().parse().unwrap();
     let kept = engine.event(event).await.unwrap().unwrap().kept;
     assert_eq!(
@@ -88,13 +88,16 @@ async fn cloud_events_are_accepted_structured_in_batches_and_binary_each_once() 
         .header("content-type", "application/cloudevents-batch+json")
         .body(batch.to_string());
     let answer = batch.to(&router).await.json();
-    assert_eq!((&answer["items"][0]["isNew"], &answer["items"][1]["isNew"]), (&json!(false), &json!(true)));
+    assert_eq!(
+        (&answer["items"][0]["created"], &answer["items"][1]["created"]),
+        (&json!(false), &json!(true))
+    );
     let binary = || {
         let ask = post("/v1/events").header("ce-specversion", "1.0").header("CE-Type", "com.example.paid");
         ask.header("ce-source", "/shop%20floor").header("content-type", "application/json")
     };
     let third = binary().header("ce-id", "3").body(r#"{"order": "o-3"}"#).to(&router).await;
-    assert_eq!((third.status.as_u16(), third.json()["isNew"].clone()), (202, json!(true)), "{third:?}");
+    assert_eq!((third.status.as_u16(), third.json()["created"].clone()), (202, json!(true)), "{third:?}");
     let mut given = results(&engine, "paid").await;
     given.sort_by_key(ToString::to_string);
     let o1 = json!({"order": "o-1", "from": "/shop"});
@@ -191,7 +194,7 @@ async fn a_call_that_is_signed_starts_the_workflow_once_for_its_id() {
     for is_new in [true, false] {
         let answer = standard("m-1", 10, r#"{"order":"o-1"}"#).to(&router).await;
         assert_eq!(answer.status, 202, "{answer:?}");
-        assert_eq!(answer.json()["items"][0]["isNew"], json!(is_new));
+        assert_eq!(answer.json()["items"][0]["created"], json!(is_new));
     }
     standard("m-2", -10, r#"{"order":"o-2"}"#).to(&router).await;
     assert_eq!(results(&engine, "hook").await, [json!({"order": "o-2"}), json!({"order": "o-1"})]);
@@ -240,9 +243,9 @@ async fn calls_may_be_signed_in_other_ways_and_are_filtered_like_events() {
         let given = format!("v={}", hex(&sign(SECRET.as_bytes(), "plain")));
         post(&path("own")).header("x-sig", &given).body("plain")
     };
-    assert_eq!(own().to(&router).await.json()["items"][0]["isNew"], json!(true));
+    assert_eq!(own().to(&router).await.json()["items"][0]["created"], json!(true));
     assert_eq!(
-        own().to(&router).await.json()["items"][0]["isNew"],
+        own().to(&router).await.json()["items"][0]["created"],
         json!(false),
         "the same body is the same call"
     );

@@ -1,24 +1,33 @@
 //! The binary, as a person uses it; routes and outlets, as programs and people do.
 #![allow(clippy::unwrap_used)]
 
+mod actions;
 mod api;
 mod cases;
+mod catalogue;
 mod cli;
+mod desk;
 mod documents;
 mod email;
+mod emitted;
 mod events;
 mod expr;
+mod expressions;
 mod flows;
 mod http;
 mod kit;
 mod link;
 mod mails;
+mod records;
+mod schedules;
 mod serving;
 mod smtp;
 mod table;
 mod transports;
+mod triggers;
 mod web;
 mod webhook;
+mod workflows;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

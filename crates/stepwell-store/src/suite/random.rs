@@ -542,12 +542,13 @@ fn listing() -> BoxedStrategy<Ask> {
         2 => Just(vec![]),
         1 => vec((select(vec!["a", "b"]).prop_map(Into::into), shadow_value()), 1..3),
     ];
-    let runs = (workflow, of(status()), of(a_run()), found, 0_u32..3).prop_map(
-        |(workflow, status, parent, shadows, limit)| {
+    let without = of(select(vec!["", "o", "ord", "other", "x"]).prop_map(str::to_owned));
+    let runs = (workflow, without, of(status()), of(a_run()), found, 0_u32..3).prop_map(
+        |(workflow, without, status, parent, shadows, limit)| {
             // A column belongs to a workflow.
             let named = (!shadows.is_empty()).then(|| "orders".into());
             let workflow = workflow.or(named);
-            Ask::Runs(RunQuery { workflow, status, parent, shadows, limit, cursor: None })
+            Ask::Runs(RunQuery { workflow, without, status, parent, shadows, limit, cursor: None })
         },
     );
     let waits = (of(a_run()), of(select(vec!["t", "u"])), 0_u32..3).prop_map(|(run, topic, limit)| {

@@ -362,6 +362,13 @@ cases! { runs as __suite_runs;
         assert_eq!(listed(RunQuery { workflow: Some("nothing".into()), ..any.clone() }).await, []);
         assert_eq!(listed(RunQuery { status: Some(Status::Completed), ..any.clone() }).await, [5, 4, 3]);
         assert_eq!(listed(RunQuery { parent: Some(run(1)), ..any.clone() }).await, [5, 4]);
+        let without = |prefix: &str| RunQuery { without: Some(prefix.to_owned()), ..any.clone() };
+        assert_eq!(listed(without("inv")).await, [5, 3, 1]);
+        assert_eq!(listed(without("in_")).await, [5, 4, 3, 2, 1], "it is taken literally");
+        assert_eq!(listed(RunQuery { status: Some(Status::Completed), ..without("inv") }).await, [5, 3]);
+        assert_eq!(listed(RunQuery { parent: Some(run(1)), ..without("inv") }).await, [5]);
+        let named = RunQuery { workflow: Some("invoices".into()), ..without("inv") };
+        assert_eq!(listed(named).await, [4, 2], "what is named is meant");
         let (workflow, status) = (Some("invoices".into()), Some(Status::Completed));
         assert_eq!(listed(RunQuery { workflow, status, parent: Some(run(1)), ..any }).await, [4]);
     }

@@ -69,20 +69,23 @@ impl Catalogue {
         name: Name,
         operation: &str,
         detail: Value,
-        change: impl Fn(&mut Entry) -> Result<(), CatalogueError>,
+        change: impl Fn(&mut Entry) -> Result<(), CatalogueError> + Sync,
     ) -> Result<Activated, CatalogueError> {
         self.may_change(&name)?;
-        self.change(&format!("workflow `{name}`"), async || {
-            let Seen { value: before, revision } = self.published(&name).await?;
-            let (mut after, mut writing) = (before.clone(), Writing::default());
-            change(&mut after)?;
-            if after != before {
-                writing.entry(&name, &after, revision);
-                writing.audit(operation, &name, &detail);
-            }
-            let active = after.active().map(|active| active.version);
-            let is_changed = after.active() != before.active();
-            Ok((writing, Activated { name: name.clone(), active, is_changed }))
+        let (name, detail, change) = (&name, &detail, &change);
+        self.change(&format!("workflow `{name}`"), || {
+            Box::pin(async move {
+                let Seen { value: before, revision } = self.published(name).await?;
+                let (mut after, mut writing) = (before.clone(), Writing::default());
+                change(&mut after)?;
+                if after != before {
+                    writing.entry(name, &after, revision);
+                    writing.audit(operation, name, detail);
+                }
+                let active = after.active().map(|active| active.version);
+                let is_changed = after.active() != before.active();
+                Ok((writing, Activated { name: name.clone(), active, is_changed }))
+            })
         })
         .await
     }

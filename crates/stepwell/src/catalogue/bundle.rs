@@ -6,7 +6,7 @@ use stepwell_core::document::{Bundle, Problem, Problems};
 use stepwell_core::{DefinitionHash, Document, Name};
 
 use super::entry::{Entry, Pinned, Seen, WORKFLOW, Writing, detail, noted};
-use super::{Catalogue, CatalogueError};
+use super::{Absent, Catalogue, CatalogueError};
 use crate::actor::Permission;
 use crate::data::kv::List;
 
@@ -122,6 +122,7 @@ impl Catalogue {
         for name in names {
             let entry = self.published(&name).await?.value;
             let pinned = picked(&entry, which).ok_or_else(|| CatalogueError::NotFound {
+                absent: Absent::Version,
                 what: format!("active version of workflow `{name}`"),
                 hint: ": activate one, or export the newest".to_owned(),
             })?;
@@ -157,13 +158,16 @@ impl Catalogue {
         }
         let Import { activate, dry_run, note } = import;
         let note = noted(note)?;
-        self.change("a workflow of the bundle", async || {
-            let (mut writing, mut imported) = (Writing::default(), Vec::new());
-            for item in bundle.items() {
-                imported.push(self.import_one(item, activate, note.as_deref(), &mut writing).await?);
-            }
-            let writing = if dry_run { Writing::default() } else { writing };
-            Ok((writing, imported))
+        let (bundle, note) = (&bundle, note.as_deref());
+        self.change("a workflow of the bundle", || {
+            Box::pin(async move {
+                let (mut writing, mut imported) = (Writing::default(), Vec::new());
+                for item in bundle.items() {
+                    imported.push(self.import_one(item, activate, note, &mut writing).await?);
+                }
+                let writing = if dry_run { Writing::default() } else { writing };
+                Ok((writing, imported))
+            })
         })
         .await
     }

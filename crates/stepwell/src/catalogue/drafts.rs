@@ -8,7 +8,7 @@ use stepwell_core::{Name, Timestamp};
 use stepwell_store::{CellOp, Expect, Page};
 
 use super::entry::{DRAFT, Entry, WORKFLOW, Writing, draft_key};
-use super::{Catalogue, CatalogueError};
+use super::{Absent, Catalogue, CatalogueError};
 use crate::actor::Permission;
 use crate::data::kv::List;
 
@@ -138,7 +138,7 @@ impl Catalogue {
         let all = self.list::<Entry>(WORKFLOW, List { limit: Some(200), ..List::default() }).await?;
         let drafts = all.items.iter().filter(|(_, entry, _)| entry.draft);
         let hint = did_you_mean(name, drafts.map(|(name, ..)| name.as_str()));
-        Ok(CatalogueError::NotFound { what: format!("draft of `{name}`"), hint })
+        Ok(CatalogueError::NotFound { absent: Absent::Draft, what: format!("draft of `{name}`"), hint })
     }
 }
 

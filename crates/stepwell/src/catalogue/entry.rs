@@ -1,5 +1,7 @@
 //! How the catalogue is kept: cells of the engine's own, changed in one commit each.
 
+use std::pin::Pin;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value, json};
@@ -106,6 +108,10 @@ pub(super) fn those(prefix: String, now: stepwell_core::Timestamp, limit: u32) -
     }
 }
 
+/// A decision on a change that is being made. It is boxed so that whoever asks for the change may do so on any thread.
+pub(super) type Deciding<'a, T> =
+    Pin<Box<dyn Future<Output = Result<(Writing, T), CatalogueError>> + Send + 'a>>;
+
 /// A change of the catalogue: what one commit writes.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
@@ -195,10 +201,10 @@ impl Catalogue {
     }
 
     /// Decides on a change and makes it; decides again if somebody else was faster.
-    pub(super) async fn change<T>(
+    pub(super) async fn change<'a, T>(
         &self,
         what: &str,
-        decide: impl AsyncFn() -> Result<(Writing, T), CatalogueError>,
+        decide: impl Fn() -> Deciding<'a, T>,
     ) -> Result<T, CatalogueError> {
         for _ in 0..MAX_TRIES {
             let (writing, decided) = decide().await?;

@@ -6,12 +6,25 @@ use stepwell_store::{CellError, CommitError, Refused, StoreError};
 
 use crate::error::EngineError;
 
+/// What is not in a catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// A workflow that was published.
+    Workflow,
+    /// A version of a workflow.
+    Version,
+    /// A draft.
+    Draft,
+}
+
 /// Why the catalogue did not do what it was asked. Nothing was changed, unless the error says that nobody knows.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CatalogueError {
     /// It is not there.
     #[error("there is no {what}{hint}")]
     NotFound {
+        /// What sort of thing it is.
+        absent: Absent,
         /// What was asked for.
         what: String,
         /// A near name, or what there is.

@@ -18,7 +18,7 @@ pub use activation::Activated;
 pub use bundle::{Export, Import, Imported, Outcome, Which};
 pub use check::Checked;
 pub use drafts::{Draft, Drafted};
-pub use error::CatalogueError;
+pub use error::{Absent, CatalogueError};
 pub(crate) use known::Catalogues;
 pub use publish::{Publish, Published};
 pub use versions::{Edition, Listed, Version};

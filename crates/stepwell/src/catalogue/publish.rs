@@ -80,39 +80,50 @@ impl Catalogue {
         self.may_change(&name)?;
         let Publish { from, activate, note } = publish;
         let note = noted(note)?;
-        self.change(&format!("workflow `{name}`"), async || {
-            let mut writing = Writing::default();
-            let (text, draft) = match &from {
-                From::Text(text) => (text.clone(), None),
-                From::Draft(revision) => {
-                    let draft = self.draft_at(&name, *revision).await?;
-                    writing.op(draft_key(&name), CellOp::Delete, Expect::Live(*revision));
-                    (draft.text, Some(*revision))
-                }
-            };
-            let document = self.sound(Some(&name), &text)?;
-            let Seen { value: mut entry, revision } = self.entry(&name).await?;
-            let (before, was) = (entry.clone(), entry.newest);
-            let pinned = self.next(&document, &name, &mut entry, note.as_deref(), &mut writing)?;
-            let is_new = was != Some(pinned);
-            if activate {
-                entry.active = Some(pinned);
-            }
-            entry.draft &= draft.is_none();
-            if entry != before {
-                writing.entry(&name, &entry, revision);
-                let mut detail = detail(pinned);
-                detail["isNew"] = is_new.into();
-                detail["activated"] = activate.into();
-                detail["draft"] = json!(draft);
-                writing.audit("workflow.publish", &name, &detail);
-            }
-            let (is_active, warnings) = (entry.active == Some(pinned), self.warnings(&document));
-            let Pinned { version, hash } = pinned;
-            let name = name.clone();
-            Ok((writing, Published { name, version, hash, is_new, is_active, warnings }))
+        self.change(&format!("workflow `{name}`"), || {
+            Box::pin(self.publishing(&name, &from, activate, note.as_deref()))
         })
         .await
+    }
+
+    /// What publishing comes to, on what is there now.
+    async fn publishing(
+        &self,
+        name: &Name,
+        from: &From,
+        activate: bool,
+        note: Option<&str>,
+    ) -> Result<(Writing, Published), CatalogueError> {
+        let mut writing = Writing::default();
+        let (text, draft) = match from {
+            From::Text(text) => (text.clone(), None),
+            From::Draft(revision) => {
+                let draft = self.draft_at(name, *revision).await?;
+                writing.op(draft_key(name), CellOp::Delete, Expect::Live(*revision));
+                (draft.text, Some(*revision))
+            }
+        };
+        let document = self.sound(Some(name), &text)?;
+        let Seen { value: mut entry, revision } = self.entry(name).await?;
+        let (before, was) = (entry.clone(), entry.newest);
+        let pinned = self.next(&document, name, &mut entry, note, &mut writing)?;
+        let is_new = was != Some(pinned);
+        if activate {
+            entry.active = Some(pinned);
+        }
+        entry.draft &= draft.is_none();
+        if entry != before {
+            writing.entry(name, &entry, revision);
+            let mut detail = detail(pinned);
+            detail["isNew"] = is_new.into();
+            detail["activated"] = activate.into();
+            detail["draft"] = json!(draft);
+            writing.audit("workflow.publish", name, &detail);
+        }
+        let (is_active, warnings) = (entry.active == Some(pinned), self.warnings(&document));
+        let Pinned { version, hash } = pinned;
+        let name = name.clone();
+        Ok((writing, Published { name, version, hash, is_new, is_active, warnings }))
     }
 
     /// The version that a document is: the newest if that says the same, otherwise another one, which is written down.

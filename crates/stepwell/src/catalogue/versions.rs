@@ -8,7 +8,7 @@ use stepwell_core::{Definition, DefinitionHash, Name, Timestamp};
 use stepwell_store::{Cell, Page};
 
 use super::entry::{Entry, Seen, Stamp, WORKFLOW, version_key, versions_of};
-use super::{Catalogue, CatalogueError};
+use super::{Absent, Catalogue, CatalogueError};
 use crate::actor::Permission;
 use crate::data::kv::List;
 
@@ -188,7 +188,8 @@ impl Catalogue {
         let told: Vec<_> = some.items.iter().map(|(_, stamp, _)| stamp.pinned.version.to_string()).collect();
         let more = if some.next.is_some() { " and more" } else { "" };
         let hint = format!("; there are {}{more}", told.join(", "));
-        Err(CatalogueError::NotFound { what: format!("version {version} of workflow `{name}`"), hint })
+        let what = format!("version {version} of workflow `{name}`");
+        Err(CatalogueError::NotFound { absent: Absent::Version, what, hint })
     }
 
     /// There is none; perhaps another one was meant.
@@ -196,6 +197,7 @@ impl Catalogue {
         let all = self.list::<Entry>(WORKFLOW, List { limit: Some(200), ..List::default() }).await?;
         let published = all.items.iter().filter(|(_, entry, _)| entry.versions > 0);
         let hint = did_you_mean(name, published.map(|(name, ..)| name.as_str()));
-        Ok(CatalogueError::NotFound { what: format!("published workflow `{name}`"), hint })
+        let what = format!("published workflow `{name}`");
+        Ok(CatalogueError::NotFound { absent: Absent::Workflow, what, hint })
     }
 }

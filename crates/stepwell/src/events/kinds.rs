@@ -5,7 +5,9 @@ use serde_json::Value;
 use stepwell_core::Name;
 use stepwell_core::expr::{Budget, Expr, Roots};
 use stepwell_core::schema::Schema;
-use stepwell_store::{CellKey, CellOp, CellWrite, Expect, Space, Ttl, ValueType};
+use stepwell_store::{
+    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Expect, Page, Space, Ttl, ValueType,
+};
 
 use super::WORKFLOW;
 use crate::actor::Permission;
@@ -124,6 +126,39 @@ impl Engine {
         Ok(())
     }
 
+    /// Takes a tenant's description of a name of events away; says whether there was one.
+    pub async fn remove_event_type(&self, name: &str) -> Result<bool, EngineError> {
+        self.permit(Permission::Publish)?;
+        let (key, op) = (described(name), CellOp::Delete);
+        let write = CellWrite { key, op, expect: Expect::Anything, initial: None, by: None };
+        let done = self.inner.write(self.scope, Changes::new().cell(Ok(write)), self.actor_id()).await?;
+        self.inner.forget_event_name(self.scope, &name.into());
+        Ok(done.first().is_some_and(|result| result.existed))
+    }
+
+    /// A part of the names of events that are described, in their order; those that this process describes itself are in
+    /// front of the first part.
+    pub async fn event_types(
+        &self,
+        limit: u32,
+        cursor: Option<String>,
+    ) -> Result<Page<EventType>, EngineError> {
+        self.permit(Permission::View)?;
+        let own = &self.inner.registry.events;
+        let mut items: Vec<_> = own.values().filter(|_| cursor.is_none()).cloned().collect();
+        let CellKey { space, owner, key } = described("");
+        let (filter, now) = (CellFilter::Prefix(key), self.now());
+        let query = CellQuery { space, owner, filter, now, with_dead: false, limit, cursor };
+        let page = self.store().cells(self.scope, query).await?;
+        for cell in page.items {
+            let name = cell.key.key;
+            let read = cell.value.map(serde_json::from_value::<EventType>).transpose();
+            let read = read.map_err(|error| unreadable(&name, &error))?;
+            items.extend(read.filter(|kind| !own.contains_key(&kind.name)));
+        }
+        Ok(Page { items, next: page.next })
+    }
+
     /// How a name of events is described, if it is.
     pub async fn event_type(&self, name: &str) -> Result<Option<EventType>, EngineError> {
         self.permit(Permission::View)?;
@@ -133,6 +168,10 @@ impl Engine {
         let query = crate::data::kv::one(described(name), self.now(), false);
         let cell = self.store().cells(self.scope, query).await?.items.pop();
         let kind = cell.and_then(|cell| cell.value).map(serde_json::from_value).transpose();
-        kind.map_err(|error| EngineError::Invalid(format!("event type `{name}` cannot be read: {error}")))
+        kind.map_err(|error| unreadable(name, &error))
     }
+}
+
+fn unreadable(name: &str, error: &serde_json::Error) -> EngineError {
+    EngineError::Invalid(format!("event type `{name}` cannot be read: {error}"))
 }

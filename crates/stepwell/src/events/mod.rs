@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stepwell_core::limits::json_bytes;
-use stepwell_core::{Name, RunId, Timestamp};
+use stepwell_core::{Definition, Name, RunId, Timestamp};
 use stepwell_store::{CellKey, CellOp, CellWrite, Expect, Space, TenantScope};
 
 use crate::actor::Permission;
@@ -208,6 +208,13 @@ impl Engine {
             tracing::warn!(event = %emitted.event, %error, "an event that came again was not counted");
         }
         Ok(emitted)
+    }
+
+    /// Workflows that something starts by itself, as they are started: `Definition::starters` says what does.
+    pub async fn triggered(&self) -> Result<Vec<Definition>, EngineError> {
+        self.permit(Permission::View)?;
+        let triggered = self.inner.triggered(self.scope).await?;
+        Ok(triggered.iter().map(|workflow| workflow.definition.clone()).collect())
     }
 
     /// Counts an event that has come again, with the event.

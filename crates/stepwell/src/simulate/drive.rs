@@ -97,6 +97,7 @@ impl<'a> Driver<'a> {
                 // Nothing is started but by the case.
                 options.plans_triggers = false;
                 options.handles_kept_ms = None;
+                options.limits = simulation.limits.clone();
             });
             for workflow in &workflows {
                 builder = builder.workflow(workflow.clone());

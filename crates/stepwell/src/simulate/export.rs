@@ -72,7 +72,11 @@ impl Run {
         let inner = self.inner();
         let standing = inner.load(self.scope(), self.id()).await?;
         let definition = standing.definition().clone();
-        let changes = changes(inner.store.as_ref(), self.scope(), &definition, self.id()).await?;
+        let changes = changes(inner.store.as_ref(), self.scope(), &definition, self.id()).await;
+        let changes = changes.map_err(|error| match error {
+            EngineError::Restore(_) => gone(self.id(), "it began in another edition of its workflow"),
+            other => other,
+        })?;
         Ok((definition, changes))
     }
 }

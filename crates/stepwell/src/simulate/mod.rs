@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stepwell_core::document::cases::{Case, GivenKey, GivenLink, Outcome};
 use stepwell_core::document::{Document, Outline};
-use stepwell_core::{Definition, Failure, Name, Timestamp};
+use stepwell_core::{Definition, Failure, Limits, Name, Timestamp};
 
 use crate::error::EngineError;
 
@@ -49,13 +49,15 @@ pub struct Simulation {
     outline: Outline,
     others: Vec<Definition>,
     bounds: Bounds,
+    limits: Limits,
 }
 
 impl Simulation {
     /// A simulation of a document.
     pub fn of(document: &Document) -> Self {
         let outline = document.outline();
-        Simulation { document: document.clone(), outline, others: Vec::new(), bounds: Bounds::default() }
+        let (bounds, limits) = (Bounds::default(), Limits::default());
+        Simulation { document: document.clone(), outline, others: Vec::new(), bounds, limits }
     }
 
     /// Another workflow, which really runs when it is called or started; without this it has to be mocked.
@@ -69,6 +71,13 @@ impl Simulation {
     #[must_use]
     pub fn bounds(mut self, bounds: Bounds) -> Self {
         self.bounds = bounds;
+        self
+    }
+
+    /// How large things may be in it.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
         self
     }
 

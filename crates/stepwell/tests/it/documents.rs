@@ -15,7 +15,9 @@ use stepwell::store::{
     Status, Store, Ttl, ValueType,
 };
 use stepwell::testing::TestEngine;
-use stepwell::{ActionError, Command, Cx, Engine, Operator, Run, Signal, Start};
+use stepwell::{
+    ActionError, Actor, Command, Cx, Engine, EngineError, Operator, Permission, Run, Signal, Start,
+};
 
 use crate::kit::{
     self, Fate, LEASE_MS, Watched, audit, error_code, ground, mortal, other_tenant, settle, status, version,
@@ -319,7 +321,25 @@ async fn documents_belong_to_their_runs_tenant() {
     edited(&engine, &ours, json!([{"put": "a", "body": 2}])).await;
     assert_eq!(listed(&engine, all(run.id())).await, []);
     assert_eq!(listed(&theirs, all(ours.id())).await, []);
+    let gone = theirs.run(ours.id()).documents(all(ours.id())).await;
+    assert_eq!(gone, Err(EngineError::NoRun(ours.id())));
     assert_eq!(at(&theirs, run.id(), 1).await, shown(&[("a", 1)]));
+}
+
+#[tokio::test]
+async fn whoever_may_read_is_shown_the_documents_of_a_run() {
+    let (engine, run) = opened().await;
+    assert_eq!(run.documents(all(run.id())).await.unwrap().items, []);
+    edited(&engine, &run, json!([{"put": "a", "body": 1}])).await;
+    let reader = engine.acting(Actor::new("ann", [Permission::Read]));
+    let shown = reader.run(run.id()).documents(all(RunId::nil())).await.unwrap();
+    assert_eq!(shown.items.iter().map(body).collect::<Vec<_>>(), [json!(1)], "the run is its own");
+    let viewer = engine.acting(Actor::new("bob", [Permission::View]));
+    let denied = viewer.run(run.id()).documents(all(run.id())).await;
+    assert!(matches!(denied, Err(EngineError::Denied { .. })), "{denied:?}");
+    let graph = viewer.run(run.id()).graph().await.unwrap();
+    let open = graph.nodes.iter().find(|node| node.id.as_str() == "open").unwrap();
+    assert_eq!(open.activations, Some(1), "{graph:?}");
 }
 
 #[tokio::test]

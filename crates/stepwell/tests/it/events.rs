@@ -379,6 +379,34 @@ steps:
 }
 
 #[tokio::test]
+async fn names_of_events_that_are_described_are_listed_and_can_be_taken_back() {
+    let own = EventType::new("OWN").about("What this program knows itself.");
+    let engine = kit::start(|engine| engine.event_type(own)).await.unwrap();
+    for name in ["PAID", "LOST", "OWN"] {
+        let kind = EventType::new(name).schema(json!({"type": "object"}));
+        engine.put_event_type(kind).await.unwrap();
+    }
+    let first = engine.event_types(1, None).await.unwrap();
+    let mut names: Vec<_> = first.items.iter().map(|kind| kind.name.to_string()).collect();
+    let mut next = first.next;
+    while let Some(cursor) = next {
+        let page = engine.event_types(1, Some(cursor)).await.unwrap();
+        names.extend(page.items.iter().map(|kind| kind.name.to_string()));
+        next = page.next;
+    }
+    assert_eq!(names, ["OWN", "LOST", "PAID"]);
+    assert!(first.items[0].about.contains("itself"), "what the process says goes before");
+    assert!(engine.emit(Event::new("PAID").with(&1)).await.is_err());
+    assert!(engine.remove_event_type("PAID").await.unwrap());
+    assert!(!engine.remove_event_type("PAID").await.unwrap());
+    assert_eq!(engine.event_type("PAID").await.unwrap(), None);
+    engine.emit(Event::new("PAID").with(&1)).await.unwrap();
+    let others = engine.for_tenant(kit::other_tenant());
+    assert_eq!(others.event_types(9, None).await.unwrap().items.len(), 1, "the program's own");
+    assert!(!others.remove_event_type("LOST").await.unwrap());
+}
+
+#[tokio::test]
 async fn a_step_emits_an_event_with_its_commit_or_not_at_all() {
     let text = "
 steps:

@@ -104,6 +104,36 @@ async fn a_schedule_can_be_changed_switched_off_and_put_again() {
     assert_eq!(engine.schedules().await.unwrap().len(), 1);
 }
 
+/// The accident: who had switched a schedule off twice and put it again had it switched off once more by the second.
+#[tokio::test]
+async fn a_schedule_that_is_switched_off_twice_is_on_when_it_is_put_again() {
+    let (store, clock) = ground().await;
+    let engine = engine(&store, &clock).await;
+    let hourly = || Schedule::new("hourly", "0 * * * *", "report");
+    engine.put_schedule(hourly()).await.unwrap();
+    for _ in 0..2 {
+        engine.remove_schedule("hourly").await.unwrap();
+        engine.settle().await;
+    }
+    engine.put_schedule(hourly()).await.unwrap();
+    engine.advance(HOUR).await;
+    assert!(!engine.schedule("hourly").await.unwrap().unwrap().is_off);
+    assert_eq!(reports(&engine).await.len(), 1);
+}
+
+#[tokio::test]
+async fn schedules_are_listed_part_by_part() {
+    let (store, clock) = ground().await;
+    let engine = engine(&store, &clock).await;
+    for name in ["a", "b", "c"] {
+        engine.put_schedule(Schedule::new(name, "0 * * * *", "report")).await.unwrap();
+    }
+    let first = engine.schedules_page(2, None).await.unwrap();
+    let rest = engine.schedules_page(2, first.next.clone()).await.unwrap();
+    let names: Vec<_> = first.items.iter().chain(&rest.items).map(|one| one.schedule.name.as_str()).collect();
+    assert_eq!((names, rest.next), (vec!["c", "b", "a"], None));
+}
+
 #[tokio::test]
 async fn a_schedule_that_cannot_be_is_refused_with_the_reason() {
     let (store, clock) = ground().await;
@@ -117,7 +147,7 @@ async fn a_schedule_that_cannot_be_is_refused_with_the_reason() {
         let Err(EngineError::Invalid(why)) = engine.put_schedule(wrong).await else { panic!("{part}") };
         assert!(why.contains(part), "{why}");
     }
-    assert!(engine.remove_schedule("nobody").await.is_err());
+    assert_eq!(engine.remove_schedule("nobody").await, Err(EngineError::NoSchedule("nobody".to_owned())));
     assert_eq!(engine.schedules().await.unwrap(), Vec::new());
 }
 
@@ -178,6 +208,13 @@ async fn the_schedules_of_a_published_workflow_come_and_go_with_its_active_versi
     catalogue.publish("hourly", Publish::text(text("30 * * * *")).activate()).await.unwrap();
     engine.advance(HOUR).await;
     assert_eq!(crate::kit::runs_of(&engine, "hourly").await.len(), 3);
+    for refused in [
+        engine.remove_schedule("hourly/t").await,
+        engine.put_schedule(Schedule::new("hourly/t", "0 1 * * *", "hourly")).await.map(drop),
+    ] {
+        let Err(EngineError::Planned { trigger, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(trigger.as_str(), "t", "the trigger would make it what it was");
+    }
     catalogue.archive("hourly").await.unwrap();
     engine.settle().await;
     assert!(engine.schedule("hourly/t").await.unwrap().unwrap().is_off);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepwell::core::Document;
 use stepwell::core::document::cases::{Case, Outcome};
+use stepwell::core::{Document, Limits};
 use stepwell::simulate::{Bounds, How, Simulated, SimulationError, Step, Uncovered};
 use stepwell::store::RunQuery;
 use stepwell::{ActionError, Cx, Signal, Simulation, Start};
@@ -375,6 +375,18 @@ async fn a_loop_that_never_ends_is_ended() {
     assert!(matches!(ended, Err(SimulationError::Endless { .. })), "{ended:?}");
     let report = Simulation::of(&document).bounds(bounds).test(&Case::default()).await;
     assert!(!report.passed && report.failures[0].contains("never end"), "{:?}", report.failures);
+}
+
+#[tokio::test]
+async fn what_grows_too_large_is_an_error_of_the_run() {
+    let document = document("steps: [{ id: a, type: vars.set, values: { x: { $expr: payload.x } } }]");
+    let limits = Limits { snapshot_bytes: 8 * 1024, ..Limits::default() };
+    let case = Case { input: Some(json!({"x": "x".repeat(5_000)})), ..Case::default() };
+    let simulation = Simulation::of(&document);
+    assert_eq!(simulation.run(&case).await.unwrap().outcome, Outcome::Completed);
+    let simulated = simulation.limits(limits).run(&case).await.unwrap();
+    assert_eq!(simulated.outcome, Outcome::Failed, "{simulated:?}");
+    assert!(simulated.error.unwrap().message.contains("snapshot_bytes"));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Bundles: taken elsewhere and put in whole, or not at all.
 
-use stepwell::catalogue::{Export, Import, Outcome, Publish, Which};
+use stepwell::catalogue::{Absent, Export, Import, Outcome, Publish, Which};
 use stepwell::core::document::Bundle;
 use stepwell::data::List;
 use stepwell::{CatalogueError, Engine};
@@ -111,7 +111,7 @@ async fn what_is_exported_is_the_same_elsewhere() {
     let values: Vec<_> = newest.items().iter().map(|one| one.value()["steps"][0]["value"].clone()).collect();
     assert_eq!(values, [3, 4]);
     let none = engine.catalogue().export(Export::of(["c"])).await;
-    assert!(matches!(none, Err(CatalogueError::NotFound { .. })), "{none:?}");
+    assert!(matches!(none, Err(CatalogueError::NotFound { absent: Absent::Version, .. })), "{none:?}");
     let none = engine.catalogue().export(Export::of(["x"])).await;
-    assert!(matches!(none, Err(CatalogueError::NotFound { .. })), "{none:?}");
+    assert!(matches!(none, Err(CatalogueError::NotFound { absent: Absent::Workflow, .. })), "{none:?}");
 }
