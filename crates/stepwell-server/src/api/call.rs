@@ -57,6 +57,10 @@ impl<P, Q, B> Call<P, Q, B> {
 
     /// The revision that has to be the current one; 0 = there must be nothing yet.
     pub(crate) fn expected(&self) -> Result<Option<u64>, Problem> {
+        if self.headers.get(IF_MATCH).is_some_and(|tag| tag == "*") {
+            let detail = "`If-Match` can only be a revision in quotes here, as `ETag` gave it.";
+            return Err(Problem::bad("malformedTag", detail));
+        }
         match (self.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes), self.seen()?) {
             (None, seen) => Ok(seen),
             (Some(b"*"), None) => Ok(Some(0)),

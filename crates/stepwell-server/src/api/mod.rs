@@ -6,9 +6,11 @@
 mod apikeys;
 mod auth;
 mod call;
+mod data;
 mod errors;
 mod json;
 mod kv;
+mod links;
 mod meta;
 mod openapi;
 mod pace;
@@ -17,6 +19,8 @@ mod reply;
 mod route;
 mod runs;
 mod shapes;
+mod sse;
+mod state;
 mod trace;
 
 use std::panic::AssertUnwindSafe;
@@ -140,6 +144,9 @@ pub fn routes() -> Vec<Route> {
     all.extend(runs::routes());
     all.extend(kv::routes());
     all.extend(apikeys::routes());
+    all.extend(data::routes());
+    all.extend(links::routes());
+    all.extend(state::routes());
     all
 }
 

@@ -364,11 +364,12 @@ async fn signal(call: Call<OfSignal, SendSignal, Payload>) -> Result<Reply, Prob
     if let Some(keep_for) = &call.query.keep_for {
         signal = signal.kept_for(span(keep_for)?);
     }
-    let outcome = match engine.signal(call.path.run, signal).await? {
+    let done = engine.signal_once(call.path.run, signal).await?;
+    let outcome = match done.came_to {
         Signalled::Taken => SignalOutcome::Taken,
         Signalled::Kept => SignalOutcome::Kept,
     };
-    Reply::ok(&SignalSent { outcome })
+    Ok(Reply::ok(&SignalSent { outcome })?.replayed(!done.is_new))
 }
 
 async fn waits(call: Call<Nothing, ListWaits>) -> Result<Reply, Problem> {

@@ -3,6 +3,7 @@
 
 mod api;
 mod cases;
+mod data;
 mod documents;
 mod email;
 mod events;
@@ -10,9 +11,13 @@ mod expr;
 mod flows;
 mod http;
 mod kit;
+mod kv;
 mod link;
+mod links;
 mod mails;
+mod site;
 mod smtp;
+mod state;
 mod table;
 mod transports;
 mod web;

@@ -18,6 +18,7 @@ use crate::data::error::DataError;
 use crate::data::kv::{Entry, List, one};
 use crate::data::watch::{Watched, watch};
 use crate::engine::Engine;
+use crate::error::EngineError;
 
 /// How often an update is tried unless the handle says otherwise.
 pub const MAX_RETRIES: u32 = 10;
@@ -48,6 +49,17 @@ impl State {
         let mut slot = Slot::new(self.0.clone(), Space::Workflow, workflow.as_str().to_owned(), key.into());
         slot.wrong = wrong_owner(&workflow);
         slot
+    }
+
+    /// The root of a run's tree, whose execution slots it shares.
+    pub async fn root_of(&self, run: RunId) -> Result<RunId, DataError> {
+        // Whoever may do anything with its slots may know whose they are.
+        self.0.permit(Permission::Read).or_else(|_| self.0.permit(Permission::Manage))?;
+        let loaded = self.0.store().load(self.0.scope(), run).await?.ok_or(EngineError::NoRun(run))?;
+        match wrong_owner(&loaded.workflow) {
+            Some(wrong) => Err(DataError::Invalid(wrong)),
+            None => Ok(loaded.root),
+        }
     }
 
     /// A part of the slots of a root run that have a value, in the order of their keys.

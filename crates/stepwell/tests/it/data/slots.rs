@@ -60,6 +60,10 @@ async fn an_execution_slot_is_shared_by_a_root_run_its_children_and_its_branches
     assert_eq!(status(&run).await, Status::Completed);
     let child = children_of(&engine, run.id()).await[0].run;
     let state = engine.state();
+    for of in [run.id(), child] {
+        assert_eq!(state.root_of(of).await, Ok(run.id()));
+    }
+    assert!(state.root_of(new_run_id()).await.is_err());
     assert_eq!(state.execution::<i64>(run.id(), "steps").get().await.unwrap(), Some(4));
     assert_eq!(state.execution::<i64>(child, "steps").get().await.unwrap(), None, "the child has none");
     let another = engine.start(Start::new("family")).await.unwrap();
