@@ -87,10 +87,16 @@ pub(crate) struct Asked {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
+/// Any fields at all: nobody looks at them.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Whatever {}
+
 /// Reads parameters, from a path or a query, into a type.
 pub(crate) struct Fields<T> {
     schema: Schema,
     kinds: BTreeMap<String, Simple>,
+    /// There may be others.
+    is_open: bool,
     of: PhantomData<fn() -> T>,
 }
 
@@ -108,7 +114,8 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
         let schema = schema_of::<T>();
         let properties = schema["properties"].as_object().cloned().unwrap_or_default();
         let kinds = properties.into_iter().map(|(name, property)| (name, Simple::of(&schema, &property)));
-        Fields { kinds: kinds.collect(), schema: compiled(&schema), of: PhantomData }
+        let is_open = schema["additionalProperties"] != Value::Bool(false);
+        Fields { kinds: kinds.collect(), is_open, schema: compiled(&schema), of: PhantomData }
     }
 
     /// The parameters, all of which are known and fit.
@@ -116,6 +123,9 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
         let mut fields = Map::new();
         for (name, text) in pairs {
             let Some(kind) = self.kinds.get(&name) else {
+                if self.is_open {
+                    continue;
+                }
                 let detail = format!("There is no parameter `{name}` here.");
                 return Err(Problem::bad("unknownParameter", detail).param("parameter", name));
             };

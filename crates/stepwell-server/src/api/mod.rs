@@ -8,7 +8,10 @@ mod auth;
 mod call;
 mod data;
 mod errors;
+mod flows;
+mod handles;
 mod json;
+mod keys;
 mod kv;
 mod links;
 mod meta;
@@ -145,6 +148,9 @@ pub fn routes() -> Vec<Route> {
     all.extend(kv::routes());
     all.extend(apikeys::routes());
     all.extend(data::routes());
+    all.extend(flows::routes());
+    all.extend(handles::routes());
+    all.extend(keys::routes());
     all.extend(links::routes());
     all.extend(state::routes());
     all

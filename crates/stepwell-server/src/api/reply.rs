@@ -27,6 +27,7 @@ pub(crate) enum Content {
     Json(Vec<u8>),
     Text(&'static str, String),
     Stream(&'static str, Body),
+    Whole(Body),
 }
 
 impl Reply {
@@ -58,6 +59,13 @@ impl Reply {
     /// What goes on coming.
     pub(crate) fn stream(kind: &'static str, body: Body) -> Self {
         Reply::new(StatusCode::OK, Content::Stream(kind, body))
+    }
+
+    /// A response that was made elsewhere, as it is.
+    pub(crate) fn whole(response: Response) -> Self {
+        let (head, body) = response.into_parts();
+        let headers = head.headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
+        Reply { status: head.status, content: Content::Whole(body), headers: headers.collect() }
     }
 
     /// It is at this revision.
@@ -93,6 +101,7 @@ impl Reply {
             Content::Json(body) => (Some(JSON), Body::from(body)),
             Content::Text(kind, text) => (Some(kind), Body::from(text)),
             Content::Stream(kind, body) => (Some(kind), body),
+            Content::Whole(body) => (None, body),
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;

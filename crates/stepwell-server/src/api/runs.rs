@@ -281,7 +281,7 @@ async fn list(call: Call<Nothing, ListRuns>) -> Result<Reply, Problem> {
 }
 
 /// `name=value`.
-fn condition(text: &str) -> Result<(Name, ShadowValue), Problem> {
+pub(super) fn condition(text: &str) -> Result<(Name, ShadowValue), Problem> {
     let wrong = || Problem::bad("badParameter", format!("`{text}` is not a condition: write `name=value`."));
     let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
     let value = match serde_json::from_str(value) {

@@ -19,6 +19,7 @@ mod site;
 mod smtp;
 mod state;
 mod table;
+mod tokens;
 mod transports;
 mod web;
 mod webhook;
