@@ -4,6 +4,7 @@
 //! request comes to its handler only through [`Server::answer`]: who asks, whether they may, how often, and whether what they bring fits.
 
 mod apikeys;
+mod audit;
 mod auth;
 mod call;
 mod data;
@@ -18,13 +19,16 @@ mod meta;
 mod openapi;
 mod pace;
 mod page;
+mod records;
 mod reply;
 mod route;
 mod runs;
 mod shapes;
 mod sse;
 mod state;
+mod tenants;
 mod trace;
+mod upkeep;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -50,6 +54,7 @@ use crate::routes::problem::Problem;
 use crate::routes::{body, reply as answers};
 use call::Asked;
 use pace::Pace;
+use tenants::Tenants;
 use trace::Trace;
 
 /// How the API works. Every field has a default.
@@ -88,6 +93,7 @@ pub struct Server {
     pub(crate) flows: Option<Flows>,
     pub(crate) keys: ApiKeys,
     pub(crate) options: ApiOptions,
+    tenants: Tenants,
     pace: Pace,
 }
 
@@ -147,12 +153,15 @@ pub fn routes() -> Vec<Route> {
     all.extend(runs::routes());
     all.extend(kv::routes());
     all.extend(apikeys::routes());
+    all.extend(audit::routes());
     all.extend(data::routes());
     all.extend(flows::routes());
     all.extend(handles::routes());
     all.extend(keys::routes());
     all.extend(links::routes());
     all.extend(state::routes());
+    all.extend(tenants::routes());
+    all.extend(upkeep::routes());
     all
 }
 
@@ -160,7 +169,8 @@ impl Server {
     /// A server of an engine.
     pub fn new(engine: Engine, options: ApiOptions) -> Self {
         let pace = Pace::new(options.requests_per_second, options.burst);
-        Server { keys: ApiKeys::new(engine.clone()), engine, flows: None, options, pace }
+        let (keys, tenants) = (ApiKeys::new(engine.clone()), Tenants::new(engine.clone()));
+        Server { engine, flows: None, keys, options, tenants, pace }
     }
 
     /// It has flows too.
@@ -235,9 +245,14 @@ impl Server {
                 None => self.caller(&head.headers).await?.ok_or_else(unknown)?,
             },
         };
+        let tenant = caller.scope.tenant();
+        let rate = match route.needs {
+            Needs::Nothing => None,
+            _ => self.tenants.admit(tenant).await?,
+        };
         caller.may(route.needs)?;
         if route.needs != Needs::Nothing {
-            self.pace.admit(caller.scope.tenant())?;
+            self.pace.admit(tenant, rate)?;
         }
         let path = RawPathParams::from_request_parts(&mut head, &()).await;
         let path = path.map_err(|_| Problem::bad("badParameter", "The path is not UTF-8."))?;

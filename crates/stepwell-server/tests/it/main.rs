@@ -2,13 +2,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod audit;
 mod cases;
+mod commands;
 mod data;
 mod documents;
 mod email;
 mod events;
 mod expr;
 mod flows;
+mod handles;
 mod http;
 mod kit;
 mod kv;
@@ -19,8 +22,10 @@ mod site;
 mod smtp;
 mod state;
 mod table;
+mod tenants;
 mod tokens;
 mod transports;
+mod upkeep;
 mod web;
 mod webhook;
 
