@@ -19,6 +19,7 @@ use crate::actor::{Actor, Permission};
 use crate::error::{EngineError, RunError};
 use crate::host::Host;
 use crate::ledger::Ledger;
+use crate::once::Done;
 use crate::recent::Recent;
 use crate::registry::{GuardInput, Registry, Workflow};
 use crate::room::{Pass, Room};
@@ -349,6 +350,11 @@ impl Engine {
 
     /// Signals a run.
     pub async fn signal(&self, run: RunId, signal: Signal) -> Result<Signalled, EngineError> {
+        Ok(self.signal_once(run, signal).await?.came_to)
+    }
+
+    /// Signals a run and says whether the signal is new: the same id is the same signal.
+    pub async fn signal_once(&self, run: RunId, signal: Signal) -> Result<Done<Signalled>, EngineError> {
         self.permit(Permission::Manage)?;
         self.inner.signal(self.scope, run, &signal).await
     }
@@ -520,7 +526,7 @@ impl Run {
     /// Signals it.
     pub async fn signal(&self, signal: Signal) -> Result<Signalled, EngineError> {
         permit(self.actor.as_deref(), Permission::Manage)?;
-        self.inner.signal(self.scope, self.id, &signal).await
+        Ok(self.inner.signal(self.scope, self.id, &signal).await?.came_to)
     }
 
     /// How it stands now.

@@ -25,6 +25,7 @@ pub mod ledger;
 mod lists;
 mod look;
 pub mod manual_clock;
+pub mod once;
 pub mod operate;
 mod post;
 mod recent;
@@ -56,6 +57,7 @@ pub use events::{Emitted, Event, EventType};
 pub use fit::{CallProblem, check_calls};
 pub use host::{Clock, Host, SystemClock};
 pub use manual_clock::ManualClock;
+pub use once::Done;
 pub use operate::{Command, Operator};
 pub use schedule::{Schedule, check_document_triggers, check_triggers};
 pub use secrets::{EnvironmentSecrets, FileSecrets, Secrets};
@@ -65,7 +67,7 @@ pub use simulate::Simulation;
 pub use start::{Start, Started};
 pub use stepwell_core as core;
 pub use stepwell_store as store;
-pub use upkeep::Upkeep;
+pub use upkeep::{Tidied, Upkeep};
 
 /// An id for a new run: it sorts by the time it was made.
 pub fn new_run_id() -> stepwell_core::RunId {

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use stepwell_core::branch_off::branch_off;
 use stepwell_core::migrate::{CannotMigrate, Mapping, migrate};
 use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{Cause, Decision, Event, Name, RunId, Snapshot, dispatch};
 use stepwell_store::{
-    AuditRow, DocumentOp, DocumentQuery, DocumentWrite, HistoryQuery, NewRun, Status, TenantScope,
+    AuditRow, DocumentOp, DocumentQuery, DocumentWrite, HistoryQuery, KeyWrite, Lives, NewRun, Status,
+    TenantScope,
 };
 
 use crate::actor::Permission;
@@ -19,11 +21,16 @@ use crate::error::EngineError;
 use crate::ledger::{Ledger, Stopped, Tries};
 use crate::lists;
 use crate::look::Next;
+use crate::once::Done;
 use crate::registry::Workflow;
 use crate::room::Pass;
 use crate::runner;
 use crate::standing::{Along, Flying, Move, Standing};
 use crate::turn::{By, MAX_TRIES, Turned, Turnless, open_waits_of};
+
+/// What these are called in the audit trail and in records of keys.
+const FORK: &str = "run.fork";
+const MIGRATE: &str = "run.migrate";
 
 /// Something an operator does to a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,8 +72,9 @@ impl Command {
         }
     }
 
-    fn word(&self) -> &'static str {
-        match self {
+    /// What it is called in the audit trail and in records of keys.
+    fn operation(&self) -> String {
+        let word = match self {
             Command::Retry => "retry",
             Command::Dismiss => "dismiss",
             Command::Cancel => "cancel",
@@ -74,7 +82,8 @@ impl Command {
             Command::Resume => "resume",
             Command::Patch { .. } => "patch",
             Command::Move { .. } => "move",
-        }
+        };
+        format!("run.{word}")
     }
 }
 
@@ -87,6 +96,8 @@ pub struct Operator {
     pub seen: Option<u64>,
     /// Why, for the audit trail.
     pub reason: Option<String>,
+    /// The same key is the same command, for the life of the run: it is done once, and comes to the same every time.
+    pub key: Option<String>,
 }
 
 impl Operator {
@@ -100,6 +111,32 @@ impl Operator {
     pub fn seen(mut self, version: u64) -> Self {
         self.seen = Some(version);
         self
+    }
+
+    /// The same key is the same command, for the life of the run.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// The record that makes a command happen once. `of` is the run it lives with: the one that it makes, if it makes one.
+    fn once(
+        &self,
+        run: RunId,
+        operation: &str,
+        asked: &Value,
+        came_to: &impl Serialize,
+        of: RunId,
+    ) -> Option<KeyWrite> {
+        let request = json!([asked, self.seen, self.reason]).to_string();
+        Some(KeyWrite {
+            operation: format!("{operation}:{run}"),
+            key: self.key.clone()?,
+            request: Sha256::digest(request.as_bytes()).into(),
+            answer: serde_json::to_vec(came_to).expect("what a command comes to is plain data").into(),
+            lives: Lives::WithRun(of),
+        })
     }
 
     fn check(&self, standing: &Standing) -> Result<(), EngineError> {
@@ -124,7 +161,7 @@ impl Operator {
 }
 
 /// What a migration would come to, or has come to.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Migrated {
     /// The version before.
     pub version: u64,
@@ -139,9 +176,19 @@ pub struct Migrated {
 impl Engine {
     /// Does something to a run, as one audited commit.
     pub async fn operate(&self, run: RunId, command: Command, by: &Operator) -> Result<Run, EngineError> {
+        Ok(self.operate_once(run, command, by).await?.came_to)
+    }
+
+    /// Does something to a run and says whether it was done now: the same key is the same command.
+    pub async fn operate_once(
+        &self,
+        run: RunId,
+        command: Command,
+        by: &Operator,
+    ) -> Result<Done<Run>, EngineError> {
         self.permit(command.permission())?;
-        self.inner.operate(self.scope, run, &command, &self.operator(by)).await?;
-        Ok(self.run(run))
+        let done = self.inner.operate(self.scope, run, &command, &self.operator(by)).await?;
+        Ok(done.map(|()| self.run(run)))
     }
 
     /// Ends a run and everything below it.
@@ -157,8 +204,15 @@ impl Engine {
 
     /// Begins a new run with the state that a run had at a version, and the documents that were visible then.
     pub async fn fork(&self, run: RunId, version: u64, by: &Operator) -> Result<Run, EngineError> {
+        Ok(self.fork_once(run, version, by).await?.came_to)
+    }
+
+    /// Begins a new run with the state that a run had at a version and says whether it is new: the same key gives the same
+    /// run.
+    pub async fn fork_once(&self, run: RunId, version: u64, by: &Operator) -> Result<Done<Run>, EngineError> {
         self.permit(Permission::Admin)?;
-        self.inner.fork(self.scope, run, version, &self.operator(by)).await
+        let done = self.inner.fork(self.scope, run, version, &self.operator(by)).await?;
+        Ok(done.map(|id| self.run(id)))
     }
 
     /// Moves a run to another edition of its workflow, which has to be registered. With `dry` it is only tried out.
@@ -170,8 +224,23 @@ impl Engine {
         by: &Operator,
         dry: bool,
     ) -> Result<Migrated, EngineError> {
+        Ok(self.migrate_once(run, version, mapping, by, dry).await?.came_to)
+    }
+
+    /// Moves a run to another edition of its workflow and says whether that was done now: the same key is the same command.
+    /// What is only tried out has no key.
+    pub async fn migrate_once(
+        &self,
+        run: RunId,
+        version: u32,
+        mapping: &Mapping,
+        by: &Operator,
+        dry: bool,
+    ) -> Result<Done<Migrated>, EngineError> {
         self.permit(Permission::Admin)?;
-        self.inner.migrate(self.scope, run, version, mapping, &self.operator(by), dry).await
+        let mut by = self.operator(by);
+        by.key = by.key.filter(|_| !dry);
+        self.inner.migrate(self.scope, run, version, mapping, &by, dry).await
     }
 }
 
@@ -182,13 +251,28 @@ impl Inner {
         run: RunId,
         command: &Command,
         by: &Operator,
+    ) -> Result<Done<()>, EngineError> {
+        let asked = serde_json::to_value(command).expect("a command is plain data");
+        let key = by.once(run, &command.operation(), &asked, &(), run);
+        let tried = self.operate_now(scope, run, command, by, key.as_ref()).await;
+        self.unless_done(scope, key.as_ref(), tried).await
+    }
+
+    async fn operate_now(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        command: &Command,
+        by: &Operator,
+        key: Option<&KeyWrite>,
     ) -> Result<(), EngineError> {
         for _ in 0..MAX_TRIES {
             let standing = self.load(scope, run).await?;
             by.check(&standing)?;
             let mut next = self.commanded(&standing, command).await?;
             let detail = serde_json::to_value(command).expect("a command is plain data");
-            next.along.audit.push(by.audit(run, &format!("run.{}", command.word()), &detail));
+            next.along.audit.push(by.audit(run, &command.operation(), &detail));
+            next.along.keys.extend(key.cloned());
             if next.ledger.stopped.is_none() {
                 self.slots.clear(scope.tenant(), run);
             }
@@ -295,7 +379,22 @@ impl Inner {
         run: RunId,
         version: u64,
         by: &Operator,
-    ) -> Result<Run, EngineError> {
+    ) -> Result<Done<RunId>, EngineError> {
+        let id = RunId::new(self.host.ids.next());
+        let key = by.once(run, FORK, &json!(version), &id, id);
+        let tried = self.fork_into(scope, run, version, id, by, key.as_ref()).await;
+        self.unless_done(scope, key.as_ref(), tried.map(|()| id)).await
+    }
+
+    async fn fork_into(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        version: u64,
+        id: RunId,
+        by: &Operator,
+        key: Option<&KeyWrite>,
+    ) -> Result<(), EngineError> {
         let original = self.load(scope, run).await?;
         by.check(&original)?;
         let query = HistoryQuery { run, from: version, with_state: true, limit: 1 };
@@ -308,7 +407,7 @@ impl Inner {
         let workflow = self.edition_of(scope, &original, &state).await?;
         let mut was = Snapshot::restore(&workflow.definition, &state)?;
         self.put_lists(scope, run, &mut was).await?;
-        let (now, id) = (self.host.now(), RunId::new(self.host.ids.next()));
+        let now = self.host.now();
         let change = branch_off(&workflow.definition, &was, id, now)
             .map_err(|error| EngineError::Invalid(error.to_string()))?;
         let first = self.checkpoint(&change.snapshot, &change.entry)?;
@@ -346,13 +445,14 @@ impl Inner {
             shadows: self.shadows(&standing.workflow, None, standing.snapshot.context()),
         });
         along.definitions.push(standing.workflow.clone());
-        along.audit.push(by.audit(run, "run.fork", &json!({"version": version, "into": id})));
+        along.audit.push(by.audit(run, FORK, &json!({"version": version, "into": id})));
+        along.keys.extend(key.cloned());
         self.apply(scope, self.commit_of(scope, along, now)).await?;
         if self.registry.shadings() != shadings {
             self.catch_up(scope, vec![id]).await;
         }
         self.look_at(wake);
-        Ok(Run::new(self.clone(), scope, id, false))
+        Ok(())
     }
 
     /// The edition of the workflow that a checkpoint was made by; a run may have been migrated since.
@@ -412,6 +512,20 @@ impl Inner {
         mapping: &Mapping,
         by: &Operator,
         dry: bool,
+    ) -> Result<Done<Migrated>, EngineError> {
+        let asked = json!([version, mapping]);
+        let tried = self.migrate_now(scope, run, version, mapping, by, dry).await;
+        self.unless_done(scope, by.once(run, MIGRATE, &asked, &(), run).as_ref(), tried).await
+    }
+
+    async fn migrate_now(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        version: u32,
+        mapping: &Mapping,
+        by: &Operator,
+        dry: bool,
     ) -> Result<Migrated, EngineError> {
         for _ in 0..MAX_TRIES {
             let standing = self.load(scope, run).await?;
@@ -436,7 +550,8 @@ impl Inner {
             }
             let detail =
                 json!({"from": standing.definition().hash(), "to": to.definition.hash(), "mapping": mapping});
-            next.along.audit.push(by.audit(run, "run.migrate", &detail));
+            next.along.audit.push(by.audit(run, MIGRATE, &detail));
+            next.along.keys.extend(by.once(run, MIGRATE, &json!([version, mapping]), &migrated, run));
             next.along.definitions.push(to.clone());
             next.repin = Some(to);
             // What it waits for may be something else: it asks again.

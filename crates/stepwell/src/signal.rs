@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::{Decision, Event, Name, Refusal, Rejected, RunId, dispatch};
-use stepwell_store::{KeyWrite, Lives, Record, RecordQuery, Recorded, Refused, TenantScope};
+use stepwell_store::{KeyWrite, Lives, Record, RecordQuery, Refused, TenantScope};
 
 use crate::engine::{Inner, Run};
 use crate::error::EngineError;
 use crate::ledger::Tries;
+use crate::once::Done;
 use crate::post::Says;
 use crate::standing::{Along, Move, Standing, moved_by};
 use crate::start::{self, START, Start, Started};
@@ -110,8 +111,9 @@ impl Inner {
         scope: TenantScope,
         run: RunId,
         signal: &Signal,
-    ) -> Result<Signalled, EngineError> {
+    ) -> Result<Done<Signalled>, EngineError> {
         let payload = signal.payload()?;
+        let key = signal.key(run, &payload, Signalled::Taken);
         for _ in 0..MAX_TRIES {
             // If the run is not as it was left, its commit says so. What is not a commit is said of the store's own.
             let left = self.recent.take(scope.tenant(), run);
@@ -125,43 +127,16 @@ impl Inner {
                 Ok(Some(next)) => self.take(scope, &standing, next, signal, &payload).await,
                 _ if is_left => continue,
                 Ok(None) => self.keep(scope, run, signal, &payload).await,
-                // The same signal may have come before, and have led to where it is refused now.
-                Err(refused) => return self.answered(scope, run, signal, &payload).await?.ok_or(refused),
+                Err(refused) => return self.unless_done(scope, key.as_ref(), Err(refused)).await,
             };
             match came_to {
-                Ok(came_to) => return Ok(came_to),
+                Ok(came_to) => return Ok(Done::now(came_to)),
                 Err(Turnless::Moved | Turnless::Refused(Refused::NoRun { .. })) => {}
-                Err(Turnless::Refused(Refused::Done { answer, .. })) => {
-                    return serde_json::from_slice(&answer)
-                        .map_err(|error| EngineError::Unreadable { run, why: error.to_string() });
-                }
                 Err(Turnless::Refused(Refused::NoTarget { .. })) => return Err(Refusal::Terminal.into()),
-                Err(turnless) => return Err(turnless.into()),
+                Err(turnless) => return self.unless_done(scope, key.as_ref(), Err(turnless.into())).await,
             }
         }
         Err(EngineError::Contended { run, tries: MAX_TRIES })
-    }
-
-    /// What a signal of the same id came to.
-    async fn answered(
-        &self,
-        scope: TenantScope,
-        run: RunId,
-        signal: &Signal,
-        payload: &Value,
-    ) -> Result<Option<Signalled>, EngineError> {
-        let Some(id) = &signal.id else { return Ok(None) };
-        let query = RecordQuery::Key { operation: operation(run), key: id.clone(), now: self.host.now() };
-        let known = self.store.records(scope, query).await?.items.into_iter().next();
-        let Some(Record::Key(Recorded { answer: Some(answer), request, .. })) = known else {
-            return Ok(None);
-        };
-        let asked = signal.key(run, payload, Signalled::Taken).map(|key| key.request);
-        if request != asked {
-            return Err(EngineError::KeyReused { operation: operation(run), key: id.clone() });
-        }
-        let answer = serde_json::from_slice(&answer);
-        answer.map(Some).map_err(|error| EngineError::Unreadable { run, why: error.to_string() })
     }
 
     /// Signals the run that has this key, or begins it with the signal.

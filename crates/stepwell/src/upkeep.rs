@@ -4,8 +4,9 @@ use std::sync::{Arc, PoisonError};
 
 use serde::Serialize;
 use stepwell_core::Timestamp;
-use stepwell_store::{Sweep, SweepWhat, TenantScope};
+use stepwell_store::{Sweep, SweepWhat, Swept, TenantScope};
 
+use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 
@@ -57,10 +58,31 @@ impl Upkeep {
     }
 }
 
+/// What one round has tidied up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tidied {
+    /// What.
+    pub what: Upkeep,
+    /// There is more to tidy up.
+    pub has_more: bool,
+}
+
 impl Engine {
     /// What this engine has tidied up since it began, of all tenants.
     pub fn upkeep(&self) -> Upkeep {
         *self.inner.tidied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tidies the tenant up, as is done now and then anyway: one batch of each kind.
+    pub async fn tidy(&self) -> Result<Tidied, EngineError> {
+        self.permit(Permission::Admin)?;
+        let mut tidied = Tidied::default();
+        for what in to_tidy(&self.inner, self.scope).await? {
+            let swept = swept(&self.inner, self.scope, &what).await?;
+            tidied.what.count(&what, swept.count);
+            tidied.has_more |= swept.more;
+        }
+        Ok(tidied)
     }
 }
 
@@ -103,6 +125,22 @@ fn counted(inner: &Inner, count: impl FnOnce(&mut Upkeep)) {
 }
 
 async fn tidy(inner: &Inner, scope: TenantScope) -> Result<(), EngineError> {
+    for what in to_tidy(inner, scope).await? {
+        loop {
+            let swept = swept(inner, scope, &what).await?;
+            if inner.is_stopping() {
+                return Ok(());
+            }
+            if !swept.more {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What there may be to tidy up of a tenant.
+async fn to_tidy(inner: &Inner, scope: TenantScope) -> Result<Vec<SweepWhat>, EngineError> {
     let now = inner.host.now();
     let mut what = vec![SweepWhat::Keys, SweepWhat::Cells, SweepWhat::Seal];
     for (namespace, kept_ms) in &inner.options.tombstones_kept_ms {
@@ -118,20 +156,14 @@ async fn tidy(inner: &Inner, scope: TenantScope) -> Result<(), EngineError> {
     // A schedule lives for ever and has a checkpoint for each firing.
     let runs = crate::schedule::runs(&*inner.store, scope).await?;
     what.extend(runs.into_iter().map(|run| SweepWhat::History { run, keep: KEPT_FIRINGS }));
-    for what in what {
-        loop {
-            let sweep = Sweep { now, limit: SWEPT_AT_ONCE, what: what.clone() };
-            let swept = inner.store.sweep(scope, sweep).await?;
-            counted(inner, |tidied| tidied.count(&what, swept.count));
-            if inner.is_stopping() {
-                return Ok(());
-            }
-            if !swept.more {
-                break;
-            }
-        }
-    }
-    Ok(())
+    Ok(what)
+}
+
+async fn swept(inner: &Inner, scope: TenantScope, what: &SweepWhat) -> Result<Swept, EngineError> {
+    let sweep = Sweep { now: inner.host.now(), limit: SWEPT_AT_ONCE, what: what.clone() };
+    let swept = inner.store.sweep(scope, sweep).await?;
+    counted(inner, |tidied| tidied.count(what, swept.count));
+    Ok(swept)
 }
 
 /// So many milliseconds before a time.

@@ -1,9 +1,7 @@
 //! API keys: made, listed, rotated and revoked per tenant; only hashes are stored, and a key names its tenant.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::time::{Duration, Instant as Moment};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use base64::Engine as _;
@@ -12,28 +10,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use stepwell::core::Timestamp;
-use stepwell::store::{
-    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Commit, CommitError, CommitId, Expect, Refused, Space,
-    Store, TenantId, TenantScope, Ttl, ValueType,
-};
+use stepwell::store::{Expect, TenantId, TenantScope};
 use stepwell::{Actor, Engine, EngineError, Permission};
 use uuid::Uuid;
 
-use super::Caller;
 use super::call::{Call, Json, Nothing, Perhaps};
+use super::records::{Kept, Records};
 use super::reply::Reply;
 use super::route::{Route, delete, get, post};
 use super::shapes::{Instant, Listing, Page, span};
+use super::{Caller, Server};
 use crate::routes::problem::Problem;
 
-/// Whose cells keys are: the engine's own, which nobody writes by other ways.
+/// Whose cells keys are.
 const OWNER: &str = "stepwell.apikeys";
 /// What a key begins with, so that scanners for leaked secrets find it.
 const PREFIX: &str = "swk";
-/// How long what is known of a key holds: so long a key that was revoked in another process may still be good here.
-const KNOWN_FOR: Duration = Duration::from_secs(2);
-/// Keys that are remembered at a time.
-const KNOWN_MAX: usize = 10_000;
 /// How long the old secret of a rotated key is good, unless that is said.
 const OVERLAP: Duration = Duration::from_secs(24 * 3_600);
 
@@ -95,16 +87,10 @@ pub struct NewKey {
     pub ttl: Option<Duration>,
 }
 
-/// What is known of a key at a moment.
-struct Known {
-    at: Moment,
-    record: Option<Record>,
-}
-
 /// The API keys of all tenants.
 pub struct ApiKeys {
     engine: Engine,
-    known: Mutex<HashMap<(TenantId, String), Known>>,
+    records: Records<Record>,
 }
 
 /// A key's text, taken apart.
@@ -160,14 +146,10 @@ fn random<const N: usize>() -> Result<[u8; N], EngineError> {
     Ok(bytes)
 }
 
-fn cell(id: &str) -> CellKey {
-    CellKey { space: Space::Workflow, owner: OWNER.to_owned(), key: id.to_owned() }
-}
-
 impl ApiKeys {
     /// The keys in an engine's store.
     pub fn new(engine: Engine) -> Self {
-        ApiKeys { engine, known: Mutex::default() }
+        ApiKeys { records: Records::new(engine.clone(), OWNER, "API key"), engine }
     }
 
     /// Makes a key. The answer has it in clear, once.
@@ -189,7 +171,7 @@ impl ApiKeys {
             expires_at: new.ttl.map(|ttl| now.plus_ms(ttl_ms(ttl))),
             secrets: vec![Secret { hash: hash(&secret), until: None }],
         };
-        self.write(scope, &id, Some(&record), Expect::Absent, by).await?;
+        self.records.write(scope, &id, Some(&record), Expect::Absent, by).await?;
         Ok(record.shown(id, Some(text)))
     }
 
@@ -201,7 +183,9 @@ impl ApiKeys {
         overlap: Duration,
         by: Option<&str>,
     ) -> Result<Option<ApiKey>, EngineError> {
-        let Some((revision, mut record)) = self.read(scope, id).await? else { return Ok(None) };
+        let Some(Kept { revision, mut record, .. }) = self.records.read(scope, id).await? else {
+            return Ok(None);
+        };
         let (text, secret) = self.fresh(scope, id)?;
         let now = self.engine.now();
         let until = now.plus_ms(u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX));
@@ -210,14 +194,14 @@ impl ApiKeys {
             old.until = Some(old.until.map_or(until, |before| before.min(until)));
         }
         record.secrets.push(Secret { hash: hash(&secret), until: None });
-        self.write(scope, id, Some(&record), Expect::Live(revision), by).await?;
+        self.records.write(scope, id, Some(&record), Expect::Live(revision), by).await?;
         Ok(Some(record.shown(id.to_owned(), Some(text))))
     }
 
     /// Takes a key away; says whether there was one.
     pub async fn revoke(&self, scope: TenantScope, id: &str, by: Option<&str>) -> Result<bool, EngineError> {
-        let Some((revision, _)) = self.read(scope, id).await? else { return Ok(false) };
-        self.write(scope, id, None, Expect::Live(revision), by).await?;
+        let Some(Kept { revision, .. }) = self.records.read(scope, id).await? else { return Ok(false) };
+        self.records.write(scope, id, None, Expect::Live(revision), by).await?;
         Ok(true)
     }
 
@@ -228,16 +212,9 @@ impl ApiKeys {
         limit: u32,
         cursor: Option<String>,
     ) -> Result<stepwell::store::Page<ApiKey>, EngineError> {
-        let query = CellQuery { limit, cursor, ..self.query(CellFilter::Prefix(String::new())) };
-        let page = self.engine.store().cells(scope, query).await?;
-        let shown = |cell: stepwell::store::Cell| {
-            let record: Record = serde_json::from_value(cell.value?).ok()?;
-            Some(record.shown(cell.key.key, None))
-        };
-        Ok(stepwell::store::Page {
-            items: page.items.into_iter().filter_map(shown).collect(),
-            next: page.next,
-        })
+        let page = self.records.list(scope, limit, cursor).await?;
+        let items = page.items.into_iter().map(|kept| kept.record.shown(kept.id, None)).collect();
+        Ok(stepwell::store::Page { items, next: page.next })
     }
 
     /// Who asks with a key, if it is good.
@@ -245,78 +222,12 @@ impl ApiKeys {
         let Some(Parsed { tenant, id, secret }) = Parsed::of(text) else { return Ok(None) };
         // The key names its tenant, and is looked up there and nowhere else.
         let scope = TenantScope::vouched(tenant);
-        let record = match self.remembered(tenant, id) {
-            Some(record) => record,
-            None => {
-                let record = self.read(scope, id).await?.map(|(_, record)| record);
-                self.remember(tenant, id, record.clone());
-                record
-            }
-        };
+        let record = self.records.known(scope, id).await?;
         let Some(record) = record.filter(|record| record.has(secret, self.engine.now())) else {
             return Ok(None);
         };
         let actor = Actor::new(format!("apikey:{}", record.name), record.permissions);
         Ok(Some(Caller::new(scope, actor)))
-    }
-
-    fn remembered(&self, tenant: TenantId, id: &str) -> Option<Option<Record>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get(&(tenant, id.to_owned())).filter(|known| known.at.elapsed() < KNOWN_FOR)?;
-        Some(known.record.clone())
-    }
-
-    fn remember(&self, tenant: TenantId, id: &str, record: Option<Record>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN_MAX {
-            known.retain(|_, known| known.at.elapsed() < KNOWN_FOR);
-        }
-        // Somebody who tries very many keys does not fill the memory, and is asked for in the store each time.
-        if known.len() < KNOWN_MAX {
-            known.insert((tenant, id.to_owned()), Known { at: Moment::now(), record });
-        }
-    }
-
-    fn query(&self, filter: CellFilter) -> CellQuery {
-        let (space, owner) = (Space::Workflow, OWNER.to_owned());
-        CellQuery { space, owner, filter, now: self.engine.now(), with_dead: false, limit: 1, cursor: None }
-    }
-
-    async fn read(&self, scope: TenantScope, id: &str) -> Result<Option<(u64, Record)>, EngineError> {
-        let query = self.query(CellFilter::Key(id.to_owned()));
-        let Some(cell) = self.engine.store().cells(scope, query).await?.items.pop() else { return Ok(None) };
-        let record = cell.value.map(serde_json::from_value).transpose();
-        let record = record
-            .map_err(|error| EngineError::Invalid(format!("API key `{id}` cannot be read: {error}")))?;
-        Ok(record.map(|record| (cell.revision, record)))
-    }
-
-    async fn write(
-        &self,
-        scope: TenantScope,
-        id: &str,
-        record: Option<&Record>,
-        expect: Expect,
-        by: Option<&str>,
-    ) -> Result<(), EngineError> {
-        let op = match record {
-            Some(record) => {
-                let value = serde_json::to_value(record).expect("a key's record is plain data");
-                CellOp::Set { value, value_type: ValueType::Json, ttl: Ttl::Forever }
-            }
-            None => CellOp::Delete,
-        };
-        let mut commit = Commit::new(CommitId(Uuid::now_v7()), self.engine.now());
-        commit.actor = by.map(str::to_owned);
-        commit.cells.push(CellWrite { key: cell(id), op, expect, initial: None, by: None });
-        let committed = self.engine.store().commit(scope, commit).await;
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&(scope.tenant(), id.to_owned()));
-        committed.map(drop).map_err(|error| match error {
-            CommitError::Refused(Refused::Cell { .. }) => {
-                EngineError::Invalid(format!("API key `{id}` was changed by somebody else: look at it again"))
-            }
-            other => other.into(),
-        })
     }
 
     /// A new secret, and the key it makes.
@@ -344,7 +255,7 @@ struct OfKey {
 /// A key that is to be made.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CreateApiKey {
+pub(super) struct CreateApiKey {
     /// What people call it.
     #[schemars(length(min = 1, max = 100))]
     name: String,
@@ -408,7 +319,7 @@ async fn list(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
 }
 
 async fn create(call: Call<Nothing, Nothing, Json<CreateApiKey>>) -> Result<Reply, Problem> {
-    let Json(CreateApiKey { name, permissions, ttl }) = call.body;
+    let Json(CreateApiKey { permissions, .. }) = &call.body;
     // Nobody gives away more than they have.
     let more = permissions.iter().find(|one| !call.caller.actor().is_some_and(|actor| actor.may(**one)));
     if let Some(permission) = more {
@@ -417,18 +328,25 @@ async fn create(call: Call<Nothing, Nothing, Json<CreateApiKey>>) -> Result<Repl
             Problem::new(StatusCode::FORBIDDEN, "denied", detail).param("permission", permission.as_str())
         );
     }
+    let key = made(&call.server, call.caller.scope(), &call.body.0, &call.caller).await?;
+    Ok(Reply::json(StatusCode::CREATED, &key)?.at(&format!("/v1/apikeys/{}", key.id)))
+}
+
+/// Makes a key in a tenant, as somebody asked for it.
+pub(super) async fn made(
+    server: &Server,
+    scope: TenantScope,
+    asked: &CreateApiKey,
+    by: &Caller,
+) -> Result<ApiKey, Problem> {
+    let CreateApiKey { name, permissions, ttl } = asked;
     let ttl = ttl.as_deref().map(span).transpose()?;
     if ttl.is_some_and(|ttl| ttl.is_zero()) {
         let detail = "A key has to be good for some time: `ttl` is more than nothing.";
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail));
     }
-    let by = call.caller.actor().map(|actor| actor.id.clone());
-    let key = call
-        .server
-        .keys
-        .create(call.caller.scope(), NewKey { name, permissions, ttl }, by.as_deref())
-        .await?;
-    Ok(Reply::json(StatusCode::CREATED, &key)?.at(&format!("/v1/apikeys/{}", key.id)))
+    let new = NewKey { name: name.clone(), permissions: permissions.clone(), ttl };
+    Ok(server.keys.create(scope, new, by.actor().map(|actor| actor.id.as_str())).await?)
 }
 
 async fn rotate(call: Call<OfKey, Nothing, Perhaps<RotateApiKey>>) -> Result<Reply, Problem> {

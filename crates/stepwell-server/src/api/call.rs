@@ -57,6 +57,10 @@ impl<P, Q, B> Call<P, Q, B> {
 
     /// The revision that has to be the current one; 0 = there must be nothing yet.
     pub(crate) fn expected(&self) -> Result<Option<u64>, Problem> {
+        if self.headers.get(IF_MATCH).is_some_and(|tag| tag == "*") {
+            let detail = "`If-Match` can only be a revision in quotes here, as `ETag` gave it.";
+            return Err(Problem::bad("malformedTag", detail));
+        }
         match (self.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes), self.seen()?) {
             (None, seen) => Ok(seen),
             (Some(b"*"), None) => Ok(Some(0)),
@@ -83,12 +87,18 @@ pub(crate) struct Asked {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
+/// Any fields at all: nobody looks at them.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Whatever {}
+
 /// Reads parameters, from a path or a query, into a type.
 pub(crate) struct Fields<T> {
     schema: Schema,
     kinds: BTreeMap<String, Simple>,
-    /// What parameters of other names are, if there may be any.
+    /// What parameters of other names are, if there may be any that are read.
     others: Option<Simple>,
+    /// There may be others, which are not read.
+    is_open: bool,
     of: PhantomData<fn() -> T>,
 }
 
@@ -108,7 +118,8 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
         let kinds = properties.into_iter().map(|(name, property)| (name, Simple::of(&schema, &property)));
         let others = schema.get("additionalProperties").filter(|others| others.is_object());
         let others = others.map(|others| Simple::of(&schema, others));
-        Fields { kinds: kinds.collect(), others, schema: compiled(&schema), of: PhantomData }
+        let is_open = schema["additionalProperties"] != Value::Bool(false);
+        Fields { kinds: kinds.collect(), others, is_open, schema: compiled(&schema), of: PhantomData }
     }
 
     /// The parameters, all of which are known and fit.
@@ -116,6 +127,9 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
         let mut fields = Map::new();
         for (name, text) in pairs {
             let Some(kind) = self.kinds.get(&name).or(self.others.as_ref()) else {
+                if self.is_open {
+                    continue;
+                }
                 let detail = format!("There is no parameter `{name}` here.");
                 return Err(Problem::bad("unknownParameter", detail).param("parameter", name));
             };

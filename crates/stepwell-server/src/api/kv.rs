@@ -6,15 +6,17 @@ use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
-use stepwell::Permission;
 use stepwell::core::{RunId, Timestamp};
-use stepwell::data::{Changes, Entry, Increment, List, Namespace, Set};
+use stepwell::data::{Changes, Entry, List, Namespace, Set};
 use stepwell::store::{OpResult, ValueType};
+use stepwell::{Done, Permission};
 
 use super::call::{Call, Json, Nothing, Perhaps};
+use super::data::{self, write_one};
 use super::reply::Reply;
 use super::route::{Route, delete, get, post, put};
 use super::shapes::{Id, Instant, Listing, Page};
+use super::sse::{self, EVENTS};
 use crate::routes::problem::Problem;
 
 /// A key.
@@ -71,7 +73,7 @@ struct SetKey {
 /// What kind of value it is, for editors.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-enum KeyType {
+pub(super) enum KeyType {
     String,
     Number,
     Boolean,
@@ -201,9 +203,14 @@ pub(super) fn routes() -> Vec<Route> {
             .ok::<KeyWritten>("The key had a value before.")
             .to(set),
         delete("/v1/kv/{namespace}/{key}", "deleteKey", manage, "Takes a key's value away.")
+            .keyed()
             .checks_tag()
             .gives_nothing("It has no value now.")
             .to(remove),
+        get("/v1/kv/{namespace}/{key}/watch", "watchKey", read, "Watches a key: server-sent events, one per change.")
+            .notes("The first is the value as it is now. The id of an event is the revision; with `Last-Event-ID` what that one showed is not shown again. Values in between may be skipped.")
+            .gives_text(EVENTS, "Events `change`: `{found, value, previous, revision}`.")
+            .to(watch),
         post("/v1/kv/{namespace}/{key}/increment", "incrementKey", manage, "Adds to a key's number.")
             .keyed()
             .ok::<KeyIncremented>("The number now.")
@@ -239,60 +246,66 @@ async fn show(call: Call<OfKey>) -> Result<Reply, Problem> {
 }
 
 async fn set(call: Call<OfKey, Nothing, Json<SetKey>>) -> Result<Reply, Problem> {
-    let Json(body) = &call.body;
-    let mut set = Set::new(&body.value);
-    if let Some(kind) = body.value_type {
-        set = set.value_type(kind.into());
-    }
-    match (body.ttl_seconds, body.keep_ttl) {
-        (Some(_), true) => {
-            let detail =
-                "A value holds for `ttlSeconds` or as long as the one before it (`keepTtl`), not both.";
-            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail));
-        }
-        (Some(seconds), false) => set = set.ttl(Duration::from_secs(seconds)),
-        (None, true) => set = set.keep_ttl(),
-        (None, false) => {}
-    }
-    if let Some(revision) = call.expected()? {
-        set = set.if_revision(revision);
-    }
+    let Json(SetKey { value, value_type, ttl_seconds, keep_ttl }) = &call.body;
+    let holds = Holds { ttl_seconds: *ttl_seconds, keep_ttl: *keep_ttl };
+    let set = holds.set(value, *value_type, call.expected()?)?;
     let changes = Changes::new().set_with(&call.path.namespace, &call.path.key, set);
-    let result = write(&call, changes).await?;
-    let status = if result.created { StatusCode::CREATED } else { StatusCode::OK };
-    let written = KeyWritten { revision: result.revision, created: result.created };
-    Ok(Reply::json(status, &written)?.tagged(result.revision))
+    let Done { came_to: OpResult { revision, created, .. }, is_new } = write_one(&call, changes).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(Reply::json(status, &KeyWritten { revision, created })?.tagged(revision).replayed(!is_new))
+}
+
+/// How long a value holds.
+pub(super) struct Holds {
+    pub(super) ttl_seconds: Option<u64>,
+    pub(super) keep_ttl: bool,
+}
+
+impl Holds {
+    /// A value that is set for so long.
+    pub(super) fn set(
+        &self,
+        value: &Value,
+        value_type: Option<KeyType>,
+        if_revision: Option<u64>,
+    ) -> Result<Set, Problem> {
+        let set = match (self.ttl_seconds, self.keep_ttl) {
+            (Some(_), true) => {
+                let detail =
+                    "A value holds for `ttlSeconds` or as long as the one before it (`keepTtl`), not both.";
+                return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail));
+            }
+            (Some(seconds), false) => Set::new(value).ttl(Duration::from_secs(seconds)),
+            (None, true) => Set::new(value).keep_ttl(),
+            (None, false) => Set::new(value),
+        };
+        let set = value_type.into_iter().fold(set, |set, kind| set.value_type(kind.into()));
+        Ok(if_revision.into_iter().fold(set, Set::if_revision))
+    }
 }
 
 async fn remove(call: Call<OfKey>) -> Result<Reply, Problem> {
-    let mut changes = Changes::new();
-    if let Some(revision) = call.seen()? {
-        changes = changes.check(&call.path.namespace, &call.path.key, revision);
-    }
-    changes = changes.delete(&call.path.namespace, &call.path.key);
-    match write(&call, changes).await?.existed {
-        true => Ok(Reply::nothing()),
+    let OfKey { namespace, key } = &call.path;
+    let changes = call.seen()?.into_iter().fold(Changes::new(), |all, seen| all.check(namespace, key, seen));
+    let done = write_one(&call, changes.delete(namespace, key)).await?;
+    match done.came_to.existed {
+        true => Ok(Reply::nothing().replayed(!done.is_new)),
         false => Err(no_key(&call.path)),
     }
 }
 
 async fn increment(call: Call<OfKey, Nothing, Perhaps<IncrementKey>>) -> Result<Reply, Problem> {
     let Perhaps(IncrementKey { by, initial }) = &call.body;
-    let mut increment = Increment::by(by.clone().unwrap_or_else(|| 1.into()));
-    if let Some(initial) = initial {
-        increment = increment.initial(initial.clone());
-    }
+    let increment = data::increment(by.as_ref(), initial.as_ref());
     let changes = Changes::new().increment(&call.path.namespace, &call.path.key, increment);
-    let result = write(&call, changes).await?;
-    let Some(Value::Number(value)) = result.value else {
+    let Done { came_to: OpResult { revision, value, .. }, is_new } = write_one(&call, changes).await?;
+    let Some(Value::Number(value)) = value else {
         return Err(Problem::internal(&"an increment gives a number"));
     };
-    Ok(Reply::ok(&KeyIncremented { value, revision: result.revision })?.tagged(result.revision))
+    Ok(Reply::ok(&KeyIncremented { value, revision })?.tagged(revision).replayed(!is_new))
 }
 
-/// Writes, once under the request's key, and gives what the last operation came to.
-async fn write<P, Q, B>(call: &Call<P, Q, B>, changes: Changes) -> Result<OpResult, Problem> {
-    let changes = call.key()?.into_iter().fold(changes, Changes::once);
-    let result = call.engine().write(changes).await?.pop();
-    result.ok_or_else(|| Problem::internal(&"a write gives a result"))
+async fn watch(call: Call<OfKey>) -> Result<Reply, Problem> {
+    let last = sse::last_id(&call.headers)?;
+    Ok(sse::changes(&call.server, call.engine().kv(&call.path.namespace).watch(&call.path.key)?, last))
 }

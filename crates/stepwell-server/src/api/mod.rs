@@ -5,26 +5,37 @@
 
 mod actions;
 mod apikeys;
+mod audit;
 mod auth;
 mod call;
 mod catalogue;
+mod data;
 mod errors;
 mod events;
 mod expressions;
+mod flows;
 mod graph;
+mod handles;
 mod json;
+mod keys;
 mod kv;
+mod links;
 mod meta;
 mod openapi;
 mod pace;
 mod page;
+mod records;
 mod reply;
 mod route;
 mod runs;
 mod schedules;
 mod shapes;
+mod sse;
+mod state;
+mod tenants;
 mod trace;
 mod triggers;
+mod upkeep;
 mod workflows;
 
 use std::panic::AssertUnwindSafe;
@@ -52,6 +63,7 @@ use crate::routes::problem::Problem;
 use crate::routes::{body, reply as answers};
 use call::Asked;
 use pace::Pace;
+use tenants::Tenants;
 use trace::Trace;
 
 /// How the API works. Every field has a default.
@@ -90,6 +102,7 @@ pub struct Server {
     pub(crate) flows: Option<Flows>,
     pub(crate) keys: ApiKeys,
     pub(crate) options: ApiOptions,
+    tenants: Tenants,
     pace: Pace,
     stopping: watch::Sender<bool>,
 }
@@ -157,6 +170,15 @@ pub fn routes() -> Vec<Route> {
     all.extend(schedules::routes());
     all.extend(triggers::routes());
     all.extend(workflows::routes());
+    all.extend(audit::routes());
+    all.extend(data::routes());
+    all.extend(flows::routes());
+    all.extend(handles::routes());
+    all.extend(keys::routes());
+    all.extend(links::routes());
+    all.extend(state::routes());
+    all.extend(tenants::routes());
+    all.extend(upkeep::routes());
     all
 }
 
@@ -164,8 +186,8 @@ impl Server {
     /// A server of an engine.
     pub fn new(engine: Engine, options: ApiOptions) -> Self {
         let pace = Pace::new(options.requests_per_second, options.burst);
-        let (keys, stopping) = (ApiKeys::new(engine.clone()), watch::Sender::new(false));
-        Server { keys, engine, flows: None, options, pace, stopping }
+        let (keys, tenants) = (ApiKeys::new(engine.clone()), Tenants::new(engine.clone()));
+        Server { engine, flows: None, keys, options, tenants, pace, stopping: watch::Sender::new(false) }
     }
 
     /// Whoever waits for something is answered with how it stands, and streams end: the server is about to stop.
@@ -256,9 +278,14 @@ impl Server {
                 None => self.caller(&head.headers).await?.ok_or_else(unknown)?,
             },
         };
+        let tenant = caller.scope.tenant();
+        let rate = match route.needs {
+            Needs::Nothing => None,
+            _ => self.tenants.admit(tenant).await?,
+        };
         caller.may(route.needs)?;
         if route.needs != Needs::Nothing {
-            self.pace.admit(caller.scope.tenant())?;
+            self.pace.admit(tenant, rate)?;
         }
         let path = RawPathParams::from_request_parts(&mut head, &()).await;
         let path = path.map_err(|_| Problem::bad("badParameter", "The path is not UTF-8."))?;

@@ -42,6 +42,7 @@ pub(crate) enum Content {
     Json(Vec<u8>),
     Text(&'static str, String),
     Stream(&'static str, Body),
+    Whole(Body),
 }
 
 impl Reply {
@@ -81,7 +82,7 @@ impl Reply {
     /// What it is sent as.
     pub(crate) fn kind(&self) -> Option<&'static str> {
         match &self.content {
-            Content::Nothing => None,
+            Content::Nothing | Content::Whole(_) => None,
             Content::Json(_) => Some(JSON),
             Content::Text(kind, _) | Content::Stream(kind, _) => Some(kind),
         }
@@ -90,6 +91,13 @@ impl Reply {
     /// What goes on coming.
     pub(crate) fn stream(kind: &'static str, body: Body) -> Self {
         Reply::new(StatusCode::OK, Content::Stream(kind, body))
+    }
+
+    /// A response that was made elsewhere, as it is.
+    pub(crate) fn whole(response: Response) -> Self {
+        let (head, body) = response.into_parts();
+        let headers = head.headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
+        Reply { status: head.status, content: Content::Whole(body), headers: headers.collect() }
     }
 
     /// It is at this revision.
@@ -125,7 +133,7 @@ impl Reply {
             Content::Nothing => Body::empty(),
             Content::Json(body) => Body::from(body),
             Content::Text(_, text) => Body::from(text),
-            Content::Stream(_, body) => body,
+            Content::Stream(_, body) | Content::Whole(body) => body,
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;

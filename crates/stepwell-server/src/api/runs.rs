@@ -289,7 +289,7 @@ async fn list(call: Call<Nothing, ListRuns>) -> Result<Reply, Problem> {
 }
 
 /// `name=value`.
-fn condition(text: &str) -> Result<(Name, ShadowValue), Problem> {
+pub(super) fn condition(text: &str) -> Result<(Name, ShadowValue), Problem> {
     let wrong = || Problem::bad("badParameter", format!("`{text}` is not a condition: write `name=value`."));
     let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
     let value = match serde_json::from_str(value) {
@@ -378,11 +378,12 @@ async fn signal(call: Call<OfSignal, SendSignal, Payload>) -> Result<Reply, Prob
     if let Some(keep_for) = &call.query.keep_for {
         signal = signal.kept_for(span(keep_for)?);
     }
-    let outcome = match engine.signal(call.path.run, signal).await? {
+    let done = engine.signal_once(call.path.run, signal).await?;
+    let outcome = match done.came_to {
         Signalled::Taken => SignalOutcome::Taken,
         Signalled::Kept => SignalOutcome::Kept,
     };
-    Reply::ok(&SignalSent { outcome })
+    Ok(Reply::ok(&SignalSent { outcome })?.replayed(!done.is_new))
 }
 
 async fn waits(call: Call<Nothing, ListWaits>) -> Result<Reply, Problem> {

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::{get, post};
+use serde_json::Value;
 use stepwell::Start;
 use stepwell::flow::{Answer, Flows, Resume};
 
@@ -29,7 +30,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// How the routes of flows work.
 #[derive(Debug, Clone)]
-pub struct FlowRoutes(Options);
+pub struct FlowRoutes(pub(crate) Options);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -189,19 +190,26 @@ async fn start(
         body::query(head.uri.query(), &[])?;
         let body = body::read(body, api.options.body_bytes).await?;
         let mut fields = body::fields(&head.headers, &body, &["input"])?;
-        let mut start = Start::new(workflow.as_str());
-        if let Some(input) = fields.remove("input") {
-            start = start.input(&input);
-        }
-        if let Some(key) = key(&head.headers)? {
-            start = start.key(key);
-        }
         let flows = head.extensions.get::<Flows>().unwrap_or(&api.flows);
-        let answer = flows.start(start).await.map_err(Problem::at_start)?;
-        let status = if answer.rests.is_some() { StatusCode::CREATED } else { StatusCode::OK };
+        let key = key(&head.headers)?;
+        let (answer, status) = started(flows, &workflow, fields.remove("input").as_ref(), key).await?;
         api.answered(answer, status, true)
     })
     .await
+}
+
+/// Starts a flow; with the status that says whether it goes on.
+pub(crate) async fn started(
+    flows: &Flows,
+    workflow: &str,
+    input: Option<&Value>,
+    key: Option<String>,
+) -> Result<(Answer, StatusCode), Problem> {
+    let start = input.into_iter().fold(Start::new(workflow), Start::input);
+    let start = key.into_iter().fold(start, Start::key);
+    let answer = flows.start(start).await.map_err(Problem::at_start)?;
+    let status = if answer.rests.is_some() { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((answer, status))
 }
 
 async fn resume(State(api): State<Api>, request: Request) -> Response {
@@ -211,24 +219,31 @@ async fn resume(State(api): State<Api>, request: Request) -> Response {
         let body = body::read(body, api.options.body_bytes).await?;
         let mut fields = body::fields(&head.headers, &body, &["token", "outcome", "input"])?;
         let token = token(&api.options, body::text(&mut fields, "token")?, query, &head.headers)?;
-        let mut resume = Resume::new(token);
-        if let Some(outcome) = body::text(&mut fields, "outcome")? {
-            resume = resume.outcome(outcome.as_str());
-        }
-        if let Some(input) = fields.remove("input") {
-            resume = resume.input(&input);
-        }
-        if let Some(key) = key(&head.headers)? {
-            resume = resume.key(key);
-        }
+        let outcome = body::text(&mut fields, "outcome")?;
+        let input = fields.remove("input");
+        let resume = resume_of(&token, outcome.as_deref(), input.as_ref(), key(&head.headers)?);
         let flows = head.extensions.get::<Flows>().unwrap_or(&api.flows);
-        let answer = flows.resume(resume).await?;
-        if !answer.errors.is_empty() {
-            return Err(Problem::unfit(answer.errors));
-        }
-        api.answered(answer, StatusCode::OK, true)
+        api.answered(resumed(flows, resume).await?, StatusCode::OK, true)
     })
     .await
+}
+
+/// A flow is to be resumed.
+pub(crate) fn resume_of(
+    token: &str,
+    outcome: Option<&str>,
+    input: Option<&Value>,
+    key: Option<String>,
+) -> Resume {
+    let resume = outcome.into_iter().fold(Resume::new(token), Resume::outcome);
+    let resume = input.into_iter().fold(resume, Resume::input);
+    key.into_iter().fold(resume, Resume::key)
+}
+
+/// Resumes a flow; an input that does not fit is a problem.
+pub(crate) async fn resumed(flows: &Flows, resume: Resume) -> Result<Answer, Problem> {
+    let answer = flows.resume(resume).await?;
+    if answer.errors.is_empty() { Ok(answer) } else { Err(Problem::unfit(answer.errors)) }
 }
 
 async fn show(State(api): State<Api>, request: Request) -> Response {

@@ -11,9 +11,9 @@ use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::get;
 use serde_json::Value;
-use stepwell::flow::{Answer, FlowError, Resume};
+use stepwell::flow::{Answer, FlowError};
 
-use super::flows::{Api, key, mark_replayed, not_allowed};
+use super::flows::{Api, key, mark_replayed, not_allowed, resume_of};
 use super::form::{Errors, Form, Typed};
 use super::page::{self, Again};
 use super::problem::Problem;
@@ -31,7 +31,7 @@ pub(crate) fn routes() -> Router<Api> {
 }
 
 /// The secret is in the address: it is neither kept, nor sent on, nor listed anywhere.
-async fn guarded(mut response: Response) -> Response {
+pub(crate) async fn guarded(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(ROBOTS, HeaderValue::from_static("noindex"));
@@ -74,9 +74,16 @@ async fn show(
     token: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Response {
-    let asks = Asks::of(&headers);
-    let Ok(Path(token)) = token else { return asks.problem(&Problem::gone()) };
-    let shown = api.flows.of_token(&token).show(&token).await.map_err(Problem::from);
+    match token {
+        Ok(Path(token)) => page_of(&api, &token, &headers).await,
+        Err(_) => Asks::of(&headers).problem(&Problem::gone()),
+    }
+}
+
+/// The page of a link, or the same as JSON.
+pub(crate) async fn page_of(api: &Api, token: &str, headers: &HeaderMap) -> Response {
+    let asks = Asks::of(headers);
+    let shown = api.flows.of_token(token).show(token).await.map_err(Problem::from);
     let shown = shown.and_then(|answer| match asks {
         Asks::Page => Ok(reply::html(StatusCode::OK, page::ask(&answer, None))),
         Asks::Json => Ok(reply::json(StatusCode::OK, &reply::shown(answer)?)),
@@ -90,33 +97,41 @@ async fn answer(
     token: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response {
-    let asks = Asks::of(request.headers());
+    let (head, content) = request.into_parts();
+    let asks = Asks::of(&head.headers);
     let Ok(Path(token)) = token else { return asks.problem(&Problem::gone()) };
-    taken(&api, &token, request, asks).await.unwrap_or_else(|problem| asks.problem(&problem))
+    match body::read(content, api.options.body_bytes).await {
+        Ok(content) => answered(&api, &token, &head.headers, &content).await,
+        Err(problem) => asks.problem(&problem),
+    }
 }
 
-async fn taken(api: &Api, token: &str, request: Request, asks: Asks) -> Result<Response, Problem> {
-    let (head, content) = request.into_parts();
-    let content = body::read(content, api.options.body_bytes).await?;
+/// What came of the answer to a link, as a page or as JSON.
+pub(crate) async fn answered(api: &Api, token: &str, headers: &HeaderMap, content: &[u8]) -> Response {
+    let asks = Asks::of(headers);
+    taken(api, token, headers, content, asks).await.unwrap_or_else(|problem| asks.problem(&problem))
+}
+
+async fn taken(
+    api: &Api,
+    token: &str,
+    headers: &HeaderMap,
+    content: &[u8],
+    asks: Asks,
+) -> Result<Response, Problem> {
     let flows = api.flows.of_token(token);
-    let key = key(&head.headers)?;
-    let said = match body::Kind::of(&head.headers) {
-        body::Kind::Json => Said::json(&head.headers, &content)?,
+    let key = key(headers)?;
+    let said = match body::Kind::of(headers) {
+        body::Kind::Json => Said::json(headers, content)?,
         body::Kind::Other => {
             return Err(body::wrong_kind("`application/x-www-form-urlencoded` or `application/json`"));
         }
         body::Kind::Unsaid if !content.is_empty() => {
             return Err(body::wrong_kind("`application/x-www-form-urlencoded` or `application/json`"));
         }
-        body::Kind::Unsaid | body::Kind::Form => Said::form(&flows.show(token).await?, Typed::read(&content)),
+        body::Kind::Unsaid | body::Kind::Form => Said::form(&flows.show(token).await?, Typed::read(content)),
     };
-    let mut resume = Resume::new(token).input(&said.input);
-    if let Some(outcome) = &said.outcome {
-        resume = resume.outcome(outcome.as_str());
-    }
-    if let Some(key) = key {
-        resume = resume.key(key);
-    }
+    let resume = resume_of(token, said.outcome.as_deref(), Some(&said.input), key);
     let answer = match flows.resume(resume).await {
         Err(error @ FlowError::Outcome { .. }) if asks == Asks::Page => {
             let Ok(shown) = flows.show(token).await else { return Err(Problem::gone()) };

@@ -4,11 +4,11 @@ pub(crate) mod body;
 pub mod events;
 pub mod flows;
 mod form;
-mod link;
+pub(crate) mod link;
 mod page;
 pub(crate) mod problem;
 pub(crate) mod reply;
-mod token;
+pub(crate) mod token;
 
 pub use events::{EventRoutes, event_routes};
 pub use flows::{FlowRoutes, flow_routes};

@@ -9,7 +9,7 @@ use stepwell::core::{Definition, Spec};
 use stepwell::flow::{Durable, Flows, FlowsBuilder, Handle, Key, KeyRing, Outgoing, Sealed};
 use stepwell::store::{AuditRow, HandleQuery, HandleRow, Record, RecordQuery};
 use stepwell::testing::TestEngine;
-use stepwell::{ActionError, Builder, Cx};
+use stepwell::{ActionError, Builder, Cx, Engine};
 use stepwell_server::routes::{FlowRoutes, flow_routes};
 
 use crate::kit::{Reply, post};
@@ -133,19 +133,39 @@ pub(crate) async fn world_with(
     routes: FlowRoutes,
     build: impl FnOnce(FlowsBuilder) -> FlowsBuilder,
 ) -> World {
-    let workflows = |engine: Builder| {
-        let engine = engine.workflow(login()).workflow(invite()).workflow(decision());
-        engine.action("check", check).action("send", send).action("join", join)
-    };
+    let (engine, flows) = flows_with(begin, build).await;
+    let router = flow_routes(flows.clone(), routes);
+    World { engine, flows, router }
+}
+
+/// An engine, and flows on it.
+pub(crate) async fn flows_with(
+    begin: &str,
+    build: impl FnOnce(FlowsBuilder) -> FlowsBuilder,
+) -> (TestEngine, Flows) {
     let engine = TestEngine::start(workflows).await.unwrap();
-    let flows = Flows::builder(&engine, KeyRing::new(Key::generate("test").unwrap()))
+    let flows = flows_on(&engine, begin, build);
+    (engine, flows)
+}
+
+/// The workflows of all flows.
+pub(crate) fn workflows(engine: Builder) -> Builder {
+    let engine = engine.workflow(login()).workflow(invite()).workflow(decision());
+    engine.action("check", check).action("send", send).action("join", join)
+}
+
+/// Flows on an engine that has the workflows.
+pub(crate) fn flows_on(
+    engine: &Engine,
+    begin: &str,
+    build: impl FnOnce(FlowsBuilder) -> FlowsBuilder,
+) -> Flows {
+    let flows = Flows::builder(engine, KeyRing::new(Key::generate("test").unwrap()))
         .strategy("sealed", Sealed::new())
         .strategy("handle", Handle::new().ttl(Duration::from_secs(3_600)))
         .strategy("durable", Durable::new())
         .begin_with(begin);
-    let flows = build(flows).build().unwrap();
-    let router = flow_routes(flows.clone(), routes);
-    World { engine, flows, router }
+    build(flows).build().unwrap()
 }
 
 impl World {

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, BodyDataStream, to_bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::response::Response;
+use futures_util::StreamExt;
 use serde_json::Value;
 use tower_service::Service;
 
@@ -55,6 +57,14 @@ pub(crate) fn post(path: &str) -> Ask {
     ask(Method::POST, path)
 }
 
+pub(crate) fn put(path: &str) -> Ask {
+    ask(Method::PUT, path)
+}
+
+pub(crate) fn delete(path: &str) -> Ask {
+    ask(Method::DELETE, path)
+}
+
 pub(crate) fn ask(method: Method, path: &str) -> Ask {
     Ask { request: Request::builder().method(method).uri(path), body: Body::empty() }
 }
@@ -63,6 +73,11 @@ impl Ask {
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.request = self.request.header(name, value);
         self
+    }
+
+    /// With a credential.
+    pub(crate) fn by(self, key: &str) -> Self {
+        self.header("authorization", key)
     }
 
     pub(crate) fn json(self, body: &Value) -> Self {
@@ -78,12 +93,53 @@ impl Ask {
         self
     }
 
+    /// The answer, while its body may still be coming.
+    pub(crate) async fn begin(self, router: &Router) -> Response {
+        router.clone().call(self.request.body(self.body).unwrap()).await.unwrap()
+    }
+
+    /// Server-sent events, while they come.
+    pub(crate) async fn events(self, router: &Router) -> Events {
+        let response = self.begin(router).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Events { body: response.into_body().into_data_stream(), text: String::new() }
+    }
+
     pub(crate) async fn to(self, router: &Router) -> Reply {
-        let response = router.clone().call(self.request.body(self.body).unwrap()).await.unwrap();
-        let (head, body) = response.into_parts();
+        let (head, body) = self.begin(router).await.into_parts();
         let body = to_bytes(body, usize::MAX).await.unwrap();
         let body = String::from_utf8(body.to_vec()).unwrap();
         Reply { status: head.status, headers: head.headers, body }
+    }
+}
+
+/// Server-sent events that are read one by one.
+pub(crate) struct Events {
+    body: BodyDataStream,
+    text: String,
+}
+
+impl Events {
+    /// The next event: its id, its name and its data. `None` = the stream is over.
+    pub(crate) async fn next(&mut self) -> Option<(Option<u64>, String, Value)> {
+        let next = async {
+            loop {
+                if let Some((event, rest)) = self.text.split_once("\n\n") {
+                    let (event, rest) = (event.to_owned(), rest.to_owned());
+                    self.text = rest;
+                    let field = |name: &str| {
+                        event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
+                    };
+                    let Some(name) = field("event: ") else { continue };
+                    let data = serde_json::from_str(&field("data: ").unwrap()).unwrap();
+                    return Some((field("id: ").map(|id| id.parse().unwrap()), name, data));
+                }
+                let chunk = self.body.next().await?.unwrap();
+                self.text.push_str(std::str::from_utf8(&chunk).unwrap());
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), next).await.unwrap()
     }
 }
 

@@ -44,7 +44,8 @@ async fn asked(router: &Router, route: &Route, key: Option<&str>) -> u16 {
     if let Some(key) = key {
         asks = asks.header("authorization", key);
     }
-    asks.to(router).await.status.as_u16()
+    // Some answers have no end.
+    asks.begin(router).await.status().as_u16()
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use stepwell_store::{
 };
 use uuid::Uuid;
 
-use crate::data::DataError;
+use crate::data::{DataError, Slot};
 
 /// The operation that keys of writes are for.
 pub(crate) const WRITE: &str = "write";
@@ -112,7 +112,7 @@ impl Set {
     }
 }
 
-fn expected(revision: u64) -> Expect {
+pub(crate) fn expected(revision: u64) -> Expect {
     if revision == 0 { Expect::Absent } else { Expect::Live(revision) }
 }
 
@@ -243,6 +243,12 @@ impl Changes {
             Ok(CellWrite { initial: Some(initial), ..kv(namespace, key, op) })
         };
         self.cell(write())
+    }
+
+    /// Does something to a slot that runs share, if it has this version; 0 = if it has no value.
+    #[must_use]
+    pub fn slot<T>(self, slot: &Slot<T>, op: CellOp, if_version: Option<u64>) -> Self {
+        self.cell(slot.change(op, if_version))
     }
 
     /// A link is there, with these attributes in place of those before.

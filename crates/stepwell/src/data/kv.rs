@@ -133,6 +133,18 @@ impl Engine {
         Ok(Page { items: page.items.into_iter().filter_map(count).collect(), next: page.next })
     }
 
+    /// A part of an owner's cells that have a value, in the order of their keys.
+    pub(crate) async fn entries(
+        &self,
+        space: Space,
+        owner: &str,
+        list: List,
+    ) -> Result<Page<Entry>, DataError> {
+        let query = listed(space, owner, list, self.now(), &self.inner.options.limits)?;
+        let page = self.store().cells(self.scope, query).await?;
+        Ok(Page { items: page.items.into_iter().filter_map(Entry::of).collect(), next: page.next })
+    }
+
     /// How many rows a listing has.
     pub(crate) fn page(&self, limit: Option<u32>) -> Result<u32, DataError> {
         page(&self.inner.options.limits, limit)
@@ -202,9 +214,7 @@ impl Kv {
     /// A part of its keys that have a value, in their order.
     pub async fn list(&self, list: List) -> Result<Page<Entry>, DataError> {
         self.engine.permit(Permission::Read)?;
-        let query = listed(&self.namespace, list, self.engine.now(), &self.engine.inner.options.limits)?;
-        let page = self.engine.store().cells(self.engine.scope, query).await?;
-        Ok(Page { items: page.items.into_iter().filter_map(Entry::of).collect(), next: page.next })
+        self.engine.entries(Space::Kv, &self.namespace, list).await
     }
 
     /// A key's value as it is now, and whenever it has changed, here or elsewhere. Values in between may be skipped.
@@ -238,22 +248,15 @@ pub(crate) fn one(key: CellKey, now: Timestamp, with_dead: bool) -> CellQuery {
     CellQuery { space, owner, filter: CellFilter::Key(key), now, with_dead, limit: 1, cursor: None }
 }
 
-/// Asks for a part of a namespace's keys.
+/// Asks for a part of an owner's cells.
 pub(crate) fn listed(
-    namespace: &str,
+    space: Space,
+    owner: &str,
     list: List,
     now: Timestamp,
     limits: &stepwell_core::Limits,
 ) -> Result<CellQuery, DataError> {
     let List { prefix, limit, cursor } = list;
     let (limit, filter) = (page(limits, limit)?, CellFilter::Prefix(prefix));
-    Ok(CellQuery {
-        space: Space::Kv,
-        owner: namespace.to_owned(),
-        filter,
-        now,
-        with_dead: false,
-        limit,
-        cursor,
-    })
+    Ok(CellQuery { space, owner: owner.to_owned(), filter, now, with_dead: false, limit, cursor })
 }

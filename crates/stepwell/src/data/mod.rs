@@ -22,3 +22,4 @@ pub use links::{Links, Lookup, Match};
 pub use slot::{Slot, SlotEvent, State};
 pub use staged::{Session, StagedKv, StagedLinks, StagedSlot};
 pub use verify::{Fault, Verified};
+pub use watch::Watched;

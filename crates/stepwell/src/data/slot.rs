@@ -8,16 +8,17 @@ use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stepwell_core::{Name, RunId};
-use stepwell_store::{CellKey, CellOp, CellWrite, Expect, Initial, OpResult, Space};
+use stepwell_core::{Name, RunId, Timestamp};
+use stepwell_store::{Cell, CellKey, CellOp, CellWrite, Expect, Initial, OpResult, Page, Space};
 use tokio::sync::broadcast;
 
 use crate::actor::Permission;
-use crate::data::changes::{Amount, Changes, slot_ops};
+use crate::data::changes::{Amount, Changes, expected, slot_ops};
 use crate::data::error::DataError;
-use crate::data::kv::one;
+use crate::data::kv::{Entry, List, one};
 use crate::data::watch::{Watched, watch};
 use crate::engine::Engine;
+use crate::error::EngineError;
 
 /// How often an update is tried unless the handle says otherwise.
 pub const MAX_RETRIES: u32 = 10;
@@ -46,11 +47,47 @@ impl State {
     pub fn workflow<T>(&self, workflow: impl Into<Name>, key: impl Into<String>) -> Slot<T> {
         let workflow = workflow.into();
         let mut slot = Slot::new(self.0.clone(), Space::Workflow, workflow.as_str().to_owned(), key.into());
-        if workflow.starts_with(crate::registry::OWN) {
-            slot.wrong = Some(format!("`{workflow}` is the engine's: its slots are not written or read so"));
-        }
+        slot.wrong = wrong_owner(&workflow);
         slot
     }
+
+    /// The root of a run's tree, whose execution slots it shares.
+    pub async fn root_of(&self, run: RunId) -> Result<RunId, DataError> {
+        // Whoever may do anything with its slots may know whose they are.
+        self.0.permit(Permission::Read).or_else(|_| self.0.permit(Permission::Manage))?;
+        let loaded = self.0.store().load(self.0.scope(), run).await?.ok_or(EngineError::NoRun(run))?;
+        match wrong_owner(&loaded.workflow) {
+            Some(wrong) => Err(DataError::Invalid(wrong)),
+            None => Ok(loaded.root),
+        }
+    }
+
+    /// A part of the slots of a root run that have a value, in the order of their keys.
+    pub async fn list_execution(&self, root: RunId, list: List) -> Result<Page<Entry>, DataError> {
+        self.0.permit(Permission::Read)?;
+        self.0.entries(Space::Execution, &root.to_string(), list).await
+    }
+
+    /// A part of the slots of a workflow that have a value, in the order of their keys.
+    pub async fn list_workflow(
+        &self,
+        workflow: impl Into<Name>,
+        list: List,
+    ) -> Result<Page<Entry>, DataError> {
+        self.0.permit(Permission::Read)?;
+        let workflow = workflow.into();
+        match wrong_owner(&workflow) {
+            Some(wrong) => Err(DataError::Invalid(wrong)),
+            None => self.0.entries(Space::Workflow, workflow.as_str(), list).await,
+        }
+    }
+}
+
+/// Slots of the engine's own are out of reach.
+fn wrong_owner(workflow: &Name) -> Option<String> {
+    workflow
+        .starts_with(crate::registry::OWN)
+        .then(|| format!("`{workflow}` is the engine's: its slots are not written or read so"))
 }
 
 /// What happens to a slot, as one handle of it sees it.
@@ -156,6 +193,12 @@ impl<T> Slot<T> {
         CellWrite { key: self.key.clone(), op, expect, initial, by: None }
     }
 
+    /// Something that is done to it, if it has this version; 0 = if it has no value.
+    pub(crate) fn change(&self, op: CellOp, if_version: Option<u64>) -> Result<CellWrite, String> {
+        let expect = if_version.map_or(Expect::Anything, expected);
+        self.wrong.clone().map_or_else(|| Ok(self.write(op, expect)), Err)
+    }
+
     /// Refuses what is wrong with the handle itself.
     fn check(&self) -> Result<(), DataError> {
         self.wrong.as_ref().map_or(Ok(()), |wrong| Err(DataError::Invalid(wrong.clone())))
@@ -170,18 +213,22 @@ impl<T> Slot<T> {
         Ok(result)
     }
 
-    /// The value as it is, or as it counts, and its revision.
-    async fn look(&self) -> Result<(Option<Value>, u64), DataError> {
+    /// Its value as it is kept, with its version and times; nothing before it was ever written, and after a delete.
+    pub async fn entry(&self) -> Result<Option<Entry>, DataError> {
+        Ok(self.cell(self.engine.now(), false).await?.and_then(Entry::of))
+    }
+
+    async fn cell(&self, now: Timestamp, with_dead: bool) -> Result<Option<Cell>, DataError> {
         self.engine.permit(Permission::Read)?;
         self.check()?;
+        let query = one(self.key.clone(), now, with_dead);
+        Ok(self.engine.store().cells(self.engine.scope(), query).await?.items.pop())
+    }
+
+    /// The value as it is, or as it counts, and its revision.
+    async fn look(&self) -> Result<(Option<Value>, u64), DataError> {
         let now = self.engine.now();
-        let cell = self
-            .engine
-            .store()
-            .cells(self.engine.scope(), one(self.key.clone(), now, true))
-            .await?
-            .items
-            .pop();
+        let cell = self.cell(now, true).await?;
         let revision = cell.as_ref().map_or(0, |cell| cell.revision);
         let value = cell.and_then(|cell| cell.live(now).cloned());
         Ok((value.or_else(|| self.initial.clone().filter(|_| revision == 0)), revision))

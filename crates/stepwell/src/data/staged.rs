@@ -41,7 +41,7 @@ impl StagedKv {
     /// A part of the keys as they are committed; what this action has staged is not in it.
     pub async fn list(&self, list: List) -> Result<Page<Entry>, ActionError> {
         self.cx.permit_read()?;
-        let query = listed(&self.namespace, list, self.cx.now(), self.cx.limits())?;
+        let query = listed(Space::Kv, &self.namespace, list, self.cx.now(), self.cx.limits())?;
         let page = self.cx.store().cells(self.cx.scope(), query).await?;
         Ok(Page { items: page.items.into_iter().filter_map(Entry::of).collect(), next: page.next })
     }

@@ -10,6 +10,7 @@ use crate::data::changes::{Changes, Kind, WRITE};
 use crate::data::error::DataError;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
+use crate::once::Done;
 
 /// How often a commit is made again that is known not to have been applied.
 const TRIES: u32 = 5;
@@ -39,6 +40,11 @@ impl Engine {
     /// # }
     /// ```
     pub async fn write(&self, changes: Changes) -> Result<Vec<OpResult>, DataError> {
+        Ok(self.write_once(changes).await?.came_to)
+    }
+
+    /// Makes changes to the data and says whether they are new: the same key gives the same results.
+    pub async fn write_once(&self, changes: Changes) -> Result<Done<Vec<OpResult>>, DataError> {
         self.permit(Permission::Manage)?;
         let actor = self.actor().map(|actor| actor.id.clone());
         self.inner.write(self.scope, changes, actor).await
@@ -51,10 +57,10 @@ impl Inner {
         scope: TenantScope,
         changes: Changes,
         actor: Option<String>,
-    ) -> Result<Vec<OpResult>, DataError> {
+    ) -> Result<Done<Vec<OpResult>>, DataError> {
         changes.check_all(&self.options.limits)?;
         if changes.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Done::now(Vec::new()));
         }
         let now = self.host.now();
         let mut commit = Commit::new(CommitId(self.host.ids.next()), now);
@@ -82,9 +88,9 @@ impl Inner {
         scope: TenantScope,
         commit: Commit,
         order: &[Kind],
-    ) -> Result<Vec<OpResult>, DataError> {
+    ) -> Result<Done<Vec<OpResult>>, DataError> {
         match self.write_down(scope, &commit).await {
-            Ok(results) => Ok(in_order(order, results)),
+            Ok(results) => Ok(Done::now(in_order(order, results))),
             Err(CommitError::Refused(Refused::Done { operation, key, .. })) => {
                 self.done_before(scope, &commit, operation, key, order).await
             }
@@ -123,15 +129,15 @@ impl Inner {
         operation: String,
         key: String,
         order: &[Kind],
-    ) -> Result<Vec<OpResult>, DataError> {
+    ) -> Result<Done<Vec<OpResult>>, DataError> {
         let gone = || StoreError::Unavailable("what was recorded of the write is gone: ask again".to_owned());
         if operation != WRITE {
             let recorded = self.resolved(scope, &commit.reference()).await.map_err(DataError::from)?;
-            return Ok(in_order(order, recorded.ok_or_else(gone)?.results));
+            return Ok(Done::now(in_order(order, recorded.ok_or_else(gone)?.results)));
         }
         let query = RecordQuery::Key { operation, key, now: commit.at };
         match self.store.records(scope, query).await?.items.pop() {
-            Some(Record::Key(record)) => Ok(under_key(order, record)),
+            Some(Record::Key(record)) => Ok(Done::before(under_key(order, record))),
             _ => Err(gone().into()),
         }
     }

@@ -133,7 +133,7 @@ impl Engine {
         let write = CellWrite { key, op, expect: Expect::Anything, initial: None, by: None };
         let done = self.inner.write(self.scope, Changes::new().cell(Ok(write)), self.actor_id()).await?;
         self.inner.forget_event_name(self.scope, &name.into());
-        Ok(done.first().is_some_and(|result| result.existed))
+        Ok(done.came_to.first().is_some_and(|result| result.existed))
     }
 
     /// A part of the names of events that are described, in their order; those that this process describes itself are in

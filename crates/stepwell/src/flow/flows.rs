@@ -7,8 +7,8 @@ use serde_json::json;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::{
     AuditRow, CellKey, CellOp, CellWrite, Expect, HandleChange, HandleHash, HandleQuery, HandleRow,
-    HandleWrite, Page, Record, RecordQuery, Refused, Space, Sweep, SweepWhat, TenantId, TenantScope, Ttl,
-    ValueType,
+    HandleWrite, Page, Record, RecordQuery, Refused, Space, StoreError, Sweep, SweepWhat, TenantId,
+    TenantScope, Ttl, ValueType,
 };
 
 use super::answer::FlowError;
@@ -305,6 +305,10 @@ impl Flows {
     /// Handles: where flows rest, and links to runs. Their secrets are nowhere.
     pub async fn handles(&self, query: HandleQuery) -> Result<Page<HandleRow>, FlowError> {
         self.engine.permit(Permission::View)?;
+        Ok(self.found(query).await?)
+    }
+
+    async fn found(&self, query: HandleQuery) -> Result<Page<HandleRow>, StoreError> {
         let page = self.engine.inner.store.records(self.engine.scope, RecordQuery::Handles(query)).await?;
         Ok(Page { items: page.items.into_iter().filter_map(handle).collect(), next: page.next })
     }
@@ -338,7 +342,7 @@ impl Flows {
         }
         loop {
             // From the beginning each time: a flow that has gone on meanwhile is behind another handle.
-            let page = self.handles(query.clone()).await?;
+            let page = self.found(query.clone()).await?;
             if page.items.is_empty() {
                 return Ok(count);
             }

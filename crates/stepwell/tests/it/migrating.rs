@@ -132,6 +132,20 @@ async fn a_run_is_migrated_by_a_mapping_in_one_audited_commit() {
 }
 
 #[tokio::test]
+async fn the_same_key_is_the_same_migration() {
+    let (engine, run) = started(|builder| builder.workflow(first())).await;
+    engine.register(second()).unwrap();
+    let (mapping, by) = (mapping(&[("desk", "counter")]), Operator::named("ada").seen(0).key("m-1"));
+    // What is only tried out uses no key up.
+    assert!(engine.migrate(run.id(), 2, &mapping, &by, true).await.unwrap().is_dry);
+    let done = engine.migrate_once(run.id(), 2, &mapping, &by, false).await.unwrap();
+    let again = engine.migrate_once(run.id(), 2, &mapping, &by, false).await.unwrap();
+    assert_eq!((done.is_new, again.is_new), (true, false));
+    assert_eq!(done.came_to, again.came_to);
+    assert_eq!((kit::version(&run).await, audit(&engine).await.len()), (1, 1));
+}
+
+#[tokio::test]
 async fn the_edition_a_run_was_migrated_to_is_stored_with_it() {
     let (store, clock) = ground().await;
     let a = TestEngine::start_on(store.clone(), clock.clone(), |b| b.workflow(first())).await.unwrap();

@@ -9,7 +9,7 @@ use stepwell::core::retry::Retry;
 use stepwell::core::spec::{ChildRule, Place, Quorum, Transition, Wait};
 use stepwell::core::{Definition, Name, RunId, Spec};
 use stepwell::engine::Builder;
-use stepwell::store::{Commit, DocumentQuery, Loaded, Status, Store};
+use stepwell::store::{Commit, DocumentQuery, Loaded, RunQuery, Status, Store};
 use stepwell::testing::TestEngine;
 use stepwell::{
     ActionError, Command, Cx, EngineError, Host, Operator, Run, RunError, Signal, Signalled, Start,
@@ -163,6 +163,7 @@ impl Office {
             actor: Some("ada".to_owned()),
             seen: Some(seen),
             reason: Some("the customer called".to_owned()),
+            key: None,
         };
         self.watched.commits();
         self.engine.operate(run.id(), command.clone(), &by).await.unwrap();
@@ -1041,4 +1042,56 @@ async fn a_process_that_cannot_serve_a_run_leaves_the_work_to_others() {
         assert_eq!((status(run).await, places(run).await), (Status::Waiting, vec!["approved".into()]));
     }
     assert_eq!((error_code(&gate).await, status(&gate).await), (None, Status::Completed));
+}
+
+// The same key is the same command.
+
+#[tokio::test]
+async fn the_same_key_is_the_same_command_however_the_run_stands_by_then() {
+    let office = Office::open(Mood::Does).await;
+    let run = office.start("claim").await;
+    let by = Operator::named("ada").seen(0).key("patch-1");
+    let done = async |command: Command, by: &Operator| {
+        office.engine.operate_once(run.id(), command, by).await.map(|done| done.is_new)
+    };
+    assert_eq!(done(patch(json!({"sum": 7})), &by).await, Ok(true));
+    // By now it is at another version, and after a while at its end.
+    assert_eq!(done(patch(json!({"sum": 7})), &by).await, Ok(false));
+    assert_eq!((version(&run).await, audit(&office.engine).await.len()), (1, 1));
+    let other = done(patch(json!({"sum": 8})), &by).await.unwrap_err();
+    assert!(matches!(&other, EngineError::KeyReused { key, .. } if key == "patch-1"), "{other}");
+    // Keys of different commands do not meet.
+    let by = Operator::named("ada").key("patch-1");
+    assert_eq!(done(Command::Cancel, &by).await, Ok(true));
+    assert_eq!(done(Command::Cancel, &by).await, Ok(false));
+    assert_eq!(done(patch(json!({"sum": 7})), &by.clone().seen(0)).await, Ok(false));
+    let late = done(Command::Cancel, &by.key("another")).await.unwrap_err();
+    assert!(matches!(late, EngineError::NotNow { .. }), "{late}");
+    assert_eq!((version(&run).await, audit(&office.engine).await.len()), (2, 2));
+}
+
+#[tokio::test]
+async fn of_the_same_command_at_once_one_is_done() {
+    let office = Office::open(Mood::Fails).await;
+    let run = office.reviewed().await;
+    let by = Operator::named("ada").key("once-more");
+    let asked = join_all((0..8).map(|_| office.engine.operate_once(run.id(), Command::Retry, &by))).await;
+    let new: Vec<_> = asked.into_iter().filter(|done| done.as_ref().unwrap().is_new).collect();
+    office.engine.settle().await;
+    assert_eq!((new.len(), office.clerk.seen().len()), (1, 2), "it was tried again once");
+}
+
+#[tokio::test]
+async fn the_same_key_gives_the_same_fork() {
+    let office = Office::open(Mood::Does).await;
+    let run = office.start("claim").await;
+    let by = Operator::named("ada").seen(0).key("fork-1");
+    let first = office.engine.fork_once(run.id(), 0, &by).await.unwrap();
+    office.command(&run, Command::Cancel).await;
+    let again = office.engine.fork_once(run.id(), 0, &by).await.unwrap();
+    assert_eq!((first.is_new, again.is_new), (true, false));
+    assert_eq!(first.came_to.id(), again.came_to.id());
+    let other = office.engine.fork(run.id(), 1, &by).await.unwrap_err();
+    assert!(matches!(other, EngineError::KeyReused { .. }), "{other}");
+    assert_eq!(kit::runs(&office.engine, RunQuery::default()).await.len(), 2);
 }

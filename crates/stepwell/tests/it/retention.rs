@@ -14,7 +14,8 @@ use stepwell::store::{
 };
 use stepwell::testing::TestEngine;
 use stepwell::{
-    ActionError, Command, Cx, Engine, EngineError, Operator, Options, Run, Signal, Start, Upkeep,
+    ActionError, Actor, Command, Cx, Engine, EngineError, Operator, Options, Permission, Run, Signal, Start,
+    Upkeep,
 };
 
 use crate::kit::{self, Watched, audit, children_of, ground, other_tenant, runs, status, version, waits_of};
@@ -358,6 +359,29 @@ async fn what_is_tidied_up_is_counted() {
     let all = engine.upkeep();
     assert_eq!((all.expired_cells, all.sealed, all.runs, all.failures), (1, 1, 1, 0));
     assert!(all.rounds > first.rounds && first.rounds > 0, "{all:?}");
+}
+
+#[tokio::test]
+async fn who_asks_for_it_tidies_their_own_up_one_batch_of_each_kind() {
+    let (store, clock) = ground().await;
+    let idle = |builder: Builder| library(builder).with(|options| options.upkeep_ms = u64::MAX);
+    let engine = TestEngine::start_on(store, clock, idle).await.unwrap();
+    let theirs = engine.for_tenant(other_tenant());
+    for engine in [engine.for_tenant(TenantScope::single()), theirs.clone()] {
+        for number in 0..150 {
+            let brief = Set::new(1).ttl(Duration::from_secs(1));
+            engine.kv("shelf").set_with(&number.to_string(), brief).await.unwrap();
+        }
+    }
+    engine.advance(DAY).await;
+    let first = engine.tidy().await.unwrap();
+    assert_eq!((first.what.expired_cells, first.has_more), (100, true));
+    let second = engine.tidy().await.unwrap();
+    assert_eq!((second.what.expired_cells, second.has_more), (50, false), "{second:?}");
+    assert_eq!(engine.upkeep().expired_cells, 150);
+    assert_eq!(theirs.tidy().await.unwrap().what.expired_cells, 100);
+    let who = Actor::new("eve", [Permission::Manage]);
+    assert!(matches!(engine.acting(who).tidy().await, Err(EngineError::Denied { .. })));
 }
 
 /// The accident: the rows of one tenant could not be tidied up, and the tenants after it were never come to.

@@ -107,7 +107,11 @@ struct RunForked {
 pub(super) fn routes() -> Vec<Route> {
     let (manage, admin) = (Permission::Manage, Permission::Admin);
     let plain = |describing: Describing, command: Command| {
-        describing.checks_tag().gives_nothing("It is done.").to(move |call| plain(call, command.clone()))
+        describing
+            .keyed()
+            .checks_tag()
+            .gives_nothing("It is done.")
+            .to(move |call| plain(call, command.clone()))
     };
     vec![
         plain(
@@ -133,10 +137,12 @@ pub(super) fn routes() -> Vec<Route> {
         ),
         plain(post("/v1/runs/{run}/resume", "resumeRun", manage, "Takes a run up again."), Command::Resume),
         post("/v1/runs/{run}/patch", "patchRun", admin, "Changes a run's data.")
+            .keyed()
             .checks_tag()
             .gives_nothing("It is done.")
             .to(patch),
         post("/v1/runs/{run}/move", "moveRun", admin, "Moves a run to a place.")
+            .keyed()
             .checks_tag()
             .gives_nothing("It is done.")
             .to(move_to),
@@ -146,6 +152,7 @@ pub(super) fn routes() -> Vec<Route> {
             admin,
             "Begins a new run with the state that a run had at a version.",
         )
+        .keyed()
         .checks_tag()
         .gives::<RunForked>(StatusCode::CREATED, "The new run.")
         .to(fork),
@@ -155,6 +162,7 @@ pub(super) fn routes() -> Vec<Route> {
             admin,
             "Moves a run to another edition of its workflow.",
         )
+        .keyed()
         .checks_tag()
         .ok::<RunMigrated>("What it came to, or would.")
         .to(migrate),
@@ -162,34 +170,35 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 fn operator<P, Q, B>(call: &Call<P, Q, B>, reason: Option<String>) -> Result<Operator, Problem> {
-    Ok(Operator { actor: None, seen: call.seen()?, reason })
+    Ok(Operator { actor: None, seen: call.seen()?, reason, key: call.key()? })
 }
 
 async fn plain(call: Call<OfRun, Nothing, Perhaps<Why>>, command: Command) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
-    call.engine().operate(call.path.run, command, &by).await?;
-    Ok(Reply::nothing())
+    let done = call.engine().operate_once(call.path.run, command, &by).await?;
+    Ok(Reply::nothing().replayed(!done.is_new))
 }
 
 async fn patch(call: Call<OfRun, Nothing, Json<PatchRun>>) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
     let command = Command::Patch { fields: Value::Object(call.body.0.fields.clone()) };
-    call.engine().operate(call.path.run, command, &by).await?;
-    Ok(Reply::nothing())
+    let done = call.engine().operate_once(call.path.run, command, &by).await?;
+    Ok(Reply::nothing().replayed(!done.is_new))
 }
 
 async fn move_to(call: Call<OfRun, Nothing, Json<MoveRun>>) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
     let command = Command::Move { activation: call.body.0.activation, to: call.body.0.to.as_str().into() };
-    call.engine().operate(call.path.run, command, &by).await?;
-    Ok(Reply::nothing())
+    let done = call.engine().operate_once(call.path.run, command, &by).await?;
+    Ok(Reply::nothing().replayed(!done.is_new))
 }
 
 async fn fork(call: Call<OfRun, Nothing, Json<ForkRun>>) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
-    let run = call.engine().fork(call.path.run, call.body.0.version, &by).await?;
-    let reply = Reply::json(StatusCode::CREATED, &RunForked { id: run.id() })?;
-    Ok(reply.at(&format!("/v1/runs/{}", run.id())))
+    let done = call.engine().fork_once(call.path.run, call.body.0.version, &by).await?;
+    let id = done.came_to.id();
+    let reply = Reply::json(StatusCode::CREATED, &RunForked { id })?;
+    Ok(reply.at(&format!("/v1/runs/{id}")).replayed(!done.is_new))
 }
 
 async fn migrate(call: Call<OfRun, Nothing, Json<MigrateRun>>) -> Result<Reply, Problem> {
@@ -197,7 +206,7 @@ async fn migrate(call: Call<OfRun, Nothing, Json<MigrateRun>>) -> Result<Reply, 
     let Json(MigrateRun { version, places, context, dry_run, .. }) = &call.body;
     let places = places.iter().map(|(from, to)| (from.as_str().into(), to.as_str().into())).collect();
     let mapping = Mapping { places, context: context.clone() };
-    let migrated = call.engine().migrate(call.path.run, *version, &mapping, &by, *dry_run).await?;
-    let stepwell::operate::Migrated { version, from, to, is_dry } = migrated;
-    Reply::ok(&RunMigrated { version, from, to, dry_run: is_dry })
+    let done = call.engine().migrate_once(call.path.run, *version, &mapping, &by, *dry_run).await?;
+    let stepwell::operate::Migrated { version, from, to, is_dry } = done.came_to;
+    Ok(Reply::ok(&RunMigrated { version, from, to, dry_run: is_dry })?.replayed(!done.is_new))
 }

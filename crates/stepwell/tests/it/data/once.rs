@@ -9,7 +9,7 @@ use stepwell::data::{Changes, Increment, NewLink};
 use stepwell::engine::{Builder, DEFAULT_KEYS_KEPT_MS};
 use stepwell::store::{Entity, OpResult, Status};
 use stepwell::testing::TestEngine;
-use stepwell::{ActionError, Cx, DataError, Engine, EngineError, Once, Start};
+use stepwell::{ActionError, Cx, DataError, Done, Engine, EngineError, Once, Start};
 
 use super::{DAY, call, chain, trail};
 use crate::kit::{self, Fate, Watched, context, error_code, ground, other_tenant, settle, status};
@@ -30,10 +30,12 @@ async fn sum(engine: &Engine) -> Option<Value> {
 #[tokio::test]
 async fn the_same_key_and_changes_give_the_same_results_and_one_write() {
     let engine = kit::start(|builder| builder).await.unwrap();
-    let first = engine.write(adds(5)).await.unwrap();
+    let Done { came_to: first, is_new } = engine.write_once(adds(5)).await.unwrap();
+    assert!(is_new);
     engine.kv("test").increment("sum", 1).await.unwrap();
     for _ in 0..3 {
-        assert_eq!(engine.write(adds(5)).await.unwrap(), first, "in the same order too");
+        let again = engine.write_once(adds(5)).await.unwrap();
+        assert_eq!(again, Done { came_to: first.clone(), is_new: false }, "in the same order too");
     }
     assert_eq!((first[0].created, first[1].value.clone()), (true, Some(json!(5))));
     assert_eq!((sum(&engine).await, trail(&engine).await.len()), (Some(json!(6)), 3));

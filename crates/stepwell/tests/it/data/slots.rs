@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use stepwell::core::spec::{ChildRule, Place, Quorum, Transition, Wait};
 use stepwell::core::{Definition, Spec};
 use stepwell::data::slot::MAX_RETRIES;
-use stepwell::data::{Slot, SlotEvent};
+use stepwell::data::{Changes, List, Slot, SlotEvent};
 use stepwell::engine::Builder;
-use stepwell::store::{CellFilter, CellQuery, Space, Status, Store};
+use stepwell::store::{CellFilter, CellOp, CellQuery, Space, Status, Store, Ttl, ValueType};
 use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Cx, DataError, Engine, ManualClock, Start, new_run_id};
 
@@ -60,6 +60,10 @@ async fn an_execution_slot_is_shared_by_a_root_run_its_children_and_its_branches
     assert_eq!(status(&run).await, Status::Completed);
     let child = children_of(&engine, run.id()).await[0].run;
     let state = engine.state();
+    for of in [run.id(), child] {
+        assert_eq!(state.root_of(of).await, Ok(run.id()));
+    }
+    assert!(state.root_of(new_run_id()).await.is_err());
     assert_eq!(state.execution::<i64>(run.id(), "steps").get().await.unwrap(), Some(4));
     assert_eq!(state.execution::<i64>(child, "steps").get().await.unwrap(), None, "the child has none");
     let another = engine.start(Start::new("family")).await.unwrap();
@@ -463,4 +467,43 @@ async fn another_tenants_slots_are_others() {
     assert_eq!(engine.state().workflow::<i64>("w", "a").get().await.unwrap(), Some(1));
     assert_eq!(engine.state().execution::<i64>(run, "a").get().await.unwrap(), Some(1));
     assert_eq!(theirs.state().workflow::<i64>("w", "a").get().await.unwrap(), Some(2));
+}
+
+#[tokio::test]
+async fn slots_are_listed_and_written_with_their_version_as_a_condition() {
+    let engine = kit::start(counting).await.unwrap();
+    let (state, root) = (engine.state(), new_run_id());
+    let slot = state.workflow::<Value>("family", "total");
+    assert_eq!(slot.entry().await.unwrap(), None);
+    let set = |value: i64| CellOp::Set { value: value.into(), value_type: ValueType::Json, ttl: Ttl::Keep };
+    let changes = |op: CellOp, version: Option<u64>| Changes::new().slot(&slot, op, version);
+    engine.write(changes(set(1), Some(0))).await.unwrap();
+    for stale in [0, 2] {
+        let error = engine.write(changes(set(2), Some(stale))).await.unwrap_err();
+        assert!(matches!(error, DataError::Conflict { revision: 1, exists: true, .. }), "{error}");
+    }
+    engine
+        .write(changes(set(2), Some(1)).slot(&state.execution::<Value>(root, "a"), set(3), None))
+        .await
+        .unwrap();
+    let entry = slot.entry().await.unwrap().unwrap();
+    assert_eq!((entry.value, entry.revision), (json!(2), 2));
+    let list = |limit: u32| List { limit: Some(limit), ..List::default() };
+    let page = state.list_workflow("family", list(10)).await.unwrap();
+    assert_eq!(page.items.iter().map(|entry| entry.key.as_str()).collect::<Vec<_>>(), ["total"]);
+    assert_eq!(state.list_execution(root, list(10)).await.unwrap().items[0].value, json!(3));
+    engine.write(changes(CellOp::Delete, Some(2))).await.unwrap();
+    assert_eq!(
+        (slot.entry().await.unwrap(), state.list_workflow("family", list(1)).await.unwrap().items),
+        (None, vec![])
+    );
+
+    let own = state.workflow::<Value>("stepwell.apikeys", "x");
+    for refused in [
+        engine.write(Changes::new().slot(&own, set(1), None)).await.map(drop),
+        own.entry().await.map(drop),
+        state.list_workflow("stepwell.apikeys", list(1)).await.map(drop),
+    ] {
+        assert_eq!(refused.unwrap_err().code(), "invalid");
+    }
 }

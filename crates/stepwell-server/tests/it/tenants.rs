@@ -1,0 +1,189 @@
+//! Tenants over HTTP: only whoever administers the server deals with them.
+
+use serde_json::{Value, json};
+use stepwell::Permission;
+use stepwell::core::Spec;
+use stepwell::testing::TestEngine;
+use stepwell_server::api::{ApiOptions, Server};
+
+use crate::kit::{Ask, Reply, delete, get, post, put};
+use crate::site::Site;
+use crate::table::key_of;
+
+async fn host(site: &Site, ask: Ask) -> Reply {
+    ask.by(&site.host).to(&site.router).await
+}
+
+/// Makes a tenant with a key that may do everything; gives the tenant's path and the key.
+async fn made(site: &Site, name: &str) -> (String, String) {
+    let all: Vec<_> = Permission::ALL.iter().map(|permission| permission.as_str()).collect();
+    let asked = json!({"name": name, "key": {"name": "first", "permissions": all}});
+    let made = host(site, post("/v1/tenants").json(&asked)).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let secret = made.json()["key"]["secret"].as_str().unwrap().to_owned();
+    (made.header("location").to_owned(), format!("Bearer {secret}"))
+}
+
+async fn whoami(site: &Site, key: &str) -> Reply {
+    get("/v1/whoami").by(key).to(&site.router).await
+}
+
+#[tokio::test]
+async fn a_tenant_is_made_with_its_first_key_and_listed() {
+    let site = Site::open().await;
+    let (path, key) = made(&site, "Example Ltd").await;
+    let me = whoami(&site, &key).await.json();
+    assert_eq!(
+        (&me["actor"], path.ends_with(me["tenant"].as_str().unwrap())),
+        (&json!("apikey:first"), true)
+    );
+    let shown = host(&site, get(&path)).await;
+    assert_eq!(shown.header("etag"), "\"1\"");
+    let tenant = shown.json();
+    assert_eq!((&tenant["name"], &tenant["suspended"]), (&json!("Example Ltd"), &json!(false)));
+    assert_eq!((&tenant["createdBy"], tenant.get("key")), (&json!("apikey:test"), None));
+    assert_eq!(host(&site, get("/v1/tenants")).await.json()["items"], json!([tenant]));
+
+    let id = "018f0000-0000-7000-8000-000000000001";
+    let bare = || post("/v1/tenants").json(&json!({"name": "bare", "id": id}));
+    let answer = host(&site, bare()).await;
+    assert_eq!((answer.status.as_u16(), answer.json().get("key")), (201, None));
+    host(&site, bare()).await.is(409, "exists");
+    let own = json!({"name": "own", "id": "00000000-0000-0000-0000-000000000001"});
+    host(&site, post("/v1/tenants").json(&own)).await.is(409, "exists");
+    let key = json!({"name": "ops", "permissions": ["workflow:view"]});
+    let later = host(&site, post(&format!("/v1/tenants/{id}/apikeys")).json(&key)).await;
+    let secret = format!("Bearer {}", later.json()["secret"].as_str().unwrap());
+    assert_eq!(whoami(&site, &secret).await.json()["tenant"], id);
+    for wrong in
+        [json!({}), json!({"name": ""}), json!({"name": "x", "id": "y"}), json!({"name": "x", "quota": 1})]
+    {
+        host(&site, post("/v1/tenants").json(&wrong)).await.is(422, "unfit");
+    }
+}
+
+/// D11: tenants are out of the reach of each other's administrators.
+#[tokio::test]
+async fn other_tenants_administrators_reach_none_of_it() {
+    let site = Site::open().await;
+    let (path, key) = made(&site, "a").await;
+    for key in [&key, &site.ours] {
+        for ask in [
+            get("/v1/tenants"),
+            get(&path),
+            put(&path).json(&json!({"suspended": true})),
+            delete(&path),
+            post("/v1/tenants").json(&json!({"name": "b"})),
+            post(&format!("{path}/apikeys")).json(&json!({"name": "k", "permissions": ["workflow:view"]})),
+        ] {
+            ask.by(key).to(&site.router).await.is(403, "denied");
+        }
+    }
+    let nobody = "/v1/tenants/018f0000-0000-7000-8000-00000000000f";
+    host(&site, get(nobody)).await.is(404, "noTenant");
+    host(&site, put(nobody).json(&json!({"name": "x"}))).await.is(404, "noTenant");
+    host(&site, delete(nobody)).await.is(404, "noTenant");
+    let key = json!({"name": "k", "permissions": ["workflow:view"]});
+    host(&site, post(&format!("{nobody}/apikeys")).json(&key)).await.is(404, "noTenant");
+    // Nobody gets more in the server's own tenant than they have.
+    let own = "/v1/tenants/00000000-0000-0000-0000-000000000001/apikeys";
+    let admin = key_of(&site.server, 1, &[Permission::Admin]).await;
+    post(own).json(&key).by(&admin).to(&site.router).await.is(404, "noTenant");
+}
+
+#[tokio::test]
+async fn a_suspended_tenants_keys_get_in_nowhere_until_it_is_not() {
+    let site = Site::open().await;
+    let (path, key) = made(&site, "a").await;
+    let suspend = async |is: bool| host(&site, put(&path).json(&json!({"suspended": is}))).await;
+    let suspended = suspend(true).await.json();
+    assert_eq!((&suspended["suspended"], &suspended["name"]), (&json!(true), &json!("a")), "the rest stays");
+    for path in ["/v1/whoami", "/v1/kv", "/v1/tenants"] {
+        get(path).by(&key).to(&site.router).await.is(403, "tenantSuspended");
+    }
+    assert_eq!(whoami(&site, &site.ours).await.status, 200, "others get in");
+    suspend(false).await;
+    assert_eq!(whoami(&site, &key).await.status, 200);
+}
+
+#[tokio::test]
+async fn changes_name_the_revision_they_were_made_for() {
+    let site = Site::open().await;
+    let (path, _) = made(&site, "a").await;
+    let update =
+        async |tag: &str, body: Value| host(&site, put(&path).header("if-match", tag).json(&body)).await;
+    let renamed = update("\"1\"", json!({"name": "b", "requestsPerSecond": 5})).await;
+    assert_eq!((renamed.header("etag"), &renamed.json()["requestsPerSecond"]), ("\"2\"", &json!(5)));
+    let moved = update("\"1\"", json!({"name": "c"})).await.is(412, "moved");
+    assert_eq!(moved["params"]["revision"], 2);
+    assert_eq!(update("\"2\"", json!({"suspended": true})).await.json()["requestsPerSecond"], 5);
+    assert_eq!(
+        update("\"3\"", json!({"requestsPerSecond": null})).await.json().get("requestsPerSecond"),
+        None
+    );
+    host(&site, put(&path).json(&json!({"requestsPerSecond": -1}))).await.is(422, "unfit");
+    host(&site, delete(&path).header("if-match", "\"1\"")).await.is(409, "notEmpty");
+}
+
+#[tokio::test]
+async fn a_tenants_own_rate_overrides_the_servers() {
+    let engine = TestEngine::start(|builder| builder).await.unwrap();
+    let options = ApiOptions { requests_per_second: 1, burst: 2, ..ApiOptions::default() };
+    let server = Server::new((*engine).clone(), options);
+    let site = Site::of(engine, server).await;
+    let id = "00000000-0000-0000-0000-000000000002";
+    // Each tenant's own requests count: those of the server's tenant are two.
+    host(&site, post("/v1/tenants").json(&json!({"name": "a", "id": id}))).await;
+    let set = host(&site, put(&format!("/v1/tenants/{id}")).json(&json!({"requestsPerSecond": 0}))).await;
+    assert_eq!(set.status, 200, "{set:?}");
+    let refused = async |key: &str| {
+        let mut refused = 0;
+        for _ in 0..10 {
+            refused += u32::from(whoami(&site, key).await.status == 429);
+        }
+        refused
+    };
+    assert_eq!(refused(&site.ours).await, 0, "any number");
+    assert!(refused(&site.theirs).await > 0, "others are held to the server's pace");
+}
+
+#[tokio::test]
+async fn a_tenant_with_a_rate_of_its_own_is_held_to_it_although_the_server_sets_none() {
+    let engine = TestEngine::start(|builder| builder).await.unwrap();
+    let server = Server::new((*engine).clone(), ApiOptions { burst: 2, ..ApiOptions::default() });
+    let site = Site::of(engine, server).await;
+    let (path, key) = made(&site, "a").await;
+    host(&site, put(&path).json(&json!({"requestsPerSecond": 1}))).await;
+    let mut last = whoami(&site, &key).await;
+    for _ in 0..10 {
+        last = whoami(&site, &key).await;
+    }
+    last.is(429, "tooManyRequests");
+    assert_eq!(whoami(&site, &site.ours).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_tenant_is_deleted_when_it_has_nothing_any_more() {
+    let waits = Spec::new("waits").wait("here", "GO").end("done").signal("GO").auto("end", "here", "done");
+    let waits = waits.initial("here").build().unwrap();
+    let site = Site::open_with(|builder| builder.workflow(waits)).await;
+    let (path, key) = made(&site, "a").await;
+    let us = async |ask: Ask| ask.by(&key).to(&site.router).await;
+    us(put("/v1/kv/n/k").json(&json!({"value": 1}))).await;
+    let link = json!({"from": {"type": "a", "id": "1"}, "to": {"type": "b", "id": "1"}});
+    us(put("/v1/links/n").json(&link)).await;
+    us(post("/v1/runs").json(&json!({"workflow": "waits"}))).await;
+    let refused = async || host(&site, delete(&path)).await.is(409, "notEmpty")["params"]["has"].clone();
+    assert_eq!(refused().await, json!(["API keys", "runs", "keys with a value", "links"]));
+    us(delete("/v1/kv/n/k")).await;
+    us(delete("/v1/links/n?fromType=a&fromId=1")).await;
+    assert_eq!(refused().await, json!(["API keys", "runs"]));
+
+    let (path, key) = made(&site, "b").await;
+    let keys = get("/v1/apikeys").by(&key).to(&site.router).await.json();
+    let id = keys["items"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(delete(&format!("/v1/apikeys/{id}")).by(&key).to(&site.router).await.status, 204);
+    assert_eq!(host(&site, delete(&path)).await.status, 204);
+    host(&site, get(&path)).await.is(404, "noTenant");
+    whoami(&site, &key).await.is(401, "unauthorized");
+}
