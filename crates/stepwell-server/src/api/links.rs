@@ -226,6 +226,7 @@ struct LinkMatch {
 #[serde(rename_all = "camelCase")]
 struct LinkPut {
     /// Its id.
+    #[schemars(with = "Id")]
     link_id: Value,
     /// It was not there before.
     created: bool,

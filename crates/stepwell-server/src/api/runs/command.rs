@@ -188,10 +188,7 @@ async fn patch(call: Call<OfRun, Nothing, Json<PatchRun>>) -> Result<Reply, Prob
 
 async fn move_to(call: Call<OfRun, Nothing, Json<MoveRun>>) -> Result<Reply, Problem> {
     let by = operator(&call, call.body.0.reason.clone())?;
-    let command = Command::Move {
-        activation: call.body.0.activation.map(Into::into),
-        to: call.body.0.to.as_str().into(),
-    };
+    let command = Command::Move { activation: call.body.0.activation, to: call.body.0.to.as_str().into() };
     let done = call.engine().operate_once(call.path.run, command, &by).await?;
     Ok(Reply::nothing().replayed(!done.is_new))
 }
