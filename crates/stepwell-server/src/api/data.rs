@@ -12,6 +12,7 @@ use super::kv::{Holds, KeyType};
 use super::links::Thing;
 use super::reply::Reply;
 use super::route::{Route, post};
+use super::shapes::Id;
 use crate::routes::problem::Problem;
 
 /// Changes that are made together or not at all.
@@ -156,6 +157,7 @@ enum DataResult {
     /// The link is there.
     Link {
         /// Its id.
+        #[schemars(with = "Id")]
         link_id: Value,
         /// It was not there before.
         created: bool,

@@ -162,14 +162,6 @@ impl From<SimulationError> for Problem {
     }
 }
 
-/// Why data cannot be read: what is wrong then is in the request's parameters.
-pub(super) fn unread(error: DataError) -> Problem {
-    match error {
-        DataError::Invalid(why) => Problem::bad("badParameter", sentence(&why)),
-        other => other.into(),
-    }
-}
-
 /// The text as a sentence.
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();

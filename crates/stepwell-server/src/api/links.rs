@@ -13,7 +13,6 @@ use uuid::Uuid;
 
 use super::call::{Call, Json, Nothing};
 use super::data::{self, no_attributes, write_one};
-use super::errors::unread;
 use super::reply::Reply;
 use super::route::{Route, delete, get, put};
 use super::shapes::{Id, Instant, Listing, Page};
@@ -226,6 +225,7 @@ struct LinkMatch {
 #[serde(rename_all = "camelCase")]
 struct LinkPut {
     /// Its id.
+    #[schemars(with = "Id")]
     link_id: Value,
     /// It was not there before.
     created: bool,
@@ -317,7 +317,7 @@ async fn list(call: Call<OfNamespace, ListLinks>) -> Result<Reply, Problem> {
     let ListLinks { from_type, to_type, relation, limit, cursor } = call.query;
     let listing = Listing::of(limit, cursor);
     let which = Listed { from_type, to_type, relation };
-    let page = links.list(which, Some(listing.limit()), listing.cursor()).await.map_err(unread)?;
+    let page = links.list(which, Some(listing.limit()), listing.cursor()).await?;
     Reply::ok(&Page::of(page, LinkShown::from))
 }
 
@@ -352,7 +352,7 @@ async fn look_up(call: Call<OfNamespace, LookUpLinks>) -> Result<Reply, Problem>
     let direction = direction.map_or(Direction::Forward, Into::into);
     let (limit, cursor) = (Some(listing.limit()), listing.cursor());
     let lookup = Lookup { of: Entity::new(kind, id), direction, relation, to_type, limit, cursor };
-    Reply::ok(&Page::of(links.lookup(lookup).await.map_err(unread)?, LinkMatch::from))
+    Reply::ok(&Page::of(links.lookup(lookup).await?, LinkMatch::from))
 }
 
 async fn types(call: Call<OfNamespace, Listing>) -> Result<Reply, Problem> {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::route::{Gives, Needs, Route, Tag};
 use super::routes;
+use super::sse::EVENTS;
 
 /// A problem after RFC 9457, in the contract.
 #[derive(JsonSchema)]
@@ -106,6 +107,10 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
         let about = "`*`: there must be nothing yet.";
         parameters.push(header("If-None-Match", about, &json!({ "type": "string", "const": "*" })));
     }
+    if route.gives.iter().any(|gives| gives.kind == Some(EVENTS)) {
+        let about = "The id of the last event that was seen: the stream goes on after it.";
+        parameters.push(header("Last-Event-ID", about, &json!({ "type": "string", "pattern": "^[0-9]+$" })));
+    }
     let mut operation = json!({
         "operationId": route.id,
         "tags": [tag(route.path)],
@@ -142,6 +147,7 @@ fn tag(path: &str) -> &str {
         Some("livez" | "readyz" | "metrics" | "version" | "openapi.json" | "docs" | "whoami") | None => {
             "server"
         }
+        Some("l") => "flows",
         Some(part) => part,
     }
 }

@@ -121,6 +121,7 @@ fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u32
 #[serde(rename_all = "camelCase")]
 struct TenantShown {
     /// Its id.
+    #[schemars(with = "Id")]
     id: String,
     /// What people call it.
     name: String,

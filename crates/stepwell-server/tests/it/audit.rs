@@ -22,7 +22,7 @@ async fn what_was_done_is_listed_oldest_first_and_only_to_its_tenant() {
     let first = rows("limit=2").await;
     let cursor = first["nextCursor"].as_str().unwrap();
     assert_eq!(rows(&format!("limit=2&cursor={cursor}")).await["items"], json!([last]));
-    site.get("/v1/audit?cursor=x").await.is(400, "badParameter");
+    site.get("/v1/audit?cursor=x").await.is(422, "invalid");
     site.get("/v1/audit?actor=x").await.is(400, "unknownParameter");
     let theirs = site.elsewhere(get("/v1/audit")).await.json();
     assert!(!theirs.to_string().contains("increment"), "{theirs}");
@@ -54,6 +54,6 @@ async fn the_trail_is_sealed_and_checked() {
     let after = verify().await;
     assert_eq!((&after["sound"], &after["seals"], &after["sealed"]), (&json!(true), &json!(3), &json!(4)));
     assert_eq!((&after["head"], &after["faults"]), (&rest["items"][0]["hash"], &json!([])));
-    site.get("/v1/audit/seals?cursor=x").await.is(400, "badParameter");
+    site.get("/v1/audit/seals?cursor=x").await.is(422, "invalid");
     assert_eq!(site.elsewhere(get("/v1/audit/seals")).await.json(), json!({"items": []}));
 }

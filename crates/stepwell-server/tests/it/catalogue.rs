@@ -68,7 +68,7 @@ async fn a_document_is_run_without_side_effects() {
     let none = desk.post(path, &json!({"document": GREET, "case": "none"})).await.is(422, "noCase");
     assert!(none["detail"].as_str().unwrap().contains("`it greets`"), "{none}");
     desk.post(path, &json!({"document": LOOP, "name": "x"})).await.is(422, "endless");
-    desk.post(path, &json!({})).await.is(422, "unfit");
+    desk.post(path, &json!({})).await.is(400, "badBody");
     let large = json!({"document": LOOP, "name": "x", "input": {"x": "x".repeat(100 * 1024)}});
     let large = desk.post(path, &large).await.json();
     assert_eq!(large["outcome"], "failed", "{large}");

@@ -65,7 +65,7 @@ async fn where_one_check_does_not_hold_nothing_is_changed() {
 async fn what_is_no_change_is_refused_with_its_place() {
     let site = Site::open().await;
     let refused =
-        async |changes: Value| site.post("/v1/data", &json!({"changes": changes})).await.is(422, "unfit");
+        async |changes: Value| site.post("/v1/data", &json!({"changes": changes})).await.is(400, "badBody");
     refused(json!([])).await;
     let good = json!({"op": "delete", "namespace": "n", "key": "k"});
     for wrong in [

@@ -129,7 +129,7 @@ async fn names_of_events_are_described() {
     for bad in [json!({"schema": {"type": "objet"}}), json!({"correlation": "event.("})] {
         desk.put(path, &bad).await.is(422, "invalid");
     }
-    desk.put(path, &json!({"name": "x"})).await.is(422, "unfit");
+    desk.put(path, &json!({"name": "x"})).await.is(400, "badBody");
 
     assert_eq!(desk.elsewhere(Method::GET, "/v1/event-types", None).await.json()["items"], json!([]));
     desk.elsewhere(Method::GET, path, None).await.is(404, "noEventType");

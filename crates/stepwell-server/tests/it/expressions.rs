@@ -50,5 +50,5 @@ async fn an_expression_that_fails_says_where() {
     assert_eq!(costly.is(422, "badExpression")["params"]["code"], "budget");
     let long = desk.post(EVALUATE, &json!({"expression": "1 ".repeat(5_000)})).await;
     assert_eq!(long.is(422, "badExpression")["params"]["code"], "tooLong");
-    desk.post(EVALUATE, &json!({"expr": "1"})).await.is(422, "unfit");
+    desk.post(EVALUATE, &json!({"expr": "1"})).await.is(400, "badBody");
 }

@@ -32,8 +32,8 @@ async fn handles_are_listed_and_found_by_workflow_and_flow() {
     let page = site.get("/v1/handles?limit=1").await.json();
     let next = page["nextCursor"].as_str().unwrap();
     assert_eq!(handles(&format!("cursor={next}")).await.as_array().unwrap().len(), 1);
-    site.get("/v1/handles?cursor=nonsense").await.is(400, "badParameter");
-    site.get("/v1/handles?where=city%3DBonn").await.is(400, "badParameter");
+    site.get("/v1/handles?cursor=nonsense").await.is(422, "invalid");
+    site.get("/v1/handles?where=city%3DBonn").await.is(422, "invalid");
     assert_eq!(handles("workflow=login&where=city%3DBonn").await, json!([]));
     assert_eq!(site.elsewhere(get("/v1/handles")).await.json(), json!({"items": []}));
 }
@@ -52,7 +52,7 @@ async fn tokens_are_revoked_by_their_flow_or_by_who_began_it_and_only_in_their_t
     for wrong in
         [json!({}), json!({"flow": "x"}), json!({"flow": one["flow"], "actor": "a"}), json!({"actor": ""})]
     {
-        site.ask(revoke(&wrong)).await.is(422, "unfit");
+        site.ask(revoke(&wrong)).await.is(400, "badBody");
     }
     // Whoever administers tokens need not see flows.
     let admin = key_of(&site.server, 2, &[Permission::Admin]).await;
@@ -80,5 +80,5 @@ async fn handles_that_are_over_are_cleaned_up() {
         assert_eq!(theirs.json(), json!({"count": 0}));
         assert_eq!(clean(body).await.json(), json!({"count": count}));
     }
-    clean(json!({"retention": "soon"})).await.is(422, "unfit");
+    clean(json!({"retention": "soon"})).await.is(400, "badBody");
 }

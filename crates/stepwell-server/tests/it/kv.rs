@@ -107,7 +107,7 @@ async fn a_number_is_counted_up_and_what_is_none_is_left_alone() {
     let word = site.post("/v1/kv/stock/word/increment", &json!({})).await.is(422, "invalid");
     assert!(word["detail"].as_str().unwrap().contains("`word` of `stock`"), "{word}");
     assert_eq!(value(&site.get("/v1/kv/stock/word").await), json!("x"));
-    count(&json!({"by": "1"})).await.is(422, "unfit");
+    count(&json!({"by": "1"})).await.is(400, "badBody");
     site.put("/v1/kv/stock/large", &json!({"value": i64::MAX})).await;
     site.post("/v1/kv/stock/large/increment", &json!({"by": u64::MAX})).await.is(422, "invalid");
 }
@@ -201,11 +201,11 @@ async fn what_is_asked_wrongly_is_refused_by_name() {
     let long = "x".repeat(257);
     site.put(&format!("/v1/kv/stock/{long}"), &json!({"value": 1})).await.is(400, "badParameter");
     site.get(&format!("/v1/kv/{long}")).await.is(400, "badParameter");
-    let missing = site.put(KEY, &json!({})).await.is(422, "unfit");
+    let missing = site.put(KEY, &json!({})).await.is(400, "badBody");
     assert_eq!(missing["errors"][0]["code"], "required", "{missing}");
-    let extra = site.put(KEY, &json!({"value": 1, "ttl": 5})).await.is(422, "unfit");
+    let extra = site.put(KEY, &json!({"value": 1, "ttl": 5})).await.is(400, "badBody");
     assert!(extra["errors"][0]["message"].as_str().unwrap().contains("ttl"), "{extra}");
-    site.put(KEY, &json!({"value": 1, "ttlSeconds": 0})).await.is(422, "unfit");
+    site.put(KEY, &json!({"value": 1, "ttlSeconds": 0})).await.is(400, "badBody");
     site.put(KEY, &json!({"value": "x".repeat(256 * 1024)})).await.is(422, "invalid");
     site.put(KEY, &json!({"value": "x".repeat(1024 * 1024)})).await.is(413, "bodyTooLarge");
     let nul = site.put("/v1/kv/stock/a%00b", &json!({"value": 1})).await.is(422, "invalid");

@@ -75,7 +75,7 @@ async fn links_are_listed_in_pages_and_counted() {
     assert_eq!(site.get(&format!("{LINKS}/types")).await.json(), types);
     let relations = json!({"items": [{"relation": "related", "linkCount": 3}]});
     assert_eq!(site.get(&format!("{LINKS}/relations")).await.json(), relations);
-    site.get(&format!("{LINKS}?cursor=nonsense")).await.is(400, "badParameter");
+    site.get(&format!("{LINKS}?cursor=nonsense")).await.is(422, "invalid");
     site.get(&format!("{LINKS}?limit=201")).await.is(400, "badParameter");
 }
 
@@ -116,7 +116,7 @@ async fn a_link_under_a_key_is_put_once_and_what_is_none_is_refused() {
         edge("a", "1", Some("")),
         json!({"from": {"type": "a", "id": "1", "name": "x"}, "to": {"type": "b", "id": "1"}}),
     ] {
-        site.put(LINKS, &wrong).await.is(422, "unfit");
+        site.put(LINKS, &wrong).await.is(400, "badBody");
     }
     let blank = site.put(LINKS, &edge("  ", "1", None)).await.is(422, "invalid");
     assert!(blank["detail"].as_str().unwrap().contains("empty"), "{blank}");

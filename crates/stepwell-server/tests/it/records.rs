@@ -73,7 +73,7 @@ async fn the_documents_of_a_run_are_shown_to_who_may_read() {
     get(&documents).header("authorization", &viewer).to(&desk.router).await.is(403, "denied");
     desk.elsewhere(Method::GET, &documents, None).await.is(404, "noRun");
     desk.get(&format!("/v1/runs/{}/documents", Uuid::now_v7())).await.is(404, "noRun");
-    desk.get(&format!("{documents}?cursor=x")).await.is(400, "badParameter");
+    desk.get(&format!("{documents}?cursor=x")).await.is(422, "invalid");
 }
 
 #[tokio::test]

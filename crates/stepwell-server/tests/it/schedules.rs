@@ -74,12 +74,12 @@ async fn what_cannot_be_a_schedule_is_refused_where_it_is_wrong() {
         (with("timeZone", json!("Europe/Vena")), "/timeZone"),
         (with("missed", json!("never")), "/missed"),
     ] {
-        let wrong = desk.put(NIGHTLY, &schedule).await.is(422, "unfit");
+        let wrong = desk.put(NIGHTLY, &schedule).await.is(400, "badBody");
         assert_eq!(wrong["errors"][0]["pointer"], pointer, "{wrong}");
     }
     let unknown = desk.put(NIGHTLY, &with("workflow", json!("reprt"))).await.is(422, "invalid");
     assert!(unknown["detail"].as_str().unwrap().contains("`report`"), "{unknown}");
-    desk.put(NIGHTLY, &with("by", json!({}))).await.is(422, "unfit");
+    desk.put(NIGHTLY, &with("by", json!({}))).await.is(400, "badBody");
     desk.get(NIGHTLY).await.is(404, "noSchedule");
 }
 

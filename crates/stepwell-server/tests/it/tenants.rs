@@ -58,7 +58,7 @@ async fn a_tenant_is_made_with_its_first_key_and_listed() {
     for wrong in
         [json!({}), json!({"name": ""}), json!({"name": "x", "id": "y"}), json!({"name": "x", "quota": 1})]
     {
-        host(&site, post("/v1/tenants").json(&wrong)).await.is(422, "unfit");
+        host(&site, post("/v1/tenants").json(&wrong)).await.is(400, "badBody");
     }
 }
 
@@ -121,7 +121,7 @@ async fn changes_name_the_revision_they_were_made_for() {
         update("\"3\"", json!({"requestsPerSecond": null})).await.json().get("requestsPerSecond"),
         None
     );
-    host(&site, put(&path).json(&json!({"requestsPerSecond": -1}))).await.is(422, "unfit");
+    host(&site, put(&path).json(&json!({"requestsPerSecond": -1}))).await.is(400, "badBody");
     host(&site, delete(&path).header("if-match", "\"1\"")).await.is(409, "notEmpty");
 }
 

@@ -43,9 +43,9 @@ async fn columns_that_were_declared_later_are_healed_batch_by_batch() {
     assert_eq!(found().await, 2);
     assert_eq!(heal(json!({"workflow": "order"})).await.json()["changed"], 0);
     heal(json!({"workflow": "odrer"})).await.is(404, "unknownWorkflow");
-    heal(json!({"workflow": "order", "cursor": "x"})).await.is(400, "badParameter");
-    heal(json!({"workflow": "order", "batch": 0})).await.is(422, "unfit");
-    heal(json!({})).await.is(422, "unfit");
+    heal(json!({"workflow": "order", "cursor": "x"})).await.is(422, "invalid");
+    heal(json!({"workflow": "order", "batch": 0})).await.is(400, "badBody");
+    heal(json!({})).await.is(400, "badBody");
 }
 
 #[tokio::test]

@@ -83,7 +83,7 @@ async fn a_draft_is_published_as_it_was_read_and_is_gone_then() {
     keep(&desk, Some(("if-match", "\"1\"")), TWICE).await;
     let late = desk.post(publish, &json!({"revision": 1, "activate": true})).await.is(412, "moved");
     assert_eq!(late["params"]["revision"], 2);
-    desk.post(publish, &json!({"activate": true})).await.is(422, "unfit");
+    desk.post(publish, &json!({"activate": true})).await.is(400, "badBody");
     let body = json!({"revision": 2, "activate": true, "note": "the first"});
     let made = desk.post(publish, &body).await;
     assert_eq!((made.status.as_u16(), made.header("location")), (201, "/v1/workflows/twice/versions/1"));
