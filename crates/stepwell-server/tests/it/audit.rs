@@ -54,6 +54,6 @@ async fn the_trail_is_sealed_and_checked() {
     let after = verify().await;
     assert_eq!((&after["sound"], &after["seals"], &after["sealed"]), (&json!(true), &json!(3), &json!(4)));
     assert_eq!((&after["head"], &after["faults"]), (&rest["items"][0]["hash"], &json!([])));
-    site.get("/v1/audit/seals?cursor=x").await.is(422, "invalid");
+    site.get("/v1/audit/seals?cursor=x").await.is(400, "badParameter");
     assert_eq!(site.elsewhere(get("/v1/audit/seals")).await.json(), json!({"items": []}));
 }

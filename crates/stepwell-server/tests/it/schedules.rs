@@ -69,12 +69,12 @@ async fn what_cannot_be_a_schedule_is_refused_where_it_is_wrong() {
         schedule[field] = value;
         schedule
     };
-    for (schedule, pointer) in [
-        (with("cron", json!("61 * * * *")), "/cron"),
-        (with("timeZone", json!("Europe/Vena")), "/timeZone"),
-        (with("missed", json!("never")), "/missed"),
+    for (schedule, status, code, pointer) in [
+        (with("cron", json!("61 * * * *")), 422, "unfit", "/cron"),
+        (with("timeZone", json!("Europe/Vena")), 422, "unfit", "/timeZone"),
+        (with("missed", json!("never")), 400, "badBody", "/missed"),
     ] {
-        let wrong = desk.put(NIGHTLY, &schedule).await.is(400, "badBody");
+        let wrong = desk.put(NIGHTLY, &schedule).await.is(status, code);
         assert_eq!(wrong["errors"][0]["pointer"], pointer, "{wrong}");
     }
     let unknown = desk.put(NIGHTLY, &with("workflow", json!("reprt"))).await.is(422, "invalid");

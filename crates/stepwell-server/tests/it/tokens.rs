@@ -47,7 +47,7 @@ async fn a_flow_is_started_by_somebody_known_and_resumed_by_whoever_has_its_toke
         let token = token(&begun);
         let shown = get("/v1/flows/show").header("x-flow-token", token).to(&site.router).await;
         assert_eq!((shown.status.as_u16(), &shown.json()["waits"]), (200, &begun["waits"]));
-        let unfit = resume(token, &json!({"user": ""})).to(&site.router).await.is(400, "badBody");
+        let unfit = resume(token, &json!({"user": ""})).to(&site.router).await.is(422, "unfit");
         assert!(unfit["traceId"].is_string() && unfit["errors"].as_array().unwrap().len() == 2, "{unfit}");
         let asked = resume(token, &password("secret")).to(&site.router).await;
         assert_eq!(asked.status, 200, "{asked:?}");
@@ -103,7 +103,7 @@ async fn what_cannot_be_started_is_refused() {
     let site = site("handle").await;
     site.post("/v1/flows/nothing", &json!({})).await.is(404, "unknownWorkflow");
     site.post("/v1/flows/login", &json!({"inptu": 1})).await.is(400, "badBody");
-    site.post("/v1/flows/login", &json!({"input": 3})).await.is(400, "badBody");
+    site.post("/v1/flows/login", &json!({"input": 3})).await.is(422, "unfit");
     site.get("/v1/flows/login").await.is(405, "methodNotAllowed");
     let bare = site.ask(post("/v1/flows/login")).await;
     assert_eq!(bare.status, 201, "no body is no input");
