@@ -1,7 +1,7 @@
 //! The HTTP API: a table of [routes](Route), each with what it needs, takes and gives, and nothing beside it.
 //!
 //! The table is all there is: the router, the contract (OpenAPI) and the test of who may ask what are made from it. A
-//! request comes to its handler only through [`Server::answer`]: who asks, whether they may, how often, and whether what they bring fits.
+//! request comes to its handler only through `Server::answer`: who asks, whether they may, how often, and whether what they bring fits.
 
 mod actions;
 mod apikeys;
