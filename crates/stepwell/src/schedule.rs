@@ -145,13 +145,14 @@ pub struct Scheduled {
 
 impl Engine {
     /// Puts a schedule: a new one, or another edition of the one that has this name. Gives the run that is the schedule.
+    /// Refused if a trigger has made that one.
     pub async fn put_schedule(&self, schedule: Schedule) -> Result<RunId, EngineError> {
         self.permit(Permission::Publish)?;
         self.inner.by_hand(self.scope, &schedule.name).await?;
         self.inner.put_schedule(self.scope, schedule).await
     }
 
-    /// Switches a schedule off: it does not fire until it is put again.
+    /// Switches a schedule off: it does not fire until it is put again. Refused if a trigger has made it.
     pub async fn remove_schedule(&self, name: &str) -> Result<(), EngineError> {
         self.permit(Permission::Publish)?;
         self.inner.by_hand(self.scope, name).await?;
