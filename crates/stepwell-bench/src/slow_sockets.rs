@@ -119,7 +119,7 @@ async fn slow(address: SocketAddr, key: String, number: usize) -> Option<Duratio
         ),
     };
     stream.write_all(begin.as_bytes()).await.ok()?;
-    let (mut buffer, mut is_talking) = ([0; 1_024], number % 3 != 0);
+    let (mut buffer, mut is_talking) = ([0; 1_024], !number.is_multiple_of(3));
     while began.elapsed() < TIMEOUT + 2 * SLACK {
         match tokio::time::timeout(Duration::from_secs(1), stream.read(&mut buffer)).await {
             Ok(Ok(0) | Err(_)) => return Some(began.elapsed()),

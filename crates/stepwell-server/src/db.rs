@@ -79,7 +79,7 @@ fn existing(replace: bool) -> Existing {
 impl Of {
     fn settings(&self) -> Result<Settings, Failure> {
         let flags = vec![("database.url", "--database-url", self.database_url.clone())];
-        Ok(Config::read(Sources::of(self.config.as_deref(), flags))?.settings)
+        Ok(Config::read(&Sources::of(self.config.as_deref(), flags))?.settings)
     }
 
     /// The file of an SQLite store.
@@ -119,9 +119,9 @@ async fn status(of: &Of) -> Result<(), Failure> {
     let settings = of.settings()?;
     if let Some(path) = sqlite_path(&settings.database.url) {
         // A server may have it: what there is to say is said from outside.
-        let report = stepwell_sqlite::check(&path).map_err(opening)?;
+        let report = stepwell_sqlite::check(&path).map_err(|error| opening(&error))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let rate = stepwell_sqlite::fsync_rate(folder, MEASURED).map_err(opening)?;
+        let rate = stepwell_sqlite::fsync_rate(folder, MEASURED).map_err(|error| opening(&error))?;
         let mut said = shown(&report);
         said["fsyncsPerSecond"] = json!(rate.per_second.round());
         said["fsyncP50Us"] = json!(rate.p50_us);
@@ -148,7 +148,7 @@ fn shown(report: &CheckReport) -> Value {
 }
 
 fn check(of: &Of) -> Result<(), Failure> {
-    let report = stepwell_sqlite::check(of.file()?).map_err(opening)?;
+    let report = stepwell_sqlite::check(of.file()?).map_err(|error| opening(&error))?;
     of.say(&shown(&report))?;
     match report.is_sound() {
         true => Ok(()),
@@ -161,15 +161,15 @@ fn check(of: &Of) -> Result<(), Failure> {
 fn backup(of: &Of, to: &Path, existing: Existing) -> Result<(), Failure> {
     let bar = bar("copied");
     let done = stepwell_sqlite::backup_file(of.file()?, to, existing, |progress| told(&bar, progress))
-        .map_err(failed)?;
+        .map_err(|error| failed(&error))?;
     bar.finish_and_clear();
     of.say(&json!({"backup": to.display().to_string(), "bytes": done.bytes, "schema": done.schema.0}))
 }
 
 fn restore(of: &Of, from: &Path, existing: Existing) -> Result<(), Failure> {
     let (bar, file) = (bar("restored"), of.file()?);
-    let done =
-        stepwell_sqlite::restore(from, &file, existing, |progress| told(&bar, progress)).map_err(failed)?;
+    let done = stepwell_sqlite::restore(from, &file, existing, |progress| told(&bar, progress))
+        .map_err(|error| failed(&error))?;
     bar.finish_and_clear();
     let kept = done.kept.as_ref().map(|kept| kept.display().to_string());
     if let Some(kept) = &kept {
@@ -185,19 +185,19 @@ fn bar(what: &'static str) -> ProgressBar {
 }
 
 fn told(bar: &ProgressBar, progress: BackupProgress) {
-    bar.set_length(progress.total.into());
-    bar.set_position(progress.done.into());
+    bar.set_length(progress.total);
+    bar.set_position(progress.done);
 }
 
-fn opening(error: OpenError) -> Failure {
-    let code = match &error {
+fn opening(error: &OpenError) -> Failure {
+    let code = match error {
         OpenError::InUse { .. } => Code::Conflict,
         _ => Code::Unexpected,
     };
     Failure::new(code, error.to_string())
 }
 
-fn failed(error: BackupError) -> Failure {
+fn failed(error: &BackupError) -> Failure {
     match error {
         BackupError::Open(error) => opening(error),
         BackupError::Exists { .. } => Failure::new(Code::Conflict, format!("{error} (`--replace`)")),

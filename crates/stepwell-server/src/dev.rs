@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let opened = Opened::open(&settings).await?;
         let engine = start::engine(&settings, opened.store(), start::options(&settings)).await?;
-        let server = Arc::new(start::server(&settings, engine.clone())?);
+        let server = Arc::new(start::server(&settings, &engine)?);
         let loaded = load_examples(&engine).await?;
         let key = fresh_key(&server, data).await?;
         let listener = listen(&settings, &server).await?;
@@ -63,7 +63,7 @@ fn settings(options: &Options) -> Result<Settings, Failure> {
         ("flows.key_file", "--data", text(&keys)),
         ("server.listen", "--listen", options.listen.clone()),
     ];
-    Ok(Config::read(Sources::of(None, flags))?.settings)
+    Ok(Config::read(&Sources::of(None, flags))?.settings)
 }
 
 /// A file that only its owner can read.
@@ -87,7 +87,7 @@ async fn load_examples(engine: &Engine) -> Result<usize, Failure> {
                 match catalogue.publish(*name, publish).await {
                     Ok(_) => loaded += 1,
                     Err(error) => {
-                        tracing::debug!(name, %error, "an example needs what this server does not have")
+                        tracing::debug!(name, %error, "an example needs what this server does not have");
                     }
                 }
             }

@@ -54,7 +54,7 @@ impl Options {
     }
 
     pub(crate) fn read(&self) -> Result<Config, Failure> {
-        Config::read(Sources::of(self.config.as_deref(), self.flags()))
+        Config::read(&Sources::of(self.config.as_deref(), self.flags()))
     }
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let opened = Opened::open(&settings).await?;
         let engine = start::engine(&settings, opened.store(), start::options(&settings)).await?;
-        let server = Arc::new(start::server(&settings, engine.clone())?);
+        let server = Arc::new(start::server(&settings, &engine)?);
         let listener = listen(&settings, &server).await?;
         let url = url_of(&listener)?;
         output::line(&url)?;

@@ -163,7 +163,7 @@ impl Secrets for FoldersThenEnvironment {
 }
 
 /// The API of an engine.
-pub(crate) fn server(settings: &Settings, engine: Engine) -> Result<Server, Failure> {
+pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Failure> {
     let from = &settings.server;
     let options = ApiOptions {
         body_bytes: from.body_bytes,
@@ -176,7 +176,7 @@ pub(crate) fn server(settings: &Settings, engine: Engine) -> Result<Server, Fail
     let server = Server::new(engine.clone(), options);
     let Some(file) = &settings.flows.key_file else { return Ok(server) };
     let ring = ring(Path::new(file))?;
-    let flows = stepwell::flow::Flows::builder(&engine, ring)
+    let flows = stepwell::flow::Flows::builder(engine, ring)
         .strategy("sealed", Sealed::new())
         .strategy("handle", Handle::new())
         .strategy("durable", Durable::new())

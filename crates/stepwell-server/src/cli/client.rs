@@ -157,7 +157,7 @@ impl Target {
     /// Works on a store directly, as whoever has the right to it: everything is allowed, and on record.
     async fn store(&self, url: &str) -> Result<Way, Failure> {
         let flags = vec![("database.url", "--database-url", Some(url.to_owned()))];
-        let settings = Config::read(Sources::of(None, flags))?.settings;
+        let settings = Config::read(&Sources::of(None, flags))?.settings;
         let opened = Opened::open(&settings).await?;
         // It starts and signals runs, and leaves working on them to servers.
         let options = Options { max_runs: 0, ..start::options(&settings) };
@@ -171,7 +171,7 @@ impl Target {
         let user = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
         let caller =
             Caller::new(TenantScope::vouched(tenant), Actor::new(format!("cli:{user}"), Permission::ALL));
-        let router = Arc::new(start::server(&settings, engine.clone())?).router();
+        let router = Arc::new(start::server(&settings, &engine)?).router();
         Ok(Way::Store { router, caller, engine })
     }
 }

@@ -136,10 +136,7 @@ async fn whole_id(client: &Client, given: &str) -> Result<String, Failure> {
         found.extend(ids.filter(|id| id.starts_with(given)).map(str::to_owned));
         match page["nextCursor"].as_str() {
             Some(next) => {
-                cursor = format!(
-                    "&cursor={}",
-                    form_urlencoded::byte_serialize(next.as_bytes()).collect::<String>()
-                )
+                cursor = format!("&cursor={}", encoded(next));
             }
             None => break,
         }
@@ -158,7 +155,7 @@ async fn every_page(client: &Client, asking: &Asking, first: Value) -> Result<Va
     let mut all = first;
     while let Some(next) = all["nextCursor"].as_str().map(str::to_owned) {
         let between = if asking.path.contains('?') { '&' } else { '?' };
-        let cursor: String = form_urlencoded::byte_serialize(next.as_bytes()).collect();
+        let cursor = encoded(&next);
         let more = Asking::get(format!("{}{between}cursor={cursor}", asking.path));
         let mut page = client.ask(more).await?.json()?;
         if let (Some(items), Some(more)) = (all["items"].as_array_mut(), page["items"].as_array_mut()) {
@@ -172,11 +169,16 @@ async fn every_page(client: &Client, asking: &Asking, first: Value) -> Result<Va
     Ok(all)
 }
 
+/// A text as a query takes it.
+fn encoded(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
 /// Shows what would be sent.
 fn dry(asking: &Asking) -> Result<(), Failure> {
     let body =
         asking.body.as_ref().map(|(_, body)| String::from_utf8_lossy(body).into_owned()).unwrap_or_default();
-    crate::output::line(&format!("{} {} {body}", asking.method, asking.path).trim_end().to_owned())
+    crate::output::line(format!("{} {} {body}", asking.method, asking.path).trim_end())
 }
 
 /// Somebody at a terminal says yes; programs are not asked.

@@ -87,11 +87,11 @@ fn invalid(why: impl Into<String>) -> Failure {
 
 impl Config {
     /// Reads the configuration.
-    pub(crate) fn read(sources: Sources<'_>) -> Result<Self, Failure> {
+    pub(crate) fn read(sources: &Sources<'_>) -> Result<Self, Failure> {
         let default = serde_json::to_value(Settings::default()).map_err(Failure::unexpected)?;
         let mut values = BTreeMap::new();
         flatten(&default, &mut |name, value| drop(values.insert(name, (value.clone(), Origin::Default))));
-        for (name, value, origin) in said(&sources)? {
+        for (name, value, origin) in said(sources)? {
             let known = values.get(&name).map(|(known, _)| known.clone());
             let Some(known) = known else {
                 let names = values.keys().map(String::as_str);
@@ -248,7 +248,7 @@ mod tests {
         std::fs::write(&path, file.unwrap_or_default()).unwrap();
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let sources = Sources { file: Some(&path), environment: environment.collect(), flags };
-        Config::read(sources).map_err(|failure| failure.message)
+        Config::read(&sources).map_err(|failure| failure.message)
     }
 
     #[test]
