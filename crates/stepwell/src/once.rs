@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use stepwell_store::{KeyWrite, Record, RecordQuery, TenantScope};
+use stepwell_store::{KeyWrite, Record, RecordQuery, Refused, TenantScope};
 
 use crate::engine::Inner;
 use crate::error::EngineError;
@@ -63,6 +63,12 @@ impl Inner {
             (Err(refused), None) => return Err(refused),
             (Err(refused), Some(key)) => (key, refused),
         };
+        // The commit itself says so: the store, which may be gone by now, need not be asked again.
+        if let EngineError::Commit(why) = &refused
+            && let Refused::Done { answer, .. } = &**why
+        {
+            return answer_of(key, answer).map(Done::before);
+        }
         match self.recorded(scope, key).await {
             Ok(Some(answer)) => answer_of(key, &answer).map(Done::before),
             Err(reused @ EngineError::KeyReused { .. }) => Err(reused),
