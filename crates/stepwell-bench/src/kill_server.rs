@@ -15,7 +15,7 @@ use crate::web::{Answer, Connection, Program, prepare, request};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The program to kill.
-    #[arg(long)]
+    #[arg(long, value_parser = crate::web::program)]
     stepwell: PathBuf,
     /// How often it is killed.
     #[arg(long, default_value_t = 100)]

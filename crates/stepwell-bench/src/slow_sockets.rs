@@ -16,7 +16,7 @@ use crate::web::{Connection, Program, prepare, request};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The program to try.
-    #[arg(long)]
+    #[arg(long, value_parser = crate::web::program)]
     stepwell: PathBuf,
     /// Sockets that are held.
     #[arg(long, default_value_t = 2_000)]

@@ -13,6 +13,8 @@ use stepwell_sqlite::SqliteStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::engines;
+
 /// What was answered.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -69,6 +71,11 @@ pub(crate) fn request(method: &str, path: &str, key: &str, headers: &str, body: 
         "{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n{headers}{kind}content-length: {}\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// The program to try, wherever this is run from.
+pub(crate) fn program(text: &str) -> Result<PathBuf, String> {
+    std::fs::canonicalize(text).map_err(|error| format!("there is no program `{text}`: {error}"))
 }
 
 /// The server in a process of its own: our child, which does not outlive this.
@@ -134,7 +141,8 @@ pub(crate) fn prepare(
         let engine = Engine::builder(Arc::new(store)).start().await.map_err(|error| error.to_string())?;
         let (name, text) = workflow;
         let published = engine.catalogue().publish(name, Publish::text(text).activate()).await;
-        engine.stop(std::time::Duration::from_secs(5)).await;
+        // The file belongs to one process at a time: it is let go of before the program is started on it.
+        engines::close(engine).await;
         published.map(drop).map_err(|error| error.to_string())
     })?;
     let mut create = Command::new(stepwell);
