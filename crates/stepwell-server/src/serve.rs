@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 use tower_service::Service;
@@ -51,6 +52,18 @@ const BREATH: Duration = Duration::from_millis(50);
 /// What whoever comes beyond the limit is told.
 const FULL: &str =
     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+
+/// Connections that may wait to be taken in; the system may allow fewer. Where they do not fit, whoever connects is not told, and tries
+/// again for seconds.
+const QUEUE: u32 = 4_096;
+
+/// Begins to listen at an address.
+pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(at)?;
+    socket.listen(QUEUE)
+}
 
 /// Answers whoever connects, until `stop` comes; then no more connections are taken in, and those there are finish what is under
 /// way, within `drain`. Says how many did not.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stepwell::Engine;
 use stepwell::store::TenantScope;
 use stepwell_server::api::Server;
-use stepwell_server::serve::{ServeOptions, serve};
+use stepwell_server::serve::{self, ServeOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -97,7 +97,7 @@ pub(crate) async fn listen(settings: &Settings, server: &Server) -> Result<TcpLi
                    (`stepwell apikey create --database-url … --name admin --permission workflow:admin`), or listen at 127.0.0.1";
         return Err(wrong(why.to_owned()));
     }
-    TcpListener::bind(at).await.map_err(|error| match error.kind() {
+    serve::listen(at).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Failure::new(
             Code::Conflict,
             format!("{at} is in use: stop what listens there, or name another with `--listen`"),
@@ -132,7 +132,7 @@ pub(crate) async fn until_stopped(
         // Whoever waits for something is answered with how it stands.
         stopping.stop();
     };
-    let left = serve(listener, server.router(), options, stop).await.map_err(Failure::unexpected)?;
+    let left = serve::serve(listener, server.router(), options, stop).await.map_err(Failure::unexpected)?;
     if left > 0 {
         talk(&format!("{left} connections did not finish in time"));
     }
