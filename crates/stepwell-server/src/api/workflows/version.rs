@@ -141,6 +141,7 @@ pub(super) fn routes() -> Vec<Route> {
             .notes("A document that says the same as the newest version is that version. Mistakes in it are 422 `invalidDocument`: `errors` has line, column and message of each.")
             .gives::<VersionPublished>(StatusCode::CREATED, "The version was made.")
             .ok::<VersionPublished>("The newest version says the same.")
+            .leads("/v1/workflows/{name}/versions/{number}", "number", "/version")
             .to(publish_text),
         get("/v1/workflows/{name}/versions", "listVersions", view, "Lists the versions of a workflow, in their order.")
             .ok::<Page<VersionRow>>("Versions.")
