@@ -210,6 +210,14 @@ impl Describing {
         self
     }
 
+    /// It answers with the same as YAML, if that is asked for.
+    pub(crate) fn or_yaml<T: JsonSchema>(mut self, about: &'static str) -> Self {
+        let schema: SchemaIn = Box::new(|schemas| schemas.subschema_for::<T>().to_value());
+        let (status, kind) = (StatusCode::OK, Some(super::reply::YAML));
+        self.gives.push(Gives { status, about, kind, schema: Some(schema), checked: None });
+        self
+    }
+
     /// It answers with 204: it is done.
     pub(crate) fn gives_nothing(mut self, about: &'static str) -> Self {
         let status = StatusCode::NO_CONTENT;

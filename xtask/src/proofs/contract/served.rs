@@ -20,14 +20,14 @@ const GUARD: &str = include_str!("guard.py");
 const FILLED: &[&[&str]] = &[
     &["run", "start", "tour", "--input", r#"{"visitor": "ann"}"#],
     &["run", "start", "tour", "--input", r#"{"visitor": "bob"}"#],
-    &["run", "start", "expense-approval", "--input", r#"{"amount": 120, "by": "ann"}"#],
-    &["kv", "set", "stock", "bolts", "--value", "7"],
-    &["kv", "set", "stock", "nuts", "--value", r#"{"red": 1}"#],
-    &["link", "put", "crm", "--from", r#"{"type": "person", "id": "ann"}"#, "--to", r#"{"type": "order", "id": "1"}"#],
-    &["schedule", "put", "nightly", "--cron", "0 3 * * *", "--workflow", "tour", "--input", r#"{"visitor": "owl"}"#],
+    &["run", "start", "expense-approval", "--input", r#"{"employee": "ann", "cents": 9000, "purpose": "a chair"}"#],
+    &["kv", "set", "stock", "bolts", "7"],
+    &["kv", "set", "stock", "nuts", r#"{"red": 1}"#],
+    &["link", "put", "crm", r#"{"type": "person", "id": "ann"}"#, r#"{"type": "order", "id": "1"}"#],
+    &["schedule", "put", "nightly", "0 3 * * *", "tour", "--input", r#"{"visitor": "owl"}"#],
     &["event", "put-type", "order.paid", "--about", "An order was paid"],
-    &["tenant", "create", "--name", "another"],
-    &["apikey", "create", "--name", "another", "--permissions", "workflow:view"],
+    &["tenant", "create", "another"],
+    &["apikey", "create", "another", "--permission", "workflow:view"],
 ];
 
 /// The server, our child, which does not outlive this.

@@ -12,7 +12,7 @@ use stepwell::{Catalogue, Permission};
 use super::OfWorkflow;
 use crate::api::call::{Call, Written};
 use crate::api::graph::{self, Picture};
-use crate::api::reply::{Format, Reply, YAML};
+use crate::api::reply::{Format, Reply};
 use crate::api::route::{Route, get, post};
 use crate::api::shapes::{DocumentProblem, Instant, Listing, Page, segment};
 use crate::routes::problem::Problem;
@@ -149,7 +149,7 @@ pub(super) fn routes() -> Vec<Route> {
         get("/v1/workflows/{name}/versions/{number}", "showVersion", view, "Gives the document of a version.")
             .notes("Comments and the order of fields are not kept.")
             .ok::<Map<String, Value>>("The document.")
-            .gives_text(YAML, "The document as YAML.")
+            .or_yaml::<Map<String, Value>>("The document as YAML.")
             .to(show),
         get("/v1/workflows/{name}/diff", "diffVersions", view, "Compares two versions of a workflow.")
             .ok::<Page<DifferenceShape>>("What differs: nothing if both say the same, and at most 1,000 differences.")
