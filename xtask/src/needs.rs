@@ -24,7 +24,11 @@ const NEEDS: &[Need] = &[
         packages: &[POSTGRESQL],
         why: "the PostgreSQL backend is tested on a real server",
     },
-    Need { program: "python3", packages: &["python3"], why: "schemathesis, which holds the server to its contract" },
+    Need {
+        program: "python3",
+        packages: &["python3"],
+        why: "schemathesis, which holds the server to its contract",
+    },
     Need {
         program: ENSUREPIP,
         packages: &["python3-venv"],
@@ -111,7 +115,8 @@ fn is_there(program: &str) -> bool {
 
 fn is_module(name: &str) -> bool {
     let import = format!("import {name}");
-    name == ENSUREPIP && Command::new("python3").args(["-c", &import]).output().is_ok_and(|output| output.status.success())
+    name == ENSUREPIP
+        && Command::new("python3").args(["-c", &import]).output().is_ok_and(|output| output.status.success())
 }
 
 fn in_versions(versions: &Path, program: &str) -> bool {

@@ -56,8 +56,7 @@ impl<P, Q, B> Call<P, Q, B> {
             (None, named) => Ok(named),
             (Some(b"*"), None) => Ok(Some(0)),
             (Some(b"*"), Some(_)) => {
-                let detail =
-                    "Nothing is at a revision (`If-Match`) and not there yet (`If-None-Match`): send one of both.";
+                let detail = "Nothing is at a revision (`If-Match`) and not there yet (`If-None-Match`): send one of both.";
                 Err(Problem::new(StatusCode::PRECONDITION_FAILED, "contradiction", detail))
             }
             (Some(_), _) => Err(Problem::bad("malformedTag", "`If-None-Match` can only be `*` here.")),

@@ -86,7 +86,9 @@ struct CloudEvent {
     /// What it brings.
     data: Option<Value>,
     /// What it brings, in base64.
-    #[schemars(regex(pattern = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"))]
+    #[schemars(regex(
+        pattern = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"
+    ))]
     data_base64: Option<String>,
 }
 

@@ -127,7 +127,8 @@ fn link(paths: &mut Map<String, Value>, routes: &[Route]) {
 
 /// The path is the other one, or goes on after it.
 fn is_at_or_below(path: &str, other: &str) -> bool {
-    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || other.ends_with('/'))
+    path.strip_prefix(other)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || other.ends_with('/'))
 }
 
 /// Parts that both paths have in the same place are the same in the second request.
@@ -184,7 +185,11 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
     if route.gives.iter().any(|gives| gives.kind == Some(EVENTS)) {
         let about = "The id of the last event that was seen: the stream goes on after it.";
         let pattern = format!("^[0-9]{{1,{TAG_DIGITS}}}$");
-        parameters.push(header("Last-Event-ID", about, &json!({ "type": "string", "minLength": 1, "pattern": pattern })));
+        parameters.push(header(
+            "Last-Event-ID",
+            about,
+            &json!({ "type": "string", "minLength": 1, "pattern": pattern }),
+        ));
     }
     for (name, about) in &route.headers {
         parameters.push(header(name, about, &json!({ "type": "string" })));

@@ -1,7 +1,7 @@
 //! Where a token comes from and where it goes: body, query, header or cookie.
 
-use axum::http::{HeaderMap, StatusCode};
 use axum::http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, StatusCode};
 use stepwell::core::Timestamp;
 
 use super::flows::Options;

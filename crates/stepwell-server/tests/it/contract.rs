@@ -37,7 +37,8 @@ fn every_integer_says_how_large_it_may_be() {
     let mut all = Vec::new();
     objects(&contract, &mut all);
     let integers = all.iter().filter(|schema| {
-        schema["format"].as_str().is_some_and(|format| format.starts_with("uint")) && schema.get("type").is_some()
+        schema["format"].as_str().is_some_and(|format| format.starts_with("uint"))
+            && schema.get("type").is_some()
     });
     let without: Vec<_> = integers.clone().filter(|schema| schema["maximum"].as_u64().is_none()).collect();
     assert!(without.is_empty() && integers.count() > 20, "{without:?}");
@@ -95,7 +96,8 @@ async fn a_float_that_is_an_integer_is_taken_for_one() {
 #[tokio::test]
 async fn headers_are_taken_as_the_contract_says_them() {
     let site = Site::open().await;
-    let set = |name: &str, value: &str| put("/v1/kv/stock/bolts").header(name, value).json(&json!({"value": 1}));
+    let set =
+        |name: &str, value: &str| put("/v1/kv/stock/bolts").header(name, value).json(&json!({"value": 1}));
     for tag in ["\"+1\"", "\"\"", "\"1234567890123456\"", "\"18446744073709551616\"", ""] {
         site.ask(set("if-match", tag)).await.is(400, "malformedTag");
     }
@@ -117,10 +119,21 @@ async fn ids_and_instants_are_taken_in_one_spelling() {
         site.get(&format!("/v1/runs/{other}")).await.is(400, "badParameter");
     }
     let now = |now: &str| json!({"expression": "$now()", "now": now});
-    for right in ["2030-01-31T12:00:00Z", "2030-01-31t12:00:00.123456789+02:00", "0001-01-01T00:00:00Z", "9998-12-31T23:59:59Z"] {
+    for right in [
+        "2030-01-31T12:00:00Z",
+        "2030-01-31t12:00:00.123456789+02:00",
+        "0001-01-01T00:00:00Z",
+        "9998-12-31T23:59:59Z",
+    ] {
         assert_eq!(site.post("/v1/expressions/evaluate", &now(right)).await.status, 200, "{right}");
     }
-    for wrong in ["2030-01-31 12:00:00Z", "20300131T120000Z", "2030-01-31T12:00Z", "9999-12-31T23:59:59Z", "2030-02-31T12:00:00Z"] {
+    for wrong in [
+        "2030-01-31 12:00:00Z",
+        "20300131T120000Z",
+        "2030-01-31T12:00Z",
+        "9999-12-31T23:59:59Z",
+        "2030-02-31T12:00:00Z",
+    ] {
         site.post("/v1/expressions/evaluate", &now(wrong)).await.is(400, "badBody");
     }
 }
@@ -164,5 +177,8 @@ async fn a_message_is_held_against_the_schema_of_events_and_then_against_what_th
     let broken = json!({"data_base64": "ew==", "datacontenttype": "application/json"});
     emit(one, event(broken)).await.is(422, "malformedEvent");
     emit("application/cloudevents+protobuf", event(json!({}))).await.is(415, "unsupportedMediaType");
-    assert_eq!(emit(one, event(json!({"data_base64": null, "subject": null, "traceid": 7}))).await.status, 202);
+    assert_eq!(
+        emit(one, event(json!({"data_base64": null, "subject": null, "traceid": 7}))).await.status,
+        202
+    );
 }

@@ -104,7 +104,9 @@ mod tests {
         });
         let mut report = Report::default();
         report.take(&json!({"ScenarioFinished": {"phase": "Coverage", "recorder": recorder}}));
-        report.take(&json!({"ScenarioFinished": {"phase": "Stateful", "recorder": {"label": "Stateful tests"}}}));
+        report.take(
+            &json!({"ScenarioFinished": {"phase": "Stateful", "recorder": {"label": "Stateful tests"}}}),
+        );
         report.take(&json!({"NonFatalError": {"value": "boom"}}));
         assert_eq!((report.requests, report.server_errors, report.unanswered), (3, 1, 1));
         assert_eq!(report.operations.into_iter().collect::<Vec<_>>(), ["GET /a"]);

@@ -8,6 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::process;
 
 /// How long it may take to start, and a verb to be answered.
@@ -20,7 +22,13 @@ const GUARD: &str = include_str!("guard.py");
 const FILLED: &[&[&str]] = &[
     &["run", "start", "tour", "--input", r#"{"visitor": "ann"}"#],
     &["run", "start", "tour", "--input", r#"{"visitor": "bob"}"#],
-    &["run", "start", "expense-approval", "--input", r#"{"employee": "ann", "cents": 9000, "purpose": "a chair"}"#],
+    &[
+        "run",
+        "start",
+        "expense-approval",
+        "--input",
+        r#"{"employee": "ann", "cents": 9000, "purpose": "a chair"}"#,
+    ],
     &["kv", "set", "stock", "bolts", "7"],
     &["kv", "set", "stock", "nuts", r#"{"red": 1}"#],
     &["link", "put", "crm", r#"{"type": "person", "id": "ann"}"#, r#"{"type": "order", "id": "1"}"#],
@@ -60,7 +68,9 @@ impl Served {
             .map_err(|error| format!("the server cannot be started: {error}"))?;
         let (say, said) = mpsc::channel();
         if let Some(output) = child.stdout.take() {
-            thread::spawn(move || BufReader::new(output).lines().map_while(Result::ok).for_each(|line| drop(say.send(line))));
+            thread::spawn(move || {
+                BufReader::new(output).lines().map_while(Result::ok).for_each(|line| drop(say.send(line)));
+            });
         }
         let url = said.recv_timeout(LIMIT).unwrap_or_default().trim().to_owned();
         let (stepwell, folder) = (stepwell.to_owned(), folder.to_owned());
@@ -84,6 +94,12 @@ impl Served {
         command.args(verb).args(["--json", "--server", &self.url]).env("STEPWELL_API_KEY", &self.key);
         let captured = process::capture(&mut command, "", LIMIT, |_| ())?;
         process::succeeded(&command, captured.status)
+    }
+
+    /// Puts a contract into the folder.
+    pub(super) fn keep(&self, name: &str, contract: &Value) -> Result<(), String> {
+        let file = self.folder.join(name);
+        fs::write(&file, contract.to_string()).map_err(|error| format!("{}: {error}", file.display()))
     }
 
     /// It still lives, it answers, and nothing in it has panicked.
