@@ -82,7 +82,7 @@ pub(super) fn prove(size: Size) -> Result<(), String> {
         "--workers",
         "2",
     ]);
-    command.args(["--max-examples", if size == Size::Full { "150" } else { "3" }]);
+    command.args(["--max-examples", if size == Size::Full { "160" } else { "3" }]);
     for operation in &endless {
         command.args(["--exclude-operation-id", operation]);
     }

@@ -435,10 +435,13 @@ impl Reads for Written {
     fn reader() {}
 
     fn contents(_: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
+        let step =
+            serde_json::json!({ "id": "done", "type": "control.return", "value": { "$expr": "payload" } });
+        let example = serde_json::json!({ "steps": [step] });
         // What is wrong with a document is told line by line, and a draft may be anything.
-        let schema = |kind| match kind {
+        let schema = |kind: &str| match kind {
             "text/plain" => serde_json::json!({"type": "string"}),
-            _ => Value::Bool(true),
+            _ => serde_json::json!({ "description": "The document.", "examples": [example] }),
         };
         DOCUMENTS.iter().map(|kind| (*kind, schema(*kind))).collect()
     }

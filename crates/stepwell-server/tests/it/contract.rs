@@ -150,6 +150,22 @@ async fn what_fits_the_contract_and_cannot_be_done_is_another_problem_than_what_
     site.ask(get("/v1/handles?where=visitor=ann")).await.json();
 }
 
+/// Whatever somebody who is known starts a flow with is theirs to mend, not the server's.
+#[tokio::test]
+async fn no_input_of_a_flow_is_the_servers_fault() {
+    for strategy in ["sealed", "handle", "durable"] {
+        let site = site(strategy).await;
+        for input in
+            [json!(5), json!([1]), json!("x"), json!({"a": "\u{0}"}), json!({"\u{0}": 1}), json!({"user": 7})]
+        {
+            for workflow in ["login", "none", "%C3%A9", "a%00b"] {
+                let begun = site.post(&format!("/v1/flows/{workflow}"), &json!({"input": input})).await;
+                assert!(begun.status.as_u16() < 500, "{strategy} {workflow} {input}: {begun:?}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_message_is_held_against_the_schema_of_events_and_then_against_what_that_cannot_say() {
     let desk = Desk::open().await;

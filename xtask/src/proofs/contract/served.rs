@@ -18,21 +18,31 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SETTINGS: &str = include_str!("schemathesis.toml");
 const GUARD: &str = include_str!("guard.py");
 
-/// What is in the server before it is asked anything: verbs of the command line.
+/// A workflow that takes any input.
+const GREET: &str = include_str!("greet.yaml");
+
+/// What is in the server before it is asked anything: verbs of the command line. The ids of runs are in the settings too.
 const FILLED: &[&[&str]] = &[
-    &["run", "start", "tour", "--input", r#"{"visitor": "ann"}"#],
-    &["run", "start", "tour", "--input", r#"{"visitor": "bob"}"#],
+    &["workflow", "publish", "greet", "greet.yaml", "--activate"],
+    &["run", "start", "greet", "--id", "00000000-0000-4000-8000-000000000001"],
+    &["run", "start", "greet", "--id", "00000000-0000-4000-8000-000000000002"],
+    &["run", "start", "greet", "--id", "00000000-0000-4000-8000-000000000003"],
+    &["run", "start", "greet", "--id", "00000000-0000-4000-8000-000000000004"],
     &[
         "run",
         "start",
-        "expense-approval",
+        "tour",
         "--input",
-        r#"{"employee": "ann", "cents": 9000, "purpose": "a chair"}"#,
+        r#"{"visitor": "ann"}"#,
+        "--id",
+        "00000000-0000-4000-8000-000000000005",
     ],
+    &["signal", "send", "00000000-0000-4000-8000-000000000001", "ask", r#"{"by": "joe"}"#],
+    &["run", "suspend", "00000000-0000-4000-8000-000000000002"],
     &["kv", "set", "stock", "bolts", "7"],
     &["kv", "set", "stock", "nuts", r#"{"red": 1}"#],
     &["link", "put", "crm", r#"{"type": "person", "id": "ann"}"#, r#"{"type": "order", "id": "1"}"#],
-    &["schedule", "put", "nightly", "0 3 * * *", "tour", "--input", r#"{"visitor": "owl"}"#],
+    &["schedule", "put", "nightly", "0 3 * * *", "greet"],
     &["event", "put-type", "order.paid", "--about", "An order was paid"],
     &["tenant", "create", "another"],
     &["apikey", "create", "another", "--permission", "workflow:view"],
@@ -53,6 +63,7 @@ impl Served {
         let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
         fs::write(folder.join("schemathesis.toml"), SETTINGS).map_err(failed)?;
         fs::write(folder.join("guard.py"), GUARD).map_err(failed)?;
+        fs::write(folder.join("greet.yaml"), GREET).map_err(failed)?;
         let log = File::create(folder.join("server.log")).map_err(failed)?;
         let mut child = Command::new(stepwell)
             .args(["dev", "--data", "data", "--listen", "127.0.0.1:0"])
@@ -92,6 +103,7 @@ impl Served {
     fn verb(&self, verb: &[&str]) -> Result<(), String> {
         let mut command = Command::new(&self.stepwell);
         command.args(verb).args(["--json", "--server", &self.url]).env("STEPWELL_API_KEY", &self.key);
+        command.current_dir(&self.folder);
         let captured = process::capture(&mut command, "", LIMIT, |_| ())?;
         process::succeeded(&command, captured.status)
     }
