@@ -9,7 +9,7 @@ use crate::process;
 
 /// Something the machine must have that cargo does not bring.
 struct Need {
-    /// Looked for in `PATH` and where Debian keeps the programs of a PostgreSQL server.
+    /// Looked for in `PATH` and where Debian keeps the programs of a PostgreSQL server; one of them is a module of Python.
     program: &'static str,
     /// Debian's packages that bring it.
     packages: &'static [&'static str],
@@ -24,7 +24,20 @@ const NEEDS: &[Need] = &[
         packages: &[POSTGRESQL],
         why: "the PostgreSQL backend is tested on a real server",
     },
+    Need {
+        program: "python3",
+        packages: &["python3"],
+        why: "schemathesis, which holds the server to its contract",
+    },
+    Need {
+        program: ENSUREPIP,
+        packages: &["python3-venv"],
+        why: "schemathesis gets an environment of its own",
+    },
 ];
+
+/// The module of Python that makes environments; Debian has it in a package of its own.
+const ENSUREPIP: &str = "ensurepip";
 
 const POSTGRESQL: &str = "postgresql";
 
@@ -97,7 +110,13 @@ fn without_server(path: &Path, install: impl FnOnce() -> Result<(), String>) -> 
 }
 
 fn is_there(program: &str) -> bool {
-    in_path(program) || in_versions(Path::new(POSTGRESQL_VERSIONS), program)
+    in_path(program) || in_versions(Path::new(POSTGRESQL_VERSIONS), program) || is_module(program)
+}
+
+fn is_module(name: &str) -> bool {
+    let import = format!("import {name}");
+    name == ENSUREPIP
+        && Command::new("python3").args(["-c", &import]).output().is_ok_and(|output| output.status.success())
 }
 
 fn in_versions(versions: &Path, program: &str) -> bool {

@@ -111,7 +111,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// Where cargo puts what it builds, be it set by a variable, a configuration or not at all.
-fn target_folder() -> Result<PathBuf, String> {
+pub(crate) fn target_folder() -> Result<PathBuf, String> {
     let mut command = cargo(["metadata", "--format-version", "1", "--no-deps", "--offline"]);
     let captured = capture(&mut command, "", BUILD_LIMIT, |_| ())?;
     succeeded(&command, captured.status)?;

@@ -10,6 +10,7 @@ use crate::{needs, process};
 
 mod bad_definition;
 mod commit;
+mod contract;
 mod data;
 mod documents;
 mod events;
@@ -56,6 +57,11 @@ const PROOFS: &[Proof] = &[
         name: "http",
         about: "signals through the API over 64 connections reach 0.4 of the same signals in process",
         run: http::prove,
+    },
+    Proof {
+        name: "contract",
+        about: "whatever schemathesis asks, right or wrong, the server answers as its contract says, and never with a 5xx",
+        run: contract::prove,
     },
     Proof {
         name: "kill-server",

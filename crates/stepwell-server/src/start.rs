@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use stepwell::flow::{Durable, Handle, Key, KeyRing, Sealed};
 use stepwell::store::{Store, TenantScope};
@@ -14,6 +15,9 @@ use stepwell_sqlite::{OpenError, SqliteStore};
 
 use crate::config::{MailSecurity, Settings};
 use crate::exit::{Code, Failure};
+
+/// How long whoever starts or resumes a flow waits at most for its next pause, if requests may wait that long.
+const SETTLE: Duration = Duration::from_secs(30);
 
 /// A store that is open, as what it is.
 pub(crate) enum Opened {
@@ -179,7 +183,7 @@ pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Fai
     let flows = stepwell::flow::Flows::builder(engine, ring)
         .strategy("sealed", Sealed::new())
         .strategy("handle", Handle::new())
-        .strategy("durable", Durable::new())
+        .strategy("durable", Durable::new().settle(settings.server.max_wait.0.min(SETTLE)))
         .begin_with("durable")
         .build()
         .map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;

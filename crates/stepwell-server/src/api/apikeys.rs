@@ -301,6 +301,7 @@ pub(super) fn routes() -> Vec<Route> {
         post("/v1/apikeys", "createApiKey", admin, "Makes an API key.")
             .notes("The key is in the answer, and only there: it is stored as a hash.")
             .gives::<ApiKey>(StatusCode::CREATED, "The key, with its secret.")
+            .leads("/v1/apikeys/{id}", "id", "/id")
             .to(create),
         post("/v1/apikeys/{id}/rotate", "rotateApiKey", admin, "Gives an API key another secret.")
             .ok::<ApiKey>("The key, with its new secret.")

@@ -11,7 +11,7 @@ use axum::http::header::{HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 use stepwell::Engine;
 use stepwell::core::schema::{Misfit, Schema};
 
@@ -44,32 +44,42 @@ impl<P, Q, B> Call<P, Q, B> {
 
     /// The revision that has to be the current one, if the request names one.
     pub(crate) fn seen(&self) -> Result<Option<u64>, Problem> {
-        let Some(tag) = self.headers.get(IF_MATCH) else { return Ok(None) };
-        let tag = tag.to_str().unwrap_or_default().trim();
-        if tag == "*" {
-            return Ok(None);
+        match self.headers.get(IF_MATCH) {
+            Some(tag) if tag == "*" => Ok(None),
+            _ => self.named(),
         }
-        let number = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
-        let number = number.and_then(|number| number.parse().ok());
-        let wrong = || Problem::bad("malformedTag", "`If-Match` is a revision in quotes, as `ETag` gave it.");
-        number.map(Some).ok_or_else(wrong)
     }
 
     /// The revision that has to be the current one; 0 = there must be nothing yet.
     pub(crate) fn expected(&self) -> Result<Option<u64>, Problem> {
-        if self.headers.get(IF_MATCH).is_some_and(|tag| tag == "*") {
-            let detail = "`If-Match` can only be a revision in quotes here, as `ETag` gave it.";
-            return Err(Problem::bad("malformedTag", detail));
-        }
-        match (self.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes), self.seen()?) {
-            (None, seen) => Ok(seen),
+        match (self.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes), self.named()?) {
+            (None, named) => Ok(named),
             (Some(b"*"), None) => Ok(Some(0)),
-            (Some(_), _) => {
-                let detail = "`If-None-Match` can only be `*` here, and not together with `If-Match`.";
-                Err(Problem::bad("malformedTag", detail))
+            (Some(b"*"), Some(_)) => {
+                let detail = "Nothing is at a revision (`If-Match`) and not there yet (`If-None-Match`): send one of both.";
+                Err(Problem::new(StatusCode::PRECONDITION_FAILED, "contradiction", detail))
             }
+            (Some(_), _) => Err(Problem::bad("malformedTag", "`If-None-Match` can only be `*` here.")),
         }
     }
+
+    /// The revision of `If-Match`.
+    fn named(&self) -> Result<Option<u64>, Problem> {
+        let Some(tag) = self.headers.get(IF_MATCH) else { return Ok(None) };
+        let tag = tag.to_str().unwrap_or_default().trim();
+        let digits = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+        let digits = digits.filter(|digits| digits.len() <= TAG_DIGITS && is_number(digits));
+        let wrong = || Problem::bad("malformedTag", "`If-Match` is a revision in quotes, as `ETag` gave it.");
+        digits.and_then(|digits| digits.parse().ok()).map(Some).ok_or_else(wrong)
+    }
+}
+
+/// Digits that a revision has at most in a header; the contract says the same.
+pub(crate) const TAG_DIGITS: usize = 15;
+
+/// The text has nothing but digits in it.
+pub(crate) fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A request as it came in, from somebody who may ask.
@@ -149,7 +159,7 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
         if !misfits.is_empty() {
             return Err(bad_parameters(misfits));
         }
-        T::deserialize(&fields).map_err(|error| bad_parameters(vec![misread(&error)]))
+        typed(fields).map_err(|error| bad_parameters(vec![misread(&error)]))
     }
 }
 
@@ -199,8 +209,34 @@ fn bad_parameters(errors: Vec<Misfit>) -> Problem {
 
 /// The schema of a type, with everything it refers to in it.
 pub(crate) fn schema_of<T: JsonSchema>() -> Value {
-    SchemaGenerator::default().into_root_schema_for::<T>().to_value()
+    let mut schema = SchemaGenerator::default().into_root_schema_for::<T>().to_value();
+    bound_integers(&mut schema);
+    schema
 }
+
+/// Every integer of a schema says how large it may be: what its type holds, and no more than every program can read exactly.
+pub(crate) fn bound_integers(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            let maximum = match fields.get("format").and_then(Value::as_str) {
+                Some("uint8") => Some(u64::from(u8::MAX)),
+                Some("uint16") => Some(u64::from(u16::MAX)),
+                Some("uint32") => Some(u64::from(u32::MAX)),
+                Some("uint64" | "uint") => Some(EXACT_MAX),
+                _ => None,
+            };
+            if let Some(maximum) = maximum.filter(|_| fields.contains_key("type")) {
+                fields.entry("maximum").or_insert_with(|| maximum.into());
+            }
+            fields.values_mut().for_each(bound_integers);
+        }
+        Value::Array(items) => items.iter_mut().for_each(bound_integers),
+        _ => {}
+    }
+}
+
+/// The largest integer up to which a float has them all.
+const EXACT_MAX: u64 = (1 << 53) - 1;
 
 /// A schema of our own.
 pub(crate) fn compiled(schema: &Value) -> Schema {
@@ -274,7 +310,7 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Reads for Json<T> {
         if !misfits.is_empty() {
             return Err(bad_body(misfits));
         }
-        T::deserialize(value).map(Json).map_err(|error| bad_body(vec![misread(&error)]))
+        typed(value).map(Json).map_err(|error| bad_body(vec![misread(&error)]))
     }
 }
 
@@ -288,6 +324,41 @@ fn bad_body(errors: Vec<Misfit>) -> Problem {
         None => "The body does not fit.".to_owned(),
     };
     Problem { errors, ..Problem::bad("badBody", detail) }
+}
+
+/// What fits a type's schema, as a value of the type. To a schema `4.0` is an integer, to a type it is not.
+fn typed<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
+    match T::deserialize(&value) {
+        Err(_) if has_whole_floats(&value) => T::deserialize(with_integers(value)),
+        read => read,
+    }
+}
+
+/// The integer that a float is.
+fn whole(number: &Number) -> Option<i64> {
+    let float = number.as_f64().filter(|_| number.is_f64())?;
+    (float.fract() == 0.0 && float.abs() <= EXACT_MAX as f64).then_some(float as i64)
+}
+
+fn has_whole_floats(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => whole(number).is_some(),
+        Value::Array(items) => items.iter().any(has_whole_floats),
+        Value::Object(fields) => fields.values().any(has_whole_floats),
+        _ => false,
+    }
+}
+
+/// The same value, with floats that are integers as such.
+fn with_integers(value: Value) -> Value {
+    match value {
+        Value::Number(number) => Value::Number(whole(&number).map_or(number, Number::from)),
+        Value::Array(items) => items.into_iter().map(with_integers).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (name, with_integers(value))).collect()
+        }
+        other => other,
+    }
 }
 
 /// What a schema cannot say.
@@ -346,6 +417,12 @@ impl Reads for Payload {
     }
 }
 
+/// What a body is said to be, without what else is said of it.
+pub(crate) fn media_type(headers: &HeaderMap) -> String {
+    let kind = headers.get(axum::http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim().to_ascii_lowercase()
+}
+
 /// A document as YAML or JSON, as its author wrote it.
 pub(crate) struct Written(pub(crate) String);
 
@@ -358,20 +435,19 @@ impl Reads for Written {
     fn reader() {}
 
     fn contents(_: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
-        let schema = |kind| {
-            if kind == "application/json" {
-                serde_json::json!({"type": "object"})
-            } else {
-                serde_json::json!({"type": "string"})
-            }
+        let step =
+            serde_json::json!({ "id": "done", "type": "control.return", "value": { "$expr": "payload" } });
+        let example = serde_json::json!({ "steps": [step] });
+        // What is wrong with a document is told line by line, and a draft may be anything.
+        let schema = |kind: &str| match kind {
+            "text/plain" => serde_json::json!({"type": "string"}),
+            _ => serde_json::json!({ "description": "The document.", "examples": [example] }),
         };
         DOCUMENTS.iter().map(|kind| (*kind, schema(*kind))).collect()
     }
 
     fn read((): &(), headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
-        let kind = headers.get(axum::http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let kind =
-            kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim().to_ascii_lowercase();
+        let kind = media_type(headers);
         if !DOCUMENTS.contains(&kind.as_str()) {
             return Err(wrong_kind("a document, `application/yaml` or `application/json`"));
         }

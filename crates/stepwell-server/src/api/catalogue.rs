@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::call::{Call, Json, Nothing, Written};
 use super::errors::wrong_document;
-use super::reply::{Format, Reply, YAML};
+use super::reply::{Format, Reply};
 use super::route::{Route, get, post};
 use super::shapes::{DocumentProblem, Instant};
 use crate::routes::problem::Problem;
@@ -278,7 +278,7 @@ pub(super) fn routes() -> Vec<Route> {
             .to(test),
         get("/v1/catalogue/export", "exportWorkflows", view, "Gives workflows as one document.")
             .ok::<Map<String, Value>>("The bundle.")
-            .gives_text(YAML, "The bundle as YAML.")
+            .or_yaml::<Map<String, Value>>("The bundle as YAML.")
             .to(export),
         post("/v1/catalogue/import", "importWorkflows", publish, "Publishes everything in a bundle, or nothing; the body is the bundle.")
             .notes("To import the same twice changes nothing. Mistakes in any of it are 422 `invalidDocument`.")

@@ -7,15 +7,17 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stepwell::core::schema::{Misfit, Schema};
 use stepwell::core::{Name, RunId, Timestamp};
 use stepwell::events::{CloudEvents, EventView, Outcome};
 use stepwell::{EventType, Permission};
 
-use super::call::{Call, Json, Nothing, Raw, Reads};
+use super::call::{Call, Json, Nothing, Raw, Reads, compiled, media_type, schema_of};
 use super::reply::Reply;
 use super::route::{Needs, Route, delete, get, post, put};
-use super::shapes::{Id, Instant, Listing, Page};
+use super::shapes::{Id, Instant, InstantGiven, Listing, Page};
 use super::triggers::CameTo;
+use crate::routes::body::wrong_kind;
 use crate::routes::events::{Answer, accept, called, read};
 use crate::routes::problem::Problem;
 
@@ -55,54 +57,96 @@ struct AnyQuery(BTreeMap<String, Vec<String>>);
 /// A message of one or more CloudEvents.
 struct Message(CloudEvents);
 
-/// A CloudEvent, in the contract.
+/// A CloudEvent, in the contract. Whatever else it has under a name of small letters and digits is an extension.
 #[derive(JsonSchema)]
+#[schemars(extend("propertyNames" = {"pattern": "^(?:[a-z0-9]+|data_base64)$"}))]
+#[schemars(extend("not" = {"required": ["data", "data_base64"]}))]
 #[expect(dead_code, reason = "only its schema is used")]
 struct CloudEvent {
     /// `1.0`.
+    #[schemars(extend("const" = "1.0"))]
     specversion: String,
     /// Its id at its source: an event of the same source and id is the same event.
+    #[schemars(length(min = 1))]
     id: String,
     /// Where it comes from.
+    #[schemars(length(min = 1))]
     source: String,
     /// Its name.
-    #[schemars(rename = "type")]
+    #[schemars(rename = "type", length(min = 1))]
     kind: String,
     /// What it is about, at its source.
+    #[schemars(length(min = 1))]
     subject: Option<String>,
     /// When it has happened.
-    #[schemars(with = "Option<Instant>")]
+    #[schemars(with = "Option<InstantGiven>")]
     time: Option<Timestamp>,
     /// What `data_base64` is.
     datacontenttype: Option<String>,
     /// What it brings.
     data: Option<Value>,
     /// What it brings, in base64.
+    #[schemars(regex(
+        pattern = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"
+    ))]
     data_base64: Option<String>,
 }
 
-impl Reads for Message {
-    type Reader = ();
+/// What one event is sent as.
+const ONE: &str = "application/cloudevents+json";
+/// What several are sent as.
+const BATCH: &str = "application/cloudevents-batch+json";
 
-    fn reader() {}
+/// Schemas of one event and of a batch.
+struct Messages {
+    one: Schema,
+    batch: Schema,
+}
+
+impl Reads for Message {
+    type Reader = Messages;
+
+    fn reader() -> Messages {
+        let one = schema_of::<CloudEvent>();
+        let batch = json!({"type": "array", "items": {"$ref": "#/$defs/one"}, "maxItems": 100, "$defs": {"one": one}});
+        Messages { one: compiled(&one), batch: compiled(&batch) }
+    }
 
     fn contents(schemas: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
         let one = schemas.subschema_for::<CloudEvent>().to_value();
-        vec![
-            ("application/cloudevents+json", one.clone()),
-            ("application/cloudevents-batch+json", json!({"type": "array", "items": one, "maxItems": 100})),
-            // Binary: the event is in the headers.
-            ("*/*", Value::Bool(true)),
-        ]
+        // That one may also be in the headers, and whatever it brings in the body, cannot be said here.
+        vec![(ONE, one.clone()), (BATCH, json!({"type": "array", "items": one, "maxItems": 100}))]
     }
 
-    fn is_optional() -> bool {
-        true
+    fn read(messages: &Messages, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
+        let schema = match media_type(headers).as_str() {
+            ONE => &messages.one,
+            BATCH => &messages.batch,
+            _ if headers.contains_key("ce-specversion") => return read(headers, &body).map(Message),
+            _ => {
+                let kinds = format!("`{ONE}` or `{BATCH}`, or an event in headers from `ce-specversion` on");
+                return Err(wrong_kind(&kinds));
+            }
+        };
+        let misfits = schema.check(&super::json::read(&body)?);
+        if !misfits.is_empty() {
+            return Err(no_event(misfits));
+        }
+        let unfit = |problem| Problem { status: StatusCode::UNPROCESSABLE_ENTITY, ..problem };
+        read(headers, &body).map(Message).map_err(unfit)
     }
+}
 
-    fn read((): &(), headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
-        read(headers, &body).map(Message)
-    }
+/// A message is no CloudEvent, and of a batch which is none.
+fn no_event(misfits: Vec<Misfit>) -> Problem {
+    let first = misfits.first();
+    let pointer = first.map(|misfit| misfit.pointer.as_str()).unwrap_or_default();
+    let at = if pointer.is_empty() { String::new() } else { format!(" at `{pointer}`") };
+    let why = first.map(|misfit| misfit.message.as_str()).unwrap_or_default();
+    let problem = Problem::bad("malformedEvent", format!("This is no CloudEvent{at}: {why}."));
+    let index = pointer.split('/').nth(1).and_then(|part| part.parse::<usize>().ok());
+    let problem = index.into_iter().fold(problem, |problem, index| problem.param("index", index));
+    Problem { errors: misfits, ..problem }
 }
 
 /// An event and what became of it.
@@ -235,8 +279,9 @@ pub(super) fn routes() -> Vec<Route> {
     let (view, manage, publish) = (Permission::View, Permission::Manage, Permission::Publish);
     vec![
         post("/v1/events", "emitEvents", manage, "Accepts CloudEvents 1.0: structured, in a batch, or binary.")
-            .notes("An event of the same source and id is accepted once; sent again, it is answered as before with `created: false`. Of a batch those before the one that is refused are accepted; `params.accepted` says how many.")
+            .notes("Binary: the attributes are in headers from `ce-specversion` on, and the body, of any type, is what the event brings. An event of the same source and id is accepted once; sent again, it is answered as before with `created: false`. Of a batch those before the one that is refused are accepted; `params.accepted` says how many.")
             .gives::<Answer>(StatusCode::ACCEPTED, "Everything is accepted.")
+            .leads("/v1/events/{event}", "event", "/event")
             .to(emit),
         get("/v1/events/{event}", "showEvent", view, "Shows an event and what became of it.")
             .ok::<EventShown>("The event.")

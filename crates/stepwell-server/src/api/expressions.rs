@@ -14,7 +14,7 @@ use stepwell::core::schema::Misfit;
 use super::call::{Call, Json, Nothing};
 use super::reply::Reply;
 use super::route::{Route, post};
-use super::shapes::Instant;
+use super::shapes::InstantGiven;
 use crate::routes::problem::Problem;
 
 /// An expression, and what it is evaluated on.
@@ -33,7 +33,7 @@ struct EvaluateExpression {
     #[serde(default)]
     list: bool,
     /// What `$now()` is; left out, it is now.
-    #[schemars(with = "Option<Instant>")]
+    #[schemars(with = "Option<InstantGiven>")]
     now: Option<Timestamp>,
 }
 

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stepwell::Permission;
-use stepwell::flow::{Answer, Flows};
+use stepwell::flow::{Answer, FlowError, Flows};
 
 use super::call::{Call, Nothing, Perhaps, Reads, Whatever};
 use super::reply::Reply;
@@ -23,7 +23,10 @@ use crate::routes::{link, reply};
 /// Bytes that an answer to a link has at most.
 const FORM_BYTES: usize = 256 * 1024;
 /// What a page is sent as.
-const PAGE: &str = "text/html; charset=utf-8";
+pub(super) const PAGE: &str = "text/html; charset=utf-8";
+
+/// The header that a token may be in.
+const TOKEN_HEADER: &str = "X-Flow-Token";
 
 /// Which workflow.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -138,7 +141,8 @@ impl Reads for Answered {
     fn reader() {}
 
     fn contents(_: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
-        let json = json!({"type": "object", "properties": {"outcome": {"type": "string"}, "input": {}}});
+        let properties = json!({"outcome": {"type": ["string", "null"]}, "input": {}});
+        let json = json!({"type": "object", "properties": properties, "additionalProperties": false});
         vec![("application/x-www-form-urlencoded", json!({"type": "object"})), ("application/json", json)]
     }
 
@@ -159,25 +163,33 @@ pub(super) fn routes() -> Vec<Route> {
             .keyed()
             .gives::<AnswerShape>(StatusCode::CREATED, "It rests somewhere, and its token resumes it.")
             .ok::<AnswerShape>("It has ended.")
+            .leads("/v1/flows", "token", "/token")
+            .leads("/l", "token", "/token")
             .to(start),
         post("/v1/flows/resume", "resumeFlow", nothing, "Resumes a flow; its token is the proof that one may.")
             .notes("The token is in the body, in the query or in the header `X-Flow-Token`. One that is not good is a 410, whatever is wrong with it; an input that does not fit is a 422 and leaves the token good.")
+            .reads_header(TOKEN_HEADER, "The token, if it is in neither the body nor the query.")
             .keyed()
             .ok::<AnswerShape>("How it stands, with its next token.")
             .to(resume),
         get("/v1/flows/show", "showFlow", nothing, "Shows what a token is for; nothing changes.")
             .notes("The token is in the query or in the header `X-Flow-Token`.")
+            .reads_header(TOKEN_HEADER, "The token, if it is not in the query.")
             .ok::<AnswerShape>("How the flow stands.")
             .to(show),
         get("/l/{token}", "showLink", nothing, "A page that asks what a link is for; nothing changes, however often it is asked for.")
             .notes("Whoever accepts JSON and no pages gets what `showFlow` gives. Whatever a mailer puts behind the address does not matter.")
             .gives_text(PAGE, "The page.")
+            .ok::<AnswerShape>("How the flow stands.")
+            .problem_pages()
             .to(show_link),
         post("/l/{token}", "answerLink", nothing, "Answers a link.")
             .notes("Whoever accepts JSON and no pages gets what `resumeFlow` gives.")
             .keyed()
             .body_bytes(FORM_BYTES)
             .gives_text(PAGE, "The page that says what came of it.")
+            .ok::<AnswerShape>("How it stands, with its next token.")
+            .problem_pages()
             .to(answer_link),
     ]
 }
@@ -199,6 +211,14 @@ impl Server {
     }
 }
 
+/// What a flow says no with, to somebody who is known and may know why.
+pub(super) fn told(error: FlowError) -> Problem {
+    match error {
+        FlowError::Engine(error) => error.into(),
+        other => other.into(),
+    }
+}
+
 /// How a flow stands, as whoever asked may see it.
 fn shown(answer: Answer, status: StatusCode) -> Result<Reply, Problem> {
     let is_replayed = answer.is_replayed;
@@ -208,7 +228,8 @@ fn shown(answer: Answer, status: StatusCode) -> Result<Reply, Problem> {
 async fn start(call: Call<OfWorkflow, Nothing, Perhaps<StartFlow>>) -> Result<Reply, Problem> {
     let flows = call.server.flows_of(&call.caller)?;
     let input = call.body.0.input.as_ref();
-    let (answer, status) = started(&flows, &call.path.workflow, input, call.key()?).await?;
+    let started = started(&flows, &call.path.workflow, input, call.key()?).await;
+    let (answer, status) = started.map_err(told)?;
     shown(answer, status)
 }
 

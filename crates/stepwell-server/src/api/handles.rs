@@ -4,14 +4,15 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use stepwell::Permission;
 use stepwell::core::{Name, RunId, Timestamp};
-use stepwell::flow::{FlowError, Revoke};
+use stepwell::flow::Revoke;
 use stepwell::store::{HandleKind, HandleQuery, HandleRow};
 
 use super::call::{Call, Json, Nothing, Perhaps};
+use super::flows::told;
 use super::reply::Reply;
 use super::route::{Route, get, post};
 use super::runs::condition;
-use super::shapes::{Id, Instant, Listing, Page, Span, span};
+use super::shapes::{Condition, Id, Instant, Listing, Page, Span, span};
 use crate::routes::problem::Problem;
 
 /// Which handles.
@@ -29,6 +30,7 @@ struct ListHandles {
     created_by: Option<String>,
     /// Whose shadow column holds this: `name=value`. Numbers, `true` and `false` are meant as such, and as texts in quotes.
     #[serde(default, rename = "where")]
+    #[schemars(with = "Vec<Condition>")]
     columns: Vec<String>,
     /// How many rows at most.
     #[schemars(range(min = 1, max = 200))]
@@ -162,14 +164,6 @@ pub(super) fn routes() -> Vec<Route> {
             .ok::<HandlesGone>("How many there were.")
             .to(clean_up),
     ]
-}
-
-/// What the engine says no with, to somebody who is known.
-fn told(error: FlowError) -> Problem {
-    match error {
-        FlowError::Engine(error) => error.into(),
-        other => other.into(),
-    }
 }
 
 async fn list(call: Call<Nothing, ListHandles>) -> Result<Reply, Problem> {

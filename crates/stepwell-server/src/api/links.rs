@@ -336,7 +336,10 @@ async fn remove(call: Call<OfNamespace, DeleteLinks>) -> Result<Reply, Problem> 
     let end = |kind: &Option<String>, id: &Option<String>| match (kind, id) {
         (Some(kind), Some(id)) => Ok(Some(Entity::new(kind, id))),
         (None, None) => Ok(None),
-        _ => Err(Problem::bad("badParameter", "A thing has a type and an id: name both.")),
+        _ => {
+            let detail = "A thing has a type and an id: name both.";
+            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail))
+        }
     };
     let (from, to) = (end(from_type, from_id)?, end(to_type, to_id)?);
     let ends = Ends { namespace: call.path.namespace.clone(), from, to, relation: relation.clone() };

@@ -1,10 +1,13 @@
 //! The contract, made from the routes: OpenAPI 3.1.
 
+use axum::http::Method;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::map::Entry;
 use serde_json::{Map, Value, json};
 
+use super::call::{TAG_DIGITS, bound_integers};
+use super::flows::PAGE;
 use super::route::{Gives, Needs, Route, Tag};
 use super::routes;
 use super::sse::EVENTS;
@@ -59,13 +62,14 @@ pub fn openapi() -> Value {
     let mut schemas = settings.into_generator();
     let problem = schemas.subschema_for::<ProblemShape>().to_value();
     let mut paths: Map<String, Value> = Map::new();
-    for route in routes() {
-        // That a part of a path may have slashes in it cannot be said here.
-        let methods = paths.entry(route.path.replace("{*", "{")).or_insert_with(|| json!({}));
-        methods[route.method.as_str().to_ascii_lowercase()] = operation(&route, &mut schemas, &problem);
+    let routes = routes();
+    for route in &routes {
+        let methods = paths.entry(shown_path(route)).or_insert_with(|| json!({}));
+        methods[method(route)] = operation(route, &mut schemas, &problem);
     }
+    link(&mut paths, &routes);
     let definitions: Map<String, Value> = schemas.take_definitions(true).into_iter().collect();
-    json!({
+    let mut contract = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Stepwell",
@@ -81,7 +85,67 @@ pub fn openapi() -> Value {
                 "bearer": { "type": "http", "scheme": "bearer", "description": "An API key, or a token of the identity provider." },
             },
         },
-    })
+    });
+    bound_integers(&mut contract);
+    contract
+}
+
+/// The route's path; that a part of it may have slashes in it cannot be said here.
+fn shown_path(route: &Route) -> String {
+    route.path.replace("{*", "{")
+}
+
+fn method(route: &Route) -> String {
+    route.method.as_str().to_ascii_lowercase()
+}
+
+/// Says of every answer what other operations take of it: what was put somewhere is found there, and what the table says.
+fn link(paths: &mut Map<String, Value>, routes: &[Route]) {
+    for from in routes {
+        let mut links = Map::new();
+        for to in routes.iter().filter(|to| to.id != from.id) {
+            if from.method == Method::PUT && is_at_or_below(to.path, from.path) {
+                links.insert(to.id.to_owned(), linked(to, kept_parts(from, to)));
+            }
+            for lead in from.leads.iter().filter(|lead| is_at_or_below(to.path, lead.to)) {
+                let operation = &paths[&shown_path(to)][method(to)];
+                let Some(place) = place_of(operation, lead.parameter) else { continue };
+                let mut taken = kept_parts(from, to);
+                let pointer = format!("$response.body#{}", lead.pointer);
+                taken.insert(format!("{place}.{}", lead.parameter), pointer.into());
+                links.insert(to.id.to_owned(), linked(to, taken));
+            }
+        }
+        let operation = paths.get_mut(&shown_path(from)).map(|methods| &mut methods[method(from)]);
+        if let Some(operation) = operation.filter(|_| !links.is_empty()) {
+            for gives in &from.gives {
+                operation["responses"][gives.status.as_str()]["links"] = links.clone().into();
+            }
+        }
+    }
+}
+
+/// The path is the other one, or goes on after it.
+fn is_at_or_below(path: &str, other: &str) -> bool {
+    path.strip_prefix(other)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || other.ends_with('/'))
+}
+
+/// Parts that both paths have in the same place are the same in the second request.
+fn kept_parts(from: &Route, to: &Route) -> Map<String, Value> {
+    let both = from.path.split('/').zip(to.path.split('/')).take_while(|(one, other)| one == other);
+    let names = both.filter_map(|(part, _)| part.strip_prefix('{')?.strip_suffix('}'));
+    names.map(|name| (format!("path.{name}"), format!("$request.path.{name}").into())).collect()
+}
+
+fn linked(to: &Route, parameters: Map<String, Value>) -> Value {
+    json!({ "operationId": to.id, "parameters": parameters })
+}
+
+/// Where an operation takes a parameter.
+fn place_of<'a>(operation: &'a Value, parameter: &str) -> Option<&'a str> {
+    let all = operation["parameters"].as_array()?;
+    all.iter().find(|one| one["name"] == parameter)?["in"].as_str()
 }
 
 fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> Value {
@@ -96,11 +160,22 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
         ));
     }
     if route.tag != Tag::Ignored {
-        let about = "The revision that has to be the current one, in quotes, as `ETag` gave it.";
+        let (about, shortest, pattern) = match route.tag {
+            Tag::CheckedOrNew => (
+                "The revision that has to be the current one, in quotes, as `ETag` gave it.",
+                3,
+                format!("^\"[0-9]{{1,{TAG_DIGITS}}}\"$"),
+            ),
+            _ => (
+                "The revision that has to be the current one, in quotes, as `ETag` gave it; `*` = any.",
+                1,
+                format!("^(?:\\*|\"[0-9]{{1,{TAG_DIGITS}}}\")$"),
+            ),
+        };
         parameters.push(header(
             "If-Match",
             about,
-            &json!({ "type": "string", "minLength": 3, "pattern": "^\"[0-9]{1,15}\"$" }),
+            &json!({ "type": "string", "minLength": shortest, "pattern": pattern }),
         ));
     }
     if route.tag == Tag::CheckedOrNew {
@@ -109,7 +184,15 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
     }
     if route.gives.iter().any(|gives| gives.kind == Some(EVENTS)) {
         let about = "The id of the last event that was seen: the stream goes on after it.";
-        parameters.push(header("Last-Event-ID", about, &json!({ "type": "string", "pattern": "^[0-9]+$" })));
+        let pattern = format!("^[0-9]{{1,{TAG_DIGITS}}}$");
+        parameters.push(header(
+            "Last-Event-ID",
+            about,
+            &json!({ "type": "string", "minLength": 1, "pattern": pattern }),
+        ));
+    }
+    for (name, about) in &route.headers {
+        parameters.push(header(name, about, &json!({ "type": "string" })));
     }
     let mut operation = json!({
         "operationId": route.id,
@@ -222,7 +305,10 @@ fn responses(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
             }
         }
     }
-    let content = json!({ "application/problem+json": { "schema": problem } });
+    let mut content = json!({ "application/problem+json": { "schema": problem } });
+    if route.has_problem_pages {
+        content[PAGE] = json!({ "schema": { "type": "string" } });
+    }
     responses.insert("default".to_owned(), json!({ "description": "A problem.", "content": content }));
     Value::Object(responses)
 }

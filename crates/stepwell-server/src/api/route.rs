@@ -46,8 +46,25 @@ pub struct Route {
     pub(crate) tag: Tag,
     /// Bytes that a body has at most, if that is not the server's usual limit.
     pub(crate) body_bytes: Option<usize>,
+    /// Headers that are read besides, each with what it is.
+    pub(crate) headers: Vec<(&'static str, &'static str)>,
+    /// What others take of its answers.
+    pub(crate) leads: Vec<Lead>,
+    /// Problems are answered with pages too.
+    pub(crate) has_problem_pages: bool,
     pub(crate) takes: Takes,
     handler: Handler,
+}
+
+/// Something in an answer that other routes take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lead {
+    /// What the paths of those others begin with.
+    pub(crate) to: &'static str,
+    /// Their parameter.
+    pub(crate) parameter: &'static str,
+    /// A JSON pointer into the answer.
+    pub(crate) pointer: &'static str,
 }
 
 /// What a route does with the revision that a request names.
@@ -92,6 +109,9 @@ pub(crate) struct Describing {
     is_keyed: bool,
     tag: Tag,
     body_bytes: Option<usize>,
+    headers: Vec<(&'static str, &'static str)>,
+    leads: Vec<Lead>,
+    has_problem_pages: bool,
 }
 
 /// Describes a route.
@@ -113,6 +133,9 @@ pub(crate) fn route(
         is_keyed: false,
         tag: Tag::Ignored,
         body_bytes: None,
+        headers: Vec::new(),
+        leads: Vec::new(),
+        has_problem_pages: false,
     }
 }
 
@@ -187,6 +210,14 @@ impl Describing {
         self
     }
 
+    /// It answers with the same as YAML, if that is asked for.
+    pub(crate) fn or_yaml<T: JsonSchema>(mut self, about: &'static str) -> Self {
+        let schema: SchemaIn = Box::new(|schemas| schemas.subschema_for::<T>().to_value());
+        let (status, kind) = (StatusCode::OK, Some(super::reply::YAML));
+        self.gives.push(Gives { status, about, kind, schema: Some(schema), checked: None });
+        self
+    }
+
     /// It answers with 204: it is done.
     pub(crate) fn gives_nothing(mut self, about: &'static str) -> Self {
         let status = StatusCode::NO_CONTENT;
@@ -215,6 +246,24 @@ impl Describing {
     /// Bytes that a body has at most.
     pub(crate) fn body_bytes(mut self, bytes: usize) -> Self {
         self.body_bytes = Some(bytes);
+        self
+    }
+
+    /// It reads this header too.
+    pub(crate) fn reads_header(mut self, name: &'static str, about: &'static str) -> Self {
+        self.headers.push((name, about));
+        self
+    }
+
+    /// What is at a pointer of its answers is a parameter of the routes whose paths begin so.
+    pub(crate) fn leads(mut self, to: &'static str, parameter: &'static str, pointer: &'static str) -> Self {
+        self.leads.push(Lead { to, parameter, pointer });
+        self
+    }
+
+    /// Whoever reads pages is told on one what went wrong.
+    pub(crate) fn problem_pages(mut self) -> Self {
+        self.has_problem_pages = true;
         self
     }
 
@@ -248,9 +297,23 @@ impl Describing {
             is_body_optional: B::is_optional(),
             has_body: !B::contents(&mut SchemaGenerator::default()).is_empty(),
         };
-        let Describing { method, path, id, needs, about, notes, gives, is_keyed, tag, body_bytes } = self;
-        let handler: Handler = Arc::new(answer);
-        Route { method, path, id, needs, about, notes, gives, is_keyed, tag, body_bytes, takes, handler }
+        Route {
+            method: self.method,
+            path: self.path,
+            id: self.id,
+            needs: self.needs,
+            about: self.about,
+            notes: self.notes,
+            gives: self.gives,
+            is_keyed: self.is_keyed,
+            tag: self.tag,
+            body_bytes: self.body_bytes,
+            headers: self.headers,
+            leads: self.leads,
+            has_problem_pages: self.has_problem_pages,
+            takes,
+            handler: Arc::new(answer),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::Server;
 use super::call::{Call, Json, Nothing, Payload};
 use super::reply::Reply;
 use super::route::{Route, get, post};
-use super::shapes::{Id, Instant, Listing, Page, RunStatus, Span, span};
+use super::shapes::{Condition, Id, InstantGiven, Listing, Page, RunStatus, Span, span};
 use crate::routes::problem::Problem;
 use view::{Checkpoint, CheckpointState, RunRow, RunShown, Wait};
 
@@ -48,10 +48,10 @@ struct StartRun {
     #[schemars(with = "Option<Id>")]
     id: Option<RunId>,
     /// When it is to begin; without this at once.
-    #[schemars(with = "Option<Instant>")]
+    #[schemars(with = "Option<InstantGiven>")]
     at: Option<Timestamp>,
     /// When it is cancelled if it has not ended.
-    #[schemars(with = "Option<Instant>")]
+    #[schemars(with = "Option<InstantGiven>")]
     deadline: Option<Timestamp>,
     /// If a run was started with this `Idempotency-Key` before, it gets this signal instead; otherwise the new run begins with it.
     signal: Option<FirstSignal>,
@@ -109,7 +109,7 @@ struct ListRuns {
     parent: Option<RunId>,
     /// Whose shadow column holds this: `name=value`. Numbers, `true` and `false` are meant as such, and as texts in quotes.
     #[serde(default, rename = "where")]
-    #[schemars(inner(regex(pattern = "^[^=]+=")))]
+    #[schemars(with = "Vec<Condition>")]
     columns: Vec<String>,
     /// How many rows at most.
     #[schemars(range(min = 1, max = 200))]
@@ -202,10 +202,13 @@ pub(super) fn routes() -> Vec<Route> {
             .keyed()
             .gives::<RunStarted>(StatusCode::CREATED, "The run has begun.")
             .gives::<RunStarted>(StatusCode::OK, "It had begun before, with the same key.")
+            .leads("/v1/runs/{run}", "run", "/id")
+            .leads("/v1/state/execution/{run}", "run", "/id")
             .to(start),
         get("/v1/runs", "listRuns", view, "Lists runs, newest first.")
             .notes("Runs of the engine's own workflows (`stepwell.…`: schedules, events) are listed only where that workflow is named.")
             .ok::<Page<RunRow>>("Runs.")
+            .leads("/v1/runs/{run}", "run", "/items/0/id")
             .to(list),
         get("/v1/runs/{run}", "showRun", view, "Shows a run.")
             .notes("`ETag` is its version. With `wait` it is answered when the run has ended or stands still with an error, or when the time is over.")
@@ -213,6 +216,7 @@ pub(super) fn routes() -> Vec<Route> {
             .to(show),
         get("/v1/runs/{run}/history", "listHistory", view, "Lists a run's checkpoints, oldest first.")
             .ok::<Page<Checkpoint>>("Checkpoints.")
+            .leads("/v1/runs/{run}/versions/{version}", "version", "/items/0/version")
             .to(history),
         get("/v1/runs/{run}/versions/{version}", "showRunVersion", view, "Shows a run as it was at a version.")
             .ok::<CheckpointState>("The checkpoint, with the state.")
@@ -253,7 +257,7 @@ async fn start(call: Call<Nothing, Waiting, Json<StartRun>>) -> Result<Reply, Pr
         Some(_) if key.is_none() => {
             let detail =
                 "A run that begins with a signal needs an `Idempotency-Key`, by which it is found again.";
-            return Err(Problem::bad("keyMissing", detail));
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "keyMissing", detail));
         }
         Some(first) => {
             let signal = Signal::new(first.name.as_str()).with(&first.payload);

@@ -114,6 +114,27 @@ impl JsonSchema for Instant {
     }
 }
 
+/// An instant that a request brings, in schemas: RFC 3339 as far as instants can be kept.
+pub(crate) struct InstantGiven;
+
+impl JsonSchema for InstantGiven {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "InstantGiven".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let year = "(?:[0-8][0-9]{3}|9[0-8][0-9]{2}|99[0-8][0-9]|999[0-8])";
+        let time = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?";
+        let zone = "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
+        let pattern = format!("^{year}-[0-9]{{2}}-[0-9]{{2}}[Tt]{time}{zone}$");
+        json_schema!({ "type": "string", "format": "date-time", "pattern": pattern })
+    }
+}
+
 /// An id, in schemas.
 pub(crate) struct Id;
 
@@ -127,7 +148,25 @@ impl JsonSchema for Id {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "uuid" })
+        let pattern = "^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$";
+        json_schema!({ "type": "string", "format": "uuid", "pattern": pattern })
+    }
+}
+
+/// `name=value`, in schemas.
+pub(crate) struct Condition;
+
+impl JsonSchema for Condition {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Condition".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[^=]+=" })
     }
 }
 

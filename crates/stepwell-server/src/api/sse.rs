@@ -15,6 +15,7 @@ use stepwell::DataError;
 use stepwell::data::Watched;
 
 use super::Server;
+use super::call::{TAG_DIGITS, is_number};
 use super::reply::Reply;
 use crate::routes::problem::Problem;
 
@@ -26,7 +27,8 @@ const SILENCE: Duration = Duration::from_secs(15);
 /// The id of the last event that whoever asks has seen.
 pub(crate) fn last_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let Some(id) = headers.get("last-event-id") else { return Ok(None) };
-    let id = id.to_str().ok().and_then(|id| id.trim().parse().ok());
+    let id = id.to_str().ok().map(str::trim).filter(|id| id.len() <= TAG_DIGITS && is_number(id));
+    let id = id.and_then(|id| id.parse().ok());
     id.map(Some)
         .ok_or_else(|| Problem::bad("malformedId", "`Last-Event-ID` is the id of an event: a number."))
 }

@@ -169,6 +169,7 @@ pub(super) fn routes() -> Vec<Route> {
         post("/v1/tenants", "createTenant", host, "Makes a tenant, and its first API key if asked.")
             .notes("The key is in the answer, and only there: it is stored as a hash.")
             .gives::<TenantMade>(StatusCode::CREATED, "The tenant.")
+            .leads("/v1/tenants/{tenant}", "tenant", "/id")
             .to(create),
         get("/v1/tenants/{tenant}", "showTenant", host, "Shows a tenant.")
             .notes("`ETag` is its revision.")

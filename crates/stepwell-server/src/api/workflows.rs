@@ -106,6 +106,7 @@ pub(super) fn routes() -> Vec<Route> {
     let mut routes = vec![
         get("/v1/workflows", "listWorkflows", view, "Lists workflows, in the order of their names.")
             .ok::<Page<WorkflowShown>>("Workflows.")
+            .leads("/v1/workflows/{name}", "name", "/items/0/name")
             .to(list),
         get("/v1/workflows/{name}", "showWorkflow", view, "Shows a workflow.")
             .ok::<WorkflowShown>("The workflow.")

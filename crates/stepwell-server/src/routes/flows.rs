@@ -12,7 +12,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use serde_json::Value;
 use stepwell::Start;
-use stepwell::flow::{Answer, Flows, Resume};
+use stepwell::flow::{Answer, FlowError, Flows, Resume};
 
 use super::problem::Problem;
 use super::token::{Cookie, is_cookie_name, is_cookie_path, token};
@@ -192,7 +192,8 @@ async fn start(
         let mut fields = body::fields(&head.headers, &body, &["input"])?;
         let flows = head.extensions.get::<Flows>().unwrap_or(&api.flows);
         let key = key(&head.headers)?;
-        let (answer, status) = started(flows, &workflow, fields.remove("input").as_ref(), key).await?;
+        let started = started(flows, &workflow, fields.remove("input").as_ref(), key).await;
+        let (answer, status) = started.map_err(Problem::at_start)?;
         api.answered(answer, status, true)
     })
     .await
@@ -204,10 +205,10 @@ pub(crate) async fn started(
     workflow: &str,
     input: Option<&Value>,
     key: Option<String>,
-) -> Result<(Answer, StatusCode), Problem> {
+) -> Result<(Answer, StatusCode), FlowError> {
     let start = input.into_iter().fold(Start::new(workflow), Start::input);
     let start = key.into_iter().fold(start, Start::key);
-    let answer = flows.start(start).await.map_err(Problem::at_start)?;
+    let answer = flows.start(start).await?;
     let status = if answer.rests.is_some() { StatusCode::CREATED } else { StatusCode::OK };
     Ok((answer, status))
 }
@@ -266,6 +267,7 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(key) = keys.next() else { return Ok(None) };
     let key = key.to_str().ok().filter(|key| (1..=HEADER_CHARS).contains(&key.len()));
+    let key = key.filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic()));
     match (key, keys.next()) {
         (Some(key), None) => Ok(Some(key.to_owned())),
         _ => {

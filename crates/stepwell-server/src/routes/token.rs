@@ -1,7 +1,7 @@
 //! Where a token comes from and where it goes: body, query, header or cookie.
 
-use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, StatusCode};
 use stepwell::core::Timestamp;
 
 use super::flows::Options;
@@ -34,11 +34,11 @@ pub(crate) fn token(
     let mut found = body.into_iter().chain(query).chain(header).chain(bearer).chain(cookies);
     let Some(first) = found.next() else {
         let detail = "The request brings no token: in the body, the query, `X-Flow-Token`, `Authorization` or a cookie.";
-        return Err(Problem::bad("tokenMissing", detail));
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "tokenMissing", detail));
     };
     if found.any(|other| other != first) {
         let detail = "The request brings several tokens that differ. Send one.";
-        return Err(Problem::bad("tokensDiffer", detail));
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "tokensDiffer", detail));
     }
     Ok(first)
 }

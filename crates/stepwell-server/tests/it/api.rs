@@ -175,7 +175,7 @@ async fn requests_that_are_wrong_are_refused_by_name() {
     assert_eq!(unknown.is(400, "unknownParameter")["params"]["parameter"], "dry");
     refused(world, get("/v1/flows/show?tokne=x")).await.is(400, "unknownParameter");
     refused(world, post("/v1/flows/resume").json(&json!({"token": 3}))).await.is(400, "malformedBody");
-    refused(world, post("/v1/flows/resume").json(&json!({}))).await.is(400, "tokenMissing");
+    refused(world, post("/v1/flows/resume").json(&json!({}))).await.is(422, "tokenMissing");
     refused(world, get("/v1/nothing")).await.is(404, "notFound");
     let method = refused(world, ask(Method::DELETE, "/v1/flows/show")).await;
     method.is(405, "methodNotAllowed");

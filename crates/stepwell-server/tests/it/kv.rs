@@ -61,7 +61,7 @@ async fn a_write_for_another_revision_is_refused_with_the_current_one() {
         set(name, tag).await.is(400, "malformedTag");
     }
     let both = put(KEY).header("if-match", "\"2\"").header("if-none-match", "*").json(&json!({"value": 1}));
-    site.ask(both).await.is(400, "malformedTag");
+    site.ask(both).await.is(412, "contradiction");
     site.ask(delete(KEY).header("if-match", "\"1\"")).await.is(412, "moved");
     assert_eq!(site.ask(delete(KEY).header("if-match", "\"2\"")).await.status, 204);
     site.ask(delete(KEY).header("if-match", "\"3\"")).await.is(412, "moved");

@@ -8,6 +8,7 @@ mod cases;
 mod catalogue;
 mod cli;
 mod commands;
+mod contract;
 mod data;
 mod desk;
 mod documents;

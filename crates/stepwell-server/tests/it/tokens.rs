@@ -67,9 +67,9 @@ async fn a_token_that_is_not_good_is_always_the_same_answer_and_is_not_read_from
         resume(wrong, &json!({})).to(&site.router).await.is(410, "gone");
         get(&format!("/v1/flows/show?token={wrong}")).to(&site.router).await.is(410, "gone");
     }
-    post("/v1/flows/resume").by(&format!("Bearer {token}")).to(&site.router).await.is(400, "tokenMissing");
+    post("/v1/flows/resume").by(&format!("Bearer {token}")).to(&site.router).await.is(422, "tokenMissing");
     let two = get(&format!("/v1/flows/show?token={token}")).header("x-flow-token", "other");
-    two.to(&site.router).await.is(400, "tokensDiffer");
+    two.to(&site.router).await.is(422, "tokensDiffer");
     post("/v1/flows/resume").json(&json!({"tokne": token})).to(&site.router).await.is(400, "badBody");
     let used = resume(token, &password("secret")).to(&site.router).await;
     assert_eq!(used.status, 200);

@@ -43,12 +43,12 @@ async fn a_token_is_taken_from_wherever_it_is() {
         resume().header("cookie", &cookie).header("authorization", "Bearer handle.other").json(&answer()),
         show().header("x-flow-token", token).header("x-flow-token", "handle.other"),
     ] {
-        ask.to(&world.router).await.is(400, "tokensDiffer");
+        ask.to(&world.router).await.is(422, "tokensDiffer");
     }
     for ask in
         [show(), show().header("authorization", "Basic YTpi"), show().header("cookie", "other=x; flow=")]
     {
-        ask.to(&world.router).await.is(400, "tokenMissing");
+        ask.to(&world.router).await.is(422, "tokenMissing");
     }
 }
 
@@ -106,7 +106,7 @@ async fn without_a_cookie_none_is_read_and_authorization_may_be_somebody_elses()
     let plain = world("sealed").await;
     let token = plain.token("login", json!({})).await;
     let show = get("/v1/flows/show").header("cookie", &format!("flow={token}"));
-    show.to(&plain.router).await.is(400, "tokenMissing");
+    show.to(&plain.router).await.is(422, "tokenMissing");
 
     let world = world_with("sealed", FlowRoutes::new().ignore_bearer(), |flows| flows).await;
     let token = world.token("login", json!({})).await;

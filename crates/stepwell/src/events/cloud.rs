@@ -123,7 +123,8 @@ fn binary_data(kind: &str, body: &[u8]) -> Result<Value, CloudError> {
 
 fn structured(item: &Value) -> Result<Event, CloudError> {
     let fields = item.as_object().ok_or_else(|| wrong("an event is an object"))?;
-    let data = match (fields.get("data"), fields.get("data_base64")) {
+    let coded = fields.get("data_base64").filter(|coded| !coded.is_null());
+    let data = match (fields.get("data"), coded) {
         (Some(_), Some(_)) => return Err(wrong("an event has `data` or `data_base64`, not both")),
         (Some(data), None) => data.clone(),
         (None, None) => Value::Null,

@@ -155,6 +155,7 @@ pub(super) fn routes() -> Vec<Route> {
         .keyed()
         .checks_tag()
         .gives::<RunForked>(StatusCode::CREATED, "The new run.")
+        .leads("/v1/runs/{run}", "run", "/id")
         .to(fork),
         post(
             "/v1/runs/{run}/migrate",

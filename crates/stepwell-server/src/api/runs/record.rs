@@ -12,7 +12,7 @@ use stepwell::store::{Document, DocumentQuery, HistoryRow};
 use super::{OfRun, checkpoint};
 use crate::api::call::Call;
 use crate::api::graph::{self, Picture};
-use crate::api::reply::{Format, Reply, YAML};
+use crate::api::reply::{Format, Reply};
 use crate::api::route::{Route, get};
 use crate::api::shapes::{Instant, Listing, Page};
 use crate::routes::problem::Problem;
@@ -150,7 +150,7 @@ pub(super) fn routes() -> Vec<Route> {
         get("/v1/runs/{run}/export", "exportRun", view, "Gives a run as a test case: what it was started with, what its calls came to, and what came of it.")
             .notes("Put into the `tests` of its document, the case passes. A run with more than 1,000 versions, or that an operator has changed, is 422.")
             .ok::<Map<String, Value>>("The test case, as documents have them.")
-            .gives_text(YAML, "The test case as YAML.")
+            .or_yaml::<Map<String, Value>>("The test case as YAML.")
             .to(export),
         get("/v1/runs/{run}/diff", "diffRun", view, "Says what changed of a run's data between two versions.")
             .ok::<RunDiff>("The changes.")

@@ -12,7 +12,7 @@ use stepwell::{Catalogue, Permission};
 use super::OfWorkflow;
 use crate::api::call::{Call, Written};
 use crate::api::graph::{self, Picture};
-use crate::api::reply::{Format, Reply, YAML};
+use crate::api::reply::{Format, Reply};
 use crate::api::route::{Route, get, post};
 use crate::api::shapes::{DocumentProblem, Instant, Listing, Page, segment};
 use crate::routes::problem::Problem;
@@ -141,6 +141,7 @@ pub(super) fn routes() -> Vec<Route> {
             .notes("A document that says the same as the newest version is that version. Mistakes in it are 422 `invalidDocument`: `errors` has line, column and message of each.")
             .gives::<VersionPublished>(StatusCode::CREATED, "The version was made.")
             .ok::<VersionPublished>("The newest version says the same.")
+            .leads("/v1/workflows/{name}/versions/{number}", "number", "/version")
             .to(publish_text),
         get("/v1/workflows/{name}/versions", "listVersions", view, "Lists the versions of a workflow, in their order.")
             .ok::<Page<VersionRow>>("Versions.")
@@ -148,7 +149,7 @@ pub(super) fn routes() -> Vec<Route> {
         get("/v1/workflows/{name}/versions/{number}", "showVersion", view, "Gives the document of a version.")
             .notes("Comments and the order of fields are not kept.")
             .ok::<Map<String, Value>>("The document.")
-            .gives_text(YAML, "The document as YAML.")
+            .or_yaml::<Map<String, Value>>("The document as YAML.")
             .to(show),
         get("/v1/workflows/{name}/diff", "diffVersions", view, "Compares two versions of a workflow.")
             .ok::<Page<DifferenceShape>>("What differs: nothing if both say the same, and at most 1,000 differences.")
