@@ -42,6 +42,8 @@ pub struct Route {
     pub(crate) gives: Vec<Gives>,
     /// The request may bring an idempotency key.
     pub(crate) is_keyed: bool,
+    /// It costs next to nothing, and whoever asks without a credential may do so as often as they like.
+    pub(crate) is_free: bool,
     /// The request may, or has to, name the revision it was made for.
     pub(crate) tag: Tag,
     /// Bytes that a body has at most, if that is not the server's usual limit.
@@ -90,6 +92,7 @@ pub(crate) struct Describing {
     notes: &'static str,
     gives: Vec<Gives>,
     is_keyed: bool,
+    is_free: bool,
     tag: Tag,
     body_bytes: Option<usize>,
 }
@@ -111,6 +114,7 @@ pub(crate) fn route(
         notes: "",
         gives: Vec::new(),
         is_keyed: false,
+        is_free: false,
         tag: Tag::Ignored,
         body_bytes: None,
     }
@@ -200,6 +204,12 @@ impl Describing {
         self
     }
 
+    /// It costs next to nothing, and may be asked for as often as anybody likes.
+    pub(crate) fn free(mut self) -> Self {
+        self.is_free = true;
+        self
+    }
+
     /// The request may name the revision that has to be the current one, or ask that there be nothing yet.
     pub(crate) fn checks_tag_or_new(mut self) -> Self {
         self.tag = Tag::CheckedOrNew;
@@ -248,9 +258,9 @@ impl Describing {
             is_body_optional: B::is_optional(),
             has_body: !B::contents(&mut SchemaGenerator::default()).is_empty(),
         };
-        let Describing { method, path, id, needs, about, notes, gives, is_keyed, tag, body_bytes } = self;
+        let Describing { method, path, id, needs, about, notes, gives, is_keyed, is_free, tag, body_bytes } = self;
         let handler: Handler = Arc::new(answer);
-        Route { method, path, id, needs, about, notes, gives, is_keyed, tag, body_bytes, takes, handler }
+        Route { method, path, id, needs, about, notes, gives, is_keyed, is_free, tag, body_bytes, takes, handler }
     }
 }
 
