@@ -8,7 +8,7 @@ use stepwell::store::{Store, TenantId, TenantScope};
 use stepwell::{Engine, EnvironmentSecrets, FileSecrets, Options, Secrets};
 use stepwell_postgres::PostgresStore;
 use stepwell_server::actions::{self, HttpOptions};
-use stepwell_server::api::{ApiOptions, IssuerOptions, KeySource, Server, TenantOf};
+use stepwell_server::api::{ApiOptions, IssuerOptions, KeySource, Quota, Server, TenantOf};
 use stepwell_server::outlets::{Mailer, Security};
 use stepwell_sqlite::{OpenError, SqliteStore};
 
@@ -175,6 +175,11 @@ pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Fai
         open_per_second: from.open_per_second,
         guesses_per_minute: from.guesses_per_minute,
         proxies: from.trusted_proxies.clone(),
+        quota: Quota {
+            api_keys: settings.quota.api_keys,
+            workflows: settings.quota.workflows,
+            schedules: settings.quota.schedules,
+        },
     };
     let issuers = settings.auth.oidc.iter().map(issuer).collect::<Result<_, _>>()?;
     let server = Server::new(engine.clone(), options).with_issuers(issuers);
@@ -193,7 +198,8 @@ pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Fai
 
 /// An issuer as the settings have it.
 fn issuer(from: &Oidc) -> Result<IssuerOptions, Failure> {
-    let wrong = |why: String| Failure::new(Code::Invalid, format!("auth.oidc: issuer `{}`: {why}", from.name));
+    let wrong =
+        |why: String| Failure::new(Code::Invalid, format!("auth.oidc: issuer `{}`: {why}", from.name));
     let tenant = match (from.tenant, &from.tenant_claim) {
         (Some(tenant), None) => TenantOf::Fixed(TenantId::new(tenant)),
         (None, Some(claim)) => TenantOf::Claim(claim.clone()),

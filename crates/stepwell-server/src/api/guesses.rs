@@ -1,8 +1,9 @@
 //! Credentials that are not good: how many of them may come from an address before it has to wait.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, StatusCode};
@@ -14,11 +15,19 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses that are remembered at a time; those beyond that share one place.
 const ADDRESSES: usize = 10_000;
 
+/// How long a credential that was good is looked at, whoever else guesses at the same address.
+const GOOD_FOR: Duration = Duration::from_secs(3_600);
+/// Credentials that were good which are remembered at a time.
+const CREDENTIALS: usize = 10_000;
+
 /// Counts guesses by where they come from.
 pub(crate) struct Guesses {
     /// How many within a minute; 0 = any number.
     max: u32,
     by: Mutex<HashMap<IpAddr, Counted>>,
+    /// When credentials were last good, by their hashes: whoever shares an address with somebody who guesses is not locked out.
+    good: RwLock<HashMap<u64, Instant>>,
+    hasher: RandomState,
 }
 
 #[derive(Clone, Copy)]
@@ -29,22 +38,49 @@ struct Counted {
 
 impl Guesses {
     pub(crate) fn new(max: u32) -> Self {
-        Guesses { max, by: Mutex::default() }
+        Guesses { max, by: Mutex::default(), good: RwLock::default(), hasher: RandomState::new() }
     }
 
-    /// Lets somebody try a credential, unless too many from there were not good.
-    pub(crate) fn admit(&self, from: Option<IpAddr>) -> Result<(), Problem> {
+    /// Lets somebody try a credential, unless too many from there were not good and this one is new.
+    pub(crate) fn admit(&self, from: Option<IpAddr>, credential: &str) -> Result<(), Problem> {
         let (Some(from), true) = (from, self.max > 0) else { return Ok(()) };
-        let by = self.by();
-        let known = by.get(&network(from)).or_else(|| by.get(&OTHERS)).copied();
+        let known = {
+            let by = self.by();
+            by.get(&network(from)).or_else(|| by.get(&OTHERS)).copied()
+        };
         match known.filter(|known| known.guesses >= self.max && known.since.elapsed() < WINDOW) {
             None => Ok(()),
+            Some(_) if self.was_good(credential) => Ok(()),
             Some(known) => {
                 let wait = WINDOW.saturating_sub(known.since.elapsed());
                 let detail = "Too many credentials from your address were not good. Wait, and try again.";
                 let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "tooManyRequests", detail);
                 Err(problem.later(wait.as_secs() + 1))
             }
+        }
+    }
+
+    fn was_good(&self, credential: &str) -> bool {
+        let good = self.good.read().unwrap_or_else(PoisonError::into_inner);
+        good.get(&self.hasher.hash_one(credential)).is_some_and(|at| at.elapsed() < GOOD_FOR)
+    }
+
+    /// A credential was good.
+    pub(crate) fn remember(&self, from: Option<IpAddr>, credential: &str) {
+        if from.is_none() || self.max == 0 {
+            return;
+        }
+        let hash = self.hasher.hash_one(credential);
+        let is_fresh = |at: &Instant| at.elapsed() < GOOD_FOR / 2;
+        if self.good.read().unwrap_or_else(PoisonError::into_inner).get(&hash).is_some_and(is_fresh) {
+            return;
+        }
+        let mut good = self.good.write().unwrap_or_else(PoisonError::into_inner);
+        if good.len() >= CREDENTIALS {
+            good.retain(|_, at| at.elapsed() < GOOD_FOR);
+        }
+        if good.len() < CREDENTIALS {
+            good.insert(hash, Instant::now());
         }
     }
 
@@ -139,13 +175,15 @@ mod tests {
         let guesses = Guesses::new(3);
         let (bad, good) = (Some(ip("2001:db8::1")), Some(ip("2001:db8:0:1::1")));
         for _ in 0..3 {
-            guesses.admit(bad).unwrap();
+            guesses.admit(bad, "guess").unwrap();
             guesses.count(bad);
         }
-        let refused = guesses.admit(Some(ip("2001:db8::ffff"))).unwrap_err();
+        guesses.remember(good, "good");
+        let refused = guesses.admit(Some(ip("2001:db8::ffff")), "guess").unwrap_err();
+        guesses.admit(bad, "good").unwrap();
         assert_eq!(refused.status.as_u16(), 429);
         assert!((1..=60).contains(&refused.retry_after_s.unwrap()), "{refused:?}");
-        guesses.admit(good).unwrap();
+        guesses.admit(good, "guess").unwrap();
         Guesses::new(0).count(bad);
         assert_eq!(network(ip("::ffff:192.0.2.1")), ip("192.0.2.1"));
     }
@@ -157,6 +195,9 @@ mod tests {
             guesses.count(Some(std::net::Ipv4Addr::from(n).into()));
         }
         assert!(guesses.by().len() <= ADDRESSES + 1);
-        assert!(guesses.admit(Some(ip("203.0.113.200"))).is_err(), "those there is no room for share a place");
+        assert!(
+            guesses.admit(Some(ip("203.0.113.200")), "x").is_err(),
+            "those there is no room for share a place"
+        );
     }
 }

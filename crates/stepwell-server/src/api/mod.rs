@@ -27,6 +27,7 @@ mod openapi;
 mod pace;
 mod page;
 mod patience;
+mod quota;
 mod records;
 mod reply;
 mod route;
@@ -49,9 +50,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
+use axum::http::StatusCode;
 use axum::http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
-use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use futures_util::FutureExt;
@@ -63,6 +64,7 @@ use tokio::sync::watch;
 pub use apikeys::{ApiKey, ApiKeys, NewKey};
 pub use oidc::{Algorithm, IssuerOptions, KeySource, TenantOf};
 pub use openapi::openapi;
+pub use quota::Quota;
 pub use route::{Needs, Route};
 
 use crate::outlets::SetupError;
@@ -100,6 +102,8 @@ pub struct ApiOptions {
     pub guesses_per_minute: u32,
     /// Proxies that say truly from which address a request comes, in `X-Forwarded-For`.
     pub proxies: Vec<IpAddr>,
+    /// How much a tenant may have that has no quota of its own.
+    pub quota: Quota,
 }
 
 impl Default for ApiOptions {
@@ -114,6 +118,7 @@ impl Default for ApiOptions {
             open_per_second: 200,
             guesses_per_minute: 60,
             proxies: Vec::new(),
+            quota: Quota::default(),
         }
     }
 }
@@ -239,7 +244,8 @@ impl Server {
 
     /// Somebody has a credential with which the server lets them in.
     pub async fn has_credentials(&self) -> Result<bool, EngineError> {
-        Ok(!self.issuers.is_empty() || !self.keys.list(TenantScope::single(), 1, None).await?.items.is_empty())
+        Ok(!self.issuers.is_empty()
+            || !self.keys.list(TenantScope::single(), 1, None).await?.items.is_empty())
     }
 
     /// It has flows too.
@@ -372,10 +378,12 @@ impl Server {
     /// Who asks from somewhere, if their credential is good. Guesses are counted, and too many of them are not looked at.
     async fn caller(&self, header: &HeaderValue, from: Option<IpAddr>) -> Result<Caller, Problem> {
         let Some(credential) = auth::credential(header) else { return Err(auth::unknown()) };
-        self.guesses.admit(from)?;
+        self.guesses.admit(from, credential)?;
         let known = self.known(credential).await;
-        if known.as_ref().is_err_and(auth::is_guess) {
-            self.guesses.count(from);
+        match &known {
+            Ok(_) => self.guesses.remember(from, credential),
+            Err(problem) if auth::is_guess(problem) => self.guesses.count(from),
+            Err(_) => {}
         }
         known
     }
@@ -420,7 +428,8 @@ fn finished(answered: Result<Response, Problem>, trace: &Trace) -> Response {
         }
         response
     });
-    let is_later = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let is_later =
+        matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     let headers = response.headers_mut();
     if is_later {
         headers.entry(RETRY_AFTER).or_insert(HeaderValue::from_static("5"));

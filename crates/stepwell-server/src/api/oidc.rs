@@ -310,7 +310,8 @@ mod tests {
         let both = vec![Permission::View, Permission::Manage];
         assert_eq!(permitted(&plain, json!({"scope": "openid workflow:manage workflow:view"})), both);
         assert_eq!(permitted(&plain, json!({"scope": ["workflow:view", "workflow:manage"]})), both);
-        for nothing in [json!({}), json!({"scope": 7}), json!({"scope": "*"}), json!({"scope": "workflow:"})] {
+        for nothing in [json!({}), json!({"scope": 7}), json!({"scope": "*"}), json!({"scope": "workflow:"})]
+        {
             assert_eq!(permitted(&plain, nothing), []);
         }
         let mut mapped = options();
@@ -341,7 +342,9 @@ mod tests {
         assert!(wrong(|options| options.audiences.clear()).contains("`audience`"));
         assert!(wrong(|options| options.leeway = super::LEEWAY_MAX * 2).contains("`leeway`"));
         assert!(wrong(|options| options.issuer = "http://id.example.com".to_owned()).contains("https"));
-        assert!(wrong(|options| options.keys = super::KeySource::Set("{}".to_owned())).contains("no set of keys"));
+        assert!(
+            wrong(|options| options.keys = super::KeySource::Set("{}".to_owned())).contains("no set of keys")
+        );
         let twice = super::Issuers::new(vec![options(), options()]).err().unwrap().to_string();
         assert!(twice.contains("each is named once"), "{twice}");
     }

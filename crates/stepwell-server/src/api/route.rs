@@ -258,9 +258,24 @@ impl Describing {
             is_body_optional: B::is_optional(),
             has_body: !B::contents(&mut SchemaGenerator::default()).is_empty(),
         };
-        let Describing { method, path, id, needs, about, notes, gives, is_keyed, is_free, tag, body_bytes } = self;
+        let Describing { method, path, id, needs, about, notes, gives, is_keyed, is_free, tag, body_bytes } =
+            self;
         let handler: Handler = Arc::new(answer);
-        Route { method, path, id, needs, about, notes, gives, is_keyed, is_free, tag, body_bytes, takes, handler }
+        Route {
+            method,
+            path,
+            id,
+            needs,
+            about,
+            notes,
+            gives,
+            is_keyed,
+            is_free,
+            tag,
+            body_bytes,
+            takes,
+            handler,
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::apikeys::{ApiKey, CreateApiKey, made};
 use super::call::{Call, Json, Nothing};
+use super::quota::TenantQuota;
 use super::records::{Kept, Records};
 use super::reply::Reply;
 use super::route::{Needs, Route, delete, get, post, put};
@@ -37,6 +38,8 @@ pub(super) struct Record {
     created_by: Option<String>,
     suspended: bool,
     requests_per_second: Option<u32>,
+    #[serde(default)]
+    quota: TenantQuota,
 }
 
 /// What is known of tenants. One that nothing is known of is let in with its keys: they say enough.
@@ -111,6 +114,15 @@ impl Tenants {
         }
     }
 
+    /// What a tenant may have, where that is not what others may.
+    pub(super) async fn quota(&self, tenant: TenantId) -> Result<TenantQuota, Problem> {
+        if tenant == TenantScope::SINGLE {
+            return Ok(TenantQuota::default());
+        }
+        let known = self.records.known(TenantScope::single(), &tenant.to_string()).await?;
+        Ok(known.map(|record| record.quota).unwrap_or_default())
+    }
+
     async fn read(&self, tenant: Uuid) -> Result<Kept<Record>, Problem> {
         let kept = self.records.read(TenantScope::single(), &tenant.to_string()).await?;
         kept.ok_or_else(|| {
@@ -166,6 +178,8 @@ struct UpdateTenant {
     #[serde(default, deserialize_with = "named")]
     #[schemars(with = "Option<u32>")]
     requests_per_second: Option<Option<u32>>,
+    /// How much it may have, in place of the quota before; what is not named is as for others.
+    quota: Option<TenantQuota>,
 }
 
 /// Tells a field that is `null` from one that is not there.
@@ -187,6 +201,8 @@ struct TenantShown {
     /// Requests per second that it may make on average, if not as many as others; 0 = any number.
     #[serde(skip_serializing_if = "Option::is_none")]
     requests_per_second: Option<u32>,
+    /// How much it may have, if not as much as others.
+    quota: TenantQuota,
     /// Counts its changes.
     revision: u64,
     /// When it was made.
@@ -212,8 +228,8 @@ struct TenantMade {
 impl From<Kept<Record>> for TenantShown {
     fn from(kept: Kept<Record>) -> Self {
         let Kept { id, revision, record } = kept;
-        let Record { name, created_at, created_by, suspended, requests_per_second } = record;
-        TenantShown { id, name, suspended, requests_per_second, revision, created_at, created_by }
+        let Record { name, created_at, created_by, suspended, requests_per_second, quota } = record;
+        TenantShown { id, name, suspended, requests_per_second, quota, revision, created_at, created_by }
     }
 }
 
@@ -231,7 +247,7 @@ pub(super) fn routes() -> Vec<Route> {
             .notes("`ETag` is its revision.")
             .ok::<TenantShown>("The tenant.")
             .to(show),
-        put("/v1/tenants/{tenant}", "updateTenant", host, "Changes what a tenant is called, whether it gets in, and how often it may ask.")
+        put("/v1/tenants/{tenant}", "updateTenant", host, "Changes what a tenant is called, whether it gets in, how often it may ask and how much it may have.")
             .notes("What is not named stays as it is. In other processes it holds two seconds later. Runs of a suspended tenant go on, and links to them lead there.")
             .checks_tag()
             .ok::<TenantShown>("The tenant.")
@@ -263,6 +279,7 @@ async fn create(call: Call<Nothing, Nothing, Json<CreateTenant>>) -> Result<Repl
         created_by: call.caller.actor().map(|actor| actor.id.clone()),
         suspended: false,
         requests_per_second: None,
+        quota: TenantQuota::default(),
     };
     let taken = || {
         let detail = format!("There is a tenant {tenant} already.");
@@ -301,11 +318,12 @@ async fn show(call: Call<OfTenant>) -> Result<Reply, Problem> {
 async fn update(call: Call<OfTenant, Nothing, Json<UpdateTenant>>) -> Result<Reply, Problem> {
     let tenants = &call.server.tenants;
     let mut kept = tenants.read(call.path.tenant).await?;
-    let Json(UpdateTenant { name, suspended, requests_per_second }) = &call.body;
+    let Json(UpdateTenant { name, suspended, requests_per_second, quota }) = &call.body;
     let record = &mut kept.record;
     record.name = name.clone().unwrap_or_else(|| record.name.clone());
     record.suspended = suspended.unwrap_or(record.suspended);
     record.requests_per_second = requests_per_second.unwrap_or(record.requests_per_second);
+    record.quota = quota.unwrap_or(record.quota);
     let expect = Expect::Live(call.seen()?.unwrap_or(kept.revision));
     kept.revision = tenants.write(call.path.tenant, Some(record), expect, &call.caller).await?;
     shown(kept)

@@ -18,6 +18,7 @@ use uuid::Uuid;
 pub(crate) struct Settings {
     pub(crate) server: Server,
     pub(crate) auth: Auth,
+    pub(crate) quota: Quota,
     pub(crate) database: Database,
     pub(crate) engine: Engine,
     pub(crate) flows: Flows,
@@ -114,6 +115,18 @@ pub(crate) struct Oidc {
     /// How long keys are good when the issuer does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) keep: Option<Span>,
+}
+
+/// How much a tenant may have that has no quota of its own; 0 = any number.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Quota {
+    /// API keys.
+    pub(crate) api_keys: u32,
+    /// Workflows.
+    pub(crate) workflows: u32,
+    /// Schedules that are on.
+    pub(crate) schedules: u32,
 }
 
 /// A text, or a list of them.

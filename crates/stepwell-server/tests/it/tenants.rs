@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use stepwell::Permission;
 use stepwell::core::Spec;
 use stepwell::testing::TestEngine;
-use stepwell_server::api::{ApiOptions, Server};
+use stepwell_server::api::{ApiOptions, Quota, Server};
 
 use crate::kit::{Ask, Reply, delete, get, post, put};
 use crate::site::Site;
@@ -186,4 +186,50 @@ async fn a_tenant_is_deleted_when_it_has_nothing_any_more() {
     assert_eq!(host(&site, delete(&path)).await.status, 204);
     host(&site, get(&path)).await.is(404, "noTenant");
     whoami(&site, &key).await.is(401, "unauthorized");
+}
+
+#[tokio::test]
+async fn a_tenant_has_no_more_than_its_quota() {
+    let engine = TestEngine::start(|builder| builder).await.unwrap();
+    let quota = Quota { api_keys: 3, workflows: 1, schedules: 1 };
+    let server = Server::new((*engine).clone(), ApiOptions { quota, ..ApiOptions::default() });
+    let site = Site::of(engine, server).await;
+    let (path, key) = made(&site, "a").await;
+    let us = async |ask: Ask| ask.by(&key).to(&site.router).await;
+    let over = |reply: &Reply, what: &str, limit: u32| {
+        assert_eq!(reply.is(403, "quotaExceeded")["params"], json!({"what": what, "limit": limit}));
+    };
+    let another = || post("/v1/apikeys").json(&json!({"name": "k", "permissions": ["workflow:view"]}));
+    for _ in 0..2 {
+        assert_eq!(us(another()).await.status, 201);
+    }
+    over(&us(another()).await, "apiKeys", 3);
+    let theirs = json!({"name": "k", "permissions": ["workflow:view"]});
+    over(&host(&site, post(&format!("{path}/apikeys")).json(&theirs)).await, "apiKeys", 3);
+    assert_eq!(another().by(&site.theirs).to(&site.router).await.status, 201, "others have theirs");
+
+    let schedule = |name: &str| {
+        put(&format!("/v1/schedules/{name}")).json(&json!({"cron": "0 0 * * *", "workflow": "w"}))
+    };
+    assert_eq!(us(schedule("one")).await.status, 200);
+    assert_eq!(us(schedule("one")).await.status, 200, "one that is there can be changed");
+    over(&us(schedule("two")).await, "schedules", 1);
+    assert_eq!(us(delete("/v1/schedules/one")).await.status, 204);
+    assert_eq!(us(schedule("two")).await.status, 200, "one that is off does not count");
+    over(&us(schedule("one")).await, "schedules", 1);
+
+    let draft = |name: &str, text: &str| {
+        put(&format!("/v1/workflows/{name}/draft")).header("content-type", "text/yaml").body(text.to_owned())
+    };
+    assert_eq!(us(draft("one", "a: 1")).await.status, 201);
+    over(&us(draft("two", "a: 1")).await, "workflows", 1);
+    assert_eq!(us(draft("one", "a: 2").header("if-match", "\"1\"")).await.status, 200);
+
+    let own = json!({"quota": {"apiKeys": 0, "workflows": 2}});
+    let set = host(&site, put(&path).json(&own)).await.json();
+    assert_eq!(set["quota"], own["quota"]);
+    assert_eq!(us(another()).await.status, 201, "any number");
+    assert_eq!(us(draft("two", "a: 1")).await.status, 201);
+    over(&us(draft("three", "a: 1")).await, "workflows", 2);
+    over(&us(schedule("one")).await, "schedules", 1);
 }

@@ -70,7 +70,14 @@ impl Keys {
             KeySource::Url(url) => Some(Source::new(url, None).map_err(wrong)?),
         };
         let IssuerOptions { refresh, keep, pause, .. } = *options;
-        Ok(Keys { source, state: Mutex::new(state), asking: tokio::sync::Mutex::default(), refresh, keep, pause })
+        Ok(Keys {
+            source,
+            state: Mutex::new(state),
+            asking: tokio::sync::Mutex::default(),
+            refresh,
+            keep,
+            pause,
+        })
     }
 
     /// The key that a token is signed with, if the issuer has it and only it can be meant.
@@ -108,12 +115,17 @@ impl Keys {
             return;
         }
         self.state().asked = Some(Instant::now());
-        match tokio::time::timeout(WITHIN, source.keys()).await.unwrap_or_else(|_| Err("it took too long".into())) {
+        match tokio::time::timeout(WITHIN, source.keys())
+            .await
+            .unwrap_or_else(|_| Err("it took too long".into()))
+        {
             Ok(keys) => {
                 tracing::debug!(from = %source.url, keys = keys.len(), "an issuer's keys were fetched");
                 self.state().known = Some(Known { keys: Arc::new(keys), at: Instant::now() });
             }
-            Err(why) => tracing::warn!(from = %source.url, %why, "an issuer's keys cannot be had; those known go on"),
+            Err(why) => {
+                tracing::warn!(from = %source.url, %why, "an issuer's keys cannot be had; those known go on")
+            }
         }
     }
 
@@ -163,7 +175,8 @@ impl Source {
         if let Some(host) = url.parse::<Uri>().ok().as_ref().and_then(Uri::host) {
             allowed.private.insert(plain_host(host));
         }
-        let url = allowed.target(url).map_err(|error| format!("its keys cannot be fetched at `{url}`: {error}"))?;
+        let url =
+            allowed.target(url).map_err(|error| format!("its keys cannot be fetched at `{url}`: {error}"))?;
         let allowed = Arc::new(allowed);
         let client = client(allowed.clone(), None, WITHIN).map_err(|error| error.to_string())?;
         Ok(Source { url, issuer, allowed, client })
@@ -172,8 +185,8 @@ impl Source {
     async fn keys(&self) -> Result<Vec<Key>, String> {
         let first = self.get(self.url.clone()).await?;
         let Some(issuer) = &self.issuer else { return Key::set(&first) };
-        let found: Discovered =
-            serde_json::from_slice(&first).map_err(|error| format!("what it says of itself cannot be read: {error}"))?;
+        let found: Discovered = serde_json::from_slice(&first)
+            .map_err(|error| format!("what it says of itself cannot be read: {error}"))?;
         if found.issuer != *issuer {
             return Err("it says that it is another issuer".to_owned());
         }
@@ -194,6 +207,7 @@ impl Source {
             return Err(format!("it answered with status {}", response.status().as_u16()));
         }
         let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
-        body.map(http_body_util::Collected::to_bytes).map_err(|error| format!("its answer was not read: {error}"))
+        body.map(http_body_util::Collected::to_bytes)
+            .map_err(|error| format!("its answer was not read: {error}"))
     }
 }

@@ -107,7 +107,8 @@ impl<'a> Token<'a> {
         if kind.is_some_and(|kind| !kind.is_some_and(|kind| TYPES.contains(&kind.as_str()))) {
             return Err("it is not of a type to ask with");
         }
-        let algorithm = name("alg").flatten().and_then(Algorithm::of).ok_or("its algorithm is none of ours")?;
+        let algorithm =
+            name("alg").flatten().and_then(Algorithm::of).ok_or("its algorithm is none of ours")?;
         let kid = match name("kid") {
             None => None,
             Some(Some(kid)) if kid.len() <= KID_CHARS => Some(kid.to_owned()),
@@ -124,9 +125,9 @@ impl<'a> Token<'a> {
             UnparsedPublicKey::new(how, public).verify(message, signature).is_ok()
         };
         match (&key.public, self.algorithm) {
-            (Public::Rsa(public), algorithm) => algorithm
-                .rsa()
-                .is_some_and(|how| public.verify(how, message, signature).is_ok()),
+            (Public::Rsa(public), algorithm) => {
+                algorithm.rsa().is_some_and(|how| public.verify(how, message, signature).is_ok())
+            }
             (Public::P256(point), Algorithm::ES256) => plain(&ECDSA_P256_SHA256_FIXED, point),
             (Public::P384(point), Algorithm::ES384) => plain(&ECDSA_P384_SHA384_FIXED, point),
             (Public::Ed25519(point), Algorithm::EdDSA) => plain(&ED25519, point),
@@ -175,7 +176,8 @@ impl Key {
         struct Set {
             keys: Vec<Value>,
         }
-        let set: Set = serde_json::from_slice(text).map_err(|error| format!("it is no set of keys: {error}"))?;
+        let set: Set =
+            serde_json::from_slice(text).map_err(|error| format!("it is no set of keys: {error}"))?;
         let keys: Vec<_> = set.keys.into_iter().filter_map(Key::of).collect();
         match keys.is_empty() {
             true => Err("there is no key in it that signatures can be checked with".to_owned()),
@@ -223,7 +225,9 @@ impl Public {
             (x.len() == size && y.len() == size).then(|| [&[4], x.as_slice(), &y].concat())
         };
         match (jwk.kty.as_str(), jwk.crv.as_deref()) {
-            ("RSA", _) => Some(Public::Rsa(RsaPublicKeyComponents { n: number(&jwk.n)?, e: number(&jwk.e)? })),
+            ("RSA", _) => {
+                Some(Public::Rsa(RsaPublicKeyComponents { n: number(&jwk.n)?, e: number(&jwk.e)? }))
+            }
             ("EC", Some("P-256")) => point(32).map(Public::P256),
             ("EC", Some("P-384")) => point(48).map(Public::P384),
             ("OKP", Some("Ed25519")) => bytes(&jwk.x).filter(|x| x.len() == 32).map(Public::Ed25519),
