@@ -179,6 +179,7 @@ pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Fai
             api_keys: settings.quota.api_keys,
             workflows: settings.quota.workflows,
             schedules: settings.quota.schedules,
+            runs: settings.quota.runs,
         },
     };
     let issuers = settings.auth.oidc.iter().map(issuer).collect::<Result<_, _>>()?;

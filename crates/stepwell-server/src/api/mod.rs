@@ -77,6 +77,7 @@ use guesses::Guesses;
 use oidc::{Issuers, NotTaken, TenantSaid, Vouched};
 use pace::{OpenPace, Pace};
 use patience::Pass;
+use quota::Rooms;
 use tenants::Tenants;
 use trace::Trace;
 use underway::Underway;
@@ -135,6 +136,7 @@ pub struct Server {
     open_pace: OpenPace,
     guesses: Guesses,
     underway: Underway,
+    rooms: Rooms,
     stopping: watch::Sender<bool>,
 }
 
@@ -219,6 +221,7 @@ impl Server {
             flows: None,
             issuers: Issuers::default(),
             underway: Underway::default(),
+            rooms: Rooms::default(),
             stopping: watch::Sender::new(false),
             engine,
             options,

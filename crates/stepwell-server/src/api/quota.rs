@@ -1,18 +1,41 @@
 //! How much a tenant may have: counted where somebody asks for one more, up to the limit and no further.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepwell::EngineError;
 use stepwell::catalogue::CatalogueError;
 use stepwell::data::List;
-use stepwell::store::TenantScope;
+use stepwell::store::{Record, RecordQuery, Store, Tally, TenantId, TenantScope};
 
 use super::Server;
 use crate::routes::problem::Problem;
 
 /// Rows that are read at a time.
 const PAGE: u32 = 200;
+
+/// How long it holds that a tenant has room for runs.
+const ROOM_FOR: Duration = Duration::from_secs(1);
+
+/// Tenants that had room for runs a moment ago, and under which limit.
+#[derive(Default)]
+pub(super) struct Rooms(Mutex<HashMap<TenantId, (Instant, u32)>>);
+
+impl Rooms {
+    fn has(&self, tenant: TenantId, limit: u32) -> bool {
+        let rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rooms.get(&tenant).is_some_and(|(at, of)| at.elapsed() < ROOM_FOR && *of == limit)
+    }
+
+    fn note(&self, tenant: TenantId, limit: u32) {
+        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rooms.insert(tenant, (Instant::now(), limit));
+    }
+}
 
 /// How much a tenant may have of each; 0 = any number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,6 +46,8 @@ pub struct Quota {
     pub workflows: u32,
     /// Schedules that are on.
     pub schedules: u32,
+    /// Runs that have not ended, however they were started.
+    pub runs: u32,
 }
 
 /// How much a tenant may have, as far as that is another number than for others; 0 = any number.
@@ -38,6 +63,9 @@ pub(super) struct TenantQuota {
     /// Schedules that are on.
     #[serde(skip_serializing_if = "Option::is_none")]
     schedules: Option<u32>,
+    /// Runs that have not ended, however they were started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs: Option<u32>,
 }
 
 /// What there may be so many of.
@@ -46,6 +74,7 @@ pub(super) enum Counted {
     ApiKeys,
     Workflows,
     Schedules,
+    Runs,
 }
 
 impl Counted {
@@ -55,6 +84,7 @@ impl Counted {
             Counted::ApiKeys => "apiKeys",
             Counted::Workflows => "workflows",
             Counted::Schedules => "schedules",
+            Counted::Runs => "runs",
         }
     }
 
@@ -63,6 +93,7 @@ impl Counted {
             Counted::ApiKeys => own.api_keys.unwrap_or(usual.api_keys),
             Counted::Workflows => own.workflows.unwrap_or(usual.workflows),
             Counted::Schedules => own.schedules.unwrap_or(usual.schedules),
+            Counted::Runs => own.runs.unwrap_or(usual.runs),
         }
     }
 }
@@ -85,20 +116,33 @@ impl Server {
     async fn below(&self, limit: u32, scope: TenantScope, of: Counted) -> Result<(), Problem> {
         let (mut count, mut cursor) = (0, None);
         loop {
-            let (more, next) = self.some(scope, of, cursor).await?;
+            let (more, next) = self.some(scope, of, limit, cursor).await?;
             count += more;
             if count >= limit as usize {
                 let what = of.name();
                 let detail =
                     format!("Your tenant may have {limit} {what} and has them: take some away first.");
                 let problem = Problem::new(StatusCode::FORBIDDEN, "quotaExceeded", detail);
-                return Err(problem.param("what", what).param("limit", limit));
+                let problem = problem.param("what", what).param("limit", limit);
+                // Runs end by themselves.
+                return Err(if of == Counted::Runs { problem.later(5) } else { problem });
             }
             cursor = next;
             if cursor.is_none() {
                 return Ok(());
             }
         }
+    }
+
+    /// The same for a run. That there was room holds for a moment: runs that are started meanwhile are not counted.
+    pub(super) async fn room_for_run(&self, scope: TenantScope) -> Result<(), Problem> {
+        let limit = self.limit(scope, Counted::Runs).await?;
+        if limit == 0 || self.rooms.has(scope.tenant(), limit) {
+            return Ok(());
+        }
+        self.below(limit, scope, Counted::Runs).await?;
+        self.rooms.note(scope.tenant(), limit);
+        Ok(())
     }
 
     /// The same for a workflow, if there is none of this name.
@@ -131,6 +175,7 @@ impl Server {
         &self,
         scope: TenantScope,
         of: Counted,
+        limit: u32,
         cursor: Option<String>,
     ) -> Result<(usize, Option<String>), Problem> {
         let engine = self.engine.for_tenant(scope);
@@ -150,6 +195,14 @@ impl Server {
             Counted::Schedules => {
                 let page = engine.schedules_page(PAGE, cursor).await?;
                 (page.items.iter().filter(|schedule| !schedule.is_off).count(), page.next)
+            }
+            Counted::Runs => {
+                let query = RecordQuery::Tally { of: Tally::Runs { max: limit }, limit: 1, cursor: None };
+                let counted = engine.store().records(scope, query).await?.items.pop();
+                match counted {
+                    Some(Record::Tally { count, .. }) => (usize::try_from(count).unwrap_or(usize::MAX), None),
+                    _ => (0, None),
+                }
             }
         })
     }

@@ -127,6 +127,8 @@ pub(crate) struct Quota {
     pub(crate) workflows: u32,
     /// Schedules that are on.
     pub(crate) schedules: u32,
+    /// Runs that have not ended.
+    pub(crate) runs: u32,
 }
 
 /// A text, or a list of them.

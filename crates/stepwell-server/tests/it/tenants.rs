@@ -1,12 +1,14 @@
 //! Tenants over HTTP: only whoever administers the server deals with them.
 
 use serde_json::{Value, json};
-use stepwell::Permission;
 use stepwell::core::Spec;
+use stepwell::store::{TenantId, TenantScope};
 use stepwell::testing::TestEngine;
+use stepwell::{Permission, Start};
 use stepwell_server::api::{ApiOptions, Quota, Server};
+use uuid::Uuid;
 
-use crate::kit::{Ask, Reply, delete, get, post, put};
+use crate::kit::{Ask, Reply, delete, get, post, put, until};
 use crate::site::Site;
 use crate::table::key_of;
 
@@ -191,7 +193,7 @@ async fn a_tenant_is_deleted_when_it_has_nothing_any_more() {
 #[tokio::test]
 async fn a_tenant_has_no_more_than_its_quota() {
     let engine = TestEngine::start(|builder| builder).await.unwrap();
-    let quota = Quota { api_keys: 3, workflows: 1, schedules: 1 };
+    let quota = Quota { api_keys: 3, workflows: 1, schedules: 1, runs: 0 };
     let server = Server::new((*engine).clone(), ApiOptions { quota, ..ApiOptions::default() });
     let site = Site::of(engine, server).await;
     let (path, key) = made(&site, "a").await;
@@ -232,4 +234,32 @@ async fn a_tenant_has_no_more_than_its_quota() {
     assert_eq!(us(draft("two", "a: 1")).await.status, 201);
     over(&us(draft("three", "a: 1")).await, "workflows", 2);
     over(&us(schedule("one")).await, "schedules", 1);
+}
+
+#[tokio::test]
+async fn a_tenant_has_no_more_runs_that_live_than_its_quota() {
+    let waits = Spec::new("waits").wait("here", "GO").end("done").signal("GO").auto("end", "here", "done");
+    let waits = waits.initial("here").build().unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(waits)).await.unwrap();
+    let quota = Quota { runs: 3, ..Quota::default() };
+    let server = Server::new((*engine).clone(), ApiOptions { quota, ..ApiOptions::default() });
+    let site = Site::of(engine, server).await;
+    let start =
+        async |key: &str| post("/v1/runs").json(&json!({"workflow": "waits"})).by(key).to(&site.router).await;
+    // However they were started, they count.
+    let ours = site.engine.for_tenant(TenantScope::vouched(TenantId::new(Uuid::from_u128(2))));
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        begun.push(ours.start_once(Start::new("waits")).await.unwrap().run.id());
+    }
+    let problem = start(&site.ours).await.is(403, "quotaExceeded");
+    assert_eq!(
+        (&problem["params"], &problem["retryable"]),
+        (&json!({"what": "runs", "limit": 3}), &json!(true))
+    );
+    assert_eq!(start(&site.theirs).await.status, 201, "others have theirs");
+    let signal = format!("/v1/runs/{}/signals/GO", begun[0]);
+    assert_eq!(site.post(&signal, &json!(null)).await.status, 200);
+    until("there is room again", async || (start(&site.ours).await.status == 201).then_some(())).await;
+    until("and it is used up", async || (start(&site.ours).await.status == 403).then_some(())).await;
 }
