@@ -134,13 +134,21 @@ impl Server {
         }
     }
 
-    /// The same for a run. That there was room holds for a moment: runs that are started meanwhile are not counted.
-    pub(super) async fn room_for_run(&self, scope: TenantScope) -> Result<(), Problem> {
+    /// The same for a run, if none was begun with this key. That there was room holds for a moment: runs that are started
+    /// meanwhile are not counted.
+    pub(super) async fn room_for_run(&self, scope: TenantScope, key: Option<&str>) -> Result<(), Problem> {
         let limit = self.limit(scope, Counted::Runs).await?;
         if limit == 0 || self.rooms.has(scope.tenant(), limit) {
             return Ok(());
         }
-        self.below(limit, scope, Counted::Runs).await?;
+        if let Err(problem) = self.below(limit, scope, Counted::Runs).await {
+            // What was done before is answered as before.
+            let engine = self.engine.for_tenant(scope);
+            return match key {
+                Some(key) if engine.has_started(key).await? => Ok(()),
+                _ => Err(problem),
+            };
+        }
         self.rooms.note(scope.tenant(), limit);
         Ok(())
     }

@@ -249,7 +249,7 @@ async fn start(call: Call<Nothing, Waiting, Json<StartRun>>) -> Result<Reply, Pr
     start = at.into_iter().fold(start, Start::at);
     start = deadline.into_iter().fold(start, Start::deadline);
     start = key.iter().fold(start, |start, key| start.key(key.as_str()));
-    call.server.room_for_run(call.caller.scope()).await?;
+    call.server.room_for_run(call.caller.scope(), key.as_deref()).await?;
     let started = match signal {
         None => engine.start_once(start).await?,
         Some(_) if key.is_none() => {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use ring::rand::SystemRandom;
+use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm,
     Ed25519KeyPair, KeyPair,
@@ -64,10 +64,14 @@ impl Signs {
     }
 
     pub(crate) fn ed25519(kid: &str) -> Self {
-        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
-        let pair = Ed25519KeyPair::from_pkcs8(made.as_ref()).unwrap();
+        let mut seed = [0; 32];
+        SystemRandom::new().fill(&mut seed).unwrap();
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
+        // The key as PKCS #8 has it (RFC 8410).
+        let before = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+        let made = [before.as_slice(), &seed].concat();
         let jwk = json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": base64(pair.public_key()), "alg": "EdDSA"});
-        Signs { algorithm: Algorithm::EdDSA, key: EncodingKey::from_ed_der(made.as_ref()), jwk }
+        Signs { algorithm: Algorithm::EdDSA, key: EncodingKey::from_ed_der(&made), jwk }
     }
 
     /// A token with these claims, as a credential.

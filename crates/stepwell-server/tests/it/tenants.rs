@@ -250,12 +250,19 @@ async fn a_tenant_has_no_more_runs_that_live_than_its_quota() {
     let ours = site.engine.for_tenant(TenantScope::vouched(TenantId::new(Uuid::from_u128(2))));
     let mut begun = Vec::new();
     for _ in 0..3 {
-        begun.push(ours.start_once(Start::new("waits")).await.unwrap().run.id());
+        let start = Start::new("waits").key(format!("k{}", begun.len()));
+        begun.push(ours.start_once(start).await.unwrap().run.id());
     }
     let problem = start(&site.ours).await.is(403, "quotaExceeded");
     assert_eq!(
         (&problem["params"], &problem["retryable"]),
         (&json!({"what": "runs", "limit": 3}), &json!(true))
+    );
+    let again = post("/v1/runs").json(&json!({"workflow": "waits"})).header("idempotency-key", "k1");
+    assert_eq!(
+        site.ask(again).await.json()["id"],
+        begun[1].to_string(),
+        "what was begun is answered as before"
     );
     assert_eq!(start(&site.theirs).await.status, 201, "others have theirs");
     let signal = format!("/v1/runs/{}/signals/GO", begun[0]);
