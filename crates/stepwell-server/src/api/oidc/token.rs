@@ -235,3 +235,27 @@ impl Public {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::{Algorithm, Key, Token};
+
+    /// By another hand than ours.
+    #[test]
+    fn what_another_library_has_signed_is_good_with_its_key_and_with_no_other() {
+        let vectors: Value = serde_json::from_str(include_str!("vectors.json")).unwrap();
+        let keys = Key::set(vectors.to_string().as_bytes()).unwrap();
+        let tokens = vectors["tokens"].as_array().unwrap();
+        assert_eq!((keys.len(), tokens.len()), (4, Algorithm::ALL.len()));
+        for (text, algorithm) in tokens.iter().zip(Algorithm::ALL) {
+            let token = Token::read(text.as_str().unwrap()).unwrap();
+            assert_eq!((token.algorithm, &token.claims["sub"]), (algorithm, &Value::from("ann")));
+            let good: Vec<_> = keys.iter().map(|key| token.is_by(key)).collect();
+            let fits: Vec<_> = keys.iter().map(|key| key.fits(&token)).collect();
+            assert_eq!(good.iter().filter(|is| **is).count(), 1, "{algorithm:?}");
+            assert_eq!(good, fits, "{algorithm:?}");
+        }
+    }
+}
