@@ -8,8 +8,9 @@ use axum::{Extension, Router};
 use serde_json::{Value, json};
 use stepwell::Permission;
 use stepwell::core::{Definition, Spec};
+use stepwell::manual_clock::ManualClock;
 use stepwell::store::{Fault, Faulty, MemoryStore};
-use stepwell::testing::{BEGINS, ManualClock, TestEngine};
+use stepwell::testing::{BEGINS, TestEngine};
 use stepwell_server::api::{ApiOptions, IssuerOptions, Server, TenantOf};
 use stepwell_server::serve::Peer;
 

@@ -192,7 +192,9 @@ async fn a_tenant_is_deleted_when_it_has_nothing_any_more() {
 
 #[tokio::test]
 async fn a_tenant_has_no_more_than_its_quota() {
-    let engine = TestEngine::start(|builder| builder).await.unwrap();
+    let waits = Spec::new("waits").wait("here", "GO").end("done").signal("GO").auto("end", "here", "done");
+    let waits = waits.initial("here").build().unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(waits)).await.unwrap();
     let quota = Quota { api_keys: 3, workflows: 1, schedules: 1, runs: 0 };
     let server = Server::new((*engine).clone(), ApiOptions { quota, ..ApiOptions::default() });
     let site = Site::of(engine, server).await;
@@ -211,7 +213,7 @@ async fn a_tenant_has_no_more_than_its_quota() {
     assert_eq!(another().by(&site.theirs).to(&site.router).await.status, 201, "others have theirs");
 
     let schedule = |name: &str| {
-        put(&format!("/v1/schedules/{name}")).json(&json!({"cron": "0 0 * * *", "workflow": "w"}))
+        put(&format!("/v1/schedules/{name}")).json(&json!({"cron": "0 0 * * *", "workflow": "waits"}))
     };
     assert_eq!(us(schedule("one")).await.status, 200);
     assert_eq!(us(schedule("one")).await.status, 200, "one that is there can be changed");
