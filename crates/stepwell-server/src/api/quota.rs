@@ -46,7 +46,7 @@ pub struct Quota {
     pub workflows: u32,
     /// Schedules that are on.
     pub schedules: u32,
-    /// Runs that have not ended, however they were started.
+    /// Runs that have not ended, however they were started; schedules and events on their way are runs too.
     pub runs: u32,
 }
 
