@@ -458,6 +458,10 @@ async fn tally(
             let which: [Param<'_>; 4] = [&id, &after, &asked, namespace];
             read(on, tenant, sql::tally_relations, &which).await?
         }
+        Tally::Runs { max } => {
+            let which: [Param<'_>; 4] = [&id, &after, &asked, &i64::from(*max)];
+            read(on, tenant, sql::tally_runs, &which).await?
+        }
     };
     let found = each(&rows, |row| Ok((rows::get::<String>(row, 0)?, rows::unsigned(row, 1)?)))?;
     let Page { items, next } = Page::cut(found, limit, |(name, _)| name.clone());

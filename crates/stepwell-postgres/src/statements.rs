@@ -34,7 +34,7 @@ sql! {
     seal_insert seal_last seals_list
     shadows_begin shadows_clear shadows_keep shadows_of_run shadows_put
     sweep_cells sweep_checkpoints sweep_documents sweep_handles sweep_keys sweep_runs sweep_tombstones
-    tally_keys tally_links tally_relations tally_types
+    tally_keys tally_links tally_relations tally_runs tally_types
     unsealed_delete unsealed_list
     waits_all waits_close waits_first waits_of_run waits_of_topic waits_open
 }

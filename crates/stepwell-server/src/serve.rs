@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +47,11 @@ impl Default for ServeOptions {
     }
 }
 
+/// The address that a request's connection comes from. Whoever listens by other means than [`serve`] puts it into the request's
+/// extensions; without it nothing is held to a pace by where it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub IpAddr);
+
 /// How long is paused when no connection can be taken in, because the process has no file descriptors left.
 const BREATH: Duration = Duration::from_millis(50);
 /// What whoever comes beyond the limit is told.
@@ -81,11 +86,11 @@ pub async fn serve(
         .max_buf_size(options.head_bytes.max(8_192));
     tokio::pin!(stop);
     loop {
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             biased;
             () = &mut stop => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok((stream, peer)) => (stream, Peer(peer.ip())),
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be taken in");
                     tokio::time::sleep(BREATH).await;
@@ -103,7 +108,8 @@ pub async fn serve(
         let router = router.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut router = router.clone();
-            let request: Request = request.map(Body::new);
+            let mut request: Request = request.map(Body::new);
+            request.extensions_mut().insert(peer);
             async move { Ok::<_, Infallible>(router.call(request).await.unwrap_or_else(|never| match never {})) }
         });
         let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service);

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepwell::flow::{Durable, Handle, Key, KeyRing, Sealed};
-use stepwell::store::{Store, TenantScope};
+use stepwell::store::{Store, TenantId, TenantScope};
 use stepwell::{Engine, EnvironmentSecrets, FileSecrets, Options, Secrets};
 use stepwell_postgres::PostgresStore;
 use stepwell_server::actions::{self, HttpOptions};
-use stepwell_server::api::{ApiOptions, Server};
+use stepwell_server::api::{ApiOptions, IssuerOptions, KeySource, Quota, Server, TenantOf};
 use stepwell_server::outlets::{Mailer, Security};
 use stepwell_sqlite::{OpenError, SqliteStore};
 
-use crate::config::{MailSecurity, Settings};
+use crate::config::{MailSecurity, Oidc, Settings};
 use crate::exit::{Code, Failure};
 
 /// How long whoever starts or resumes a flow waits at most for its next pause, if requests may wait that long.
@@ -172,12 +172,23 @@ pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Fai
     let options = ApiOptions {
         body_bytes: from.body_bytes,
         body_timeout: from.body_timeout.0,
+        answer_timeout: from.answer_timeout.0,
         max_wait: from.max_wait.0,
         requests_per_second: from.requests_per_second,
         burst: from.burst,
-        ..ApiOptions::default()
+        open_per_second: from.open_per_second,
+        guesses_per_minute: from.guesses_per_minute,
+        proxies: from.trusted_proxies.clone(),
+        quota: Quota {
+            api_keys: settings.quota.api_keys,
+            workflows: settings.quota.workflows,
+            schedules: settings.quota.schedules,
+            runs: settings.quota.runs,
+        },
     };
-    let server = Server::new(engine.clone(), options);
+    let issuers = settings.auth.oidc.iter().map(issuer).collect::<Result<_, _>>()?;
+    let server = Server::new(engine.clone(), options).with_issuers(issuers);
+    let server = server.map_err(|error| Failure::new(Code::Invalid, format!("auth.oidc: {error}")))?;
     let Some(file) = &settings.flows.key_file else { return Ok(server) };
     let ring = ring(Path::new(file))?;
     let flows = stepwell::flow::Flows::builder(engine, ring)
@@ -188,6 +199,38 @@ pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Fai
         .build()
         .map_err(|error| Failure::new(Code::Invalid, error.to_string()))?;
     Ok(server.with_flows(flows))
+}
+
+/// An issuer as the settings have it.
+fn issuer(from: &Oidc) -> Result<IssuerOptions, Failure> {
+    let wrong =
+        |why: String| Failure::new(Code::Invalid, format!("auth.oidc: issuer `{}`: {why}", from.name));
+    let tenant = match (from.tenant, &from.tenant_claim) {
+        (Some(tenant), None) => TenantOf::Fixed(TenantId::new(tenant)),
+        (None, Some(claim)) => TenantOf::Claim(claim.clone()),
+        _ => return Err(wrong("set either `tenant` or `tenant_claim`".to_owned())),
+    };
+    let keys = match (&from.jwks_url, &from.jwks_file) {
+        (None, None) => KeySource::Discovery,
+        (Some(url), None) => KeySource::Url(url.clone()),
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file).map_err(|error| wrong(format!("{file}: {error}")))?;
+            KeySource::Set(text)
+        }
+        (Some(_), Some(_)) => return Err(wrong("set `jwks_url` or `jwks_file`, not both".to_owned())),
+    };
+    let mut options = IssuerOptions::new(&from.name, &from.issuer, "", tenant);
+    options.keys = keys;
+    options.audiences = from.audience.all();
+    options.roles.clone_from(&from.roles);
+    let Oidc { algorithms, leeway, permissions_claim, actor_claim, refresh, keep, .. } = from.clone();
+    options.algorithms = algorithms.unwrap_or(options.algorithms);
+    options.permissions_claim = permissions_claim.unwrap_or(options.permissions_claim);
+    options.actor_claim = actor_claim.unwrap_or(options.actor_claim);
+    options.leeway = leeway.map_or(options.leeway, |span| span.0);
+    options.refresh = refresh.map_or(options.refresh, |span| span.0);
+    options.keep = keep.map_or(options.keep, |span| span.0);
+    Ok(options)
 }
 
 /// The keys that seal tokens: one `id:key` a line, the first for writing.

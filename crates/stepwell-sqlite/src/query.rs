@@ -461,6 +461,10 @@ fn tally(
             let mut statement = connection.prepare_cached(sql::tally_links)?;
             statement.query_map(params![id, after, limit_rows], row)?.collect()
         }
+        Tally::Runs { max } => {
+            let mut statement = connection.prepare_cached(sql::tally_runs)?;
+            statement.query_map(params![id, after, limit_rows, max], row)?.collect()
+        }
         Tally::Types { namespace } | Tally::Relations { namespace } => {
             let is_type = matches!(of, Tally::Types { .. });
             let statement = if is_type { sql::tally_types } else { sql::tally_relations };

@@ -23,7 +23,7 @@ use crate::link::{
 };
 use crate::plan::{CheckpointRow, KeyRow, MessageRow, Plan, Rows, decode_results, plan};
 use crate::retention::{Cut, Versions, cut};
-use crate::run::{Loaded, Message, OpenWait, ProcessId, RunRow, RunSummary};
+use crate::run::{Loaded, Message, OpenWait, ProcessId, RunRow, RunSummary, Status};
 use crate::scope::{TenantId, TenantScope};
 use crate::seal::{Seal, sealed};
 use crate::shadow::{Refill, Refilled, ShadowRow, ShadowWrite};
@@ -354,6 +354,14 @@ impl Tables {
             Tally::Relations { namespace } => {
                 let edges = self.links.keys().filter(|edge| edge.namespace() == namespace);
                 edges.for_each(|edge| count(edge.relation()));
+            }
+            Tally::Runs { max } => {
+                let is_live = |row: &&RunRow| {
+                    let in_need = matches!(row.status, Status::Pending | Status::Suspended | Status::Failed);
+                    let waits = || self.waits.range((row.run, 0)..=(row.run, u64::MAX)).next().is_some();
+                    row.owner.is_some() || row.wake.is_some() || in_need || waits()
+                };
+                self.runs.values().filter(is_live).take(*max as usize).for_each(|_| count("live"));
             }
         }
         let after = counts.into_iter().filter(|(name, _)| cursor.is_none_or(|cursor| *name > cursor));

@@ -466,6 +466,12 @@ pub enum Tally {
         /// The namespace.
         namespace: String,
     },
+    /// Runs that somebody owns, whose time comes, that are pending, suspended or failed, or that wait for something: all of them under the
+    /// name `live`, which is not there if there are none.
+    Runs {
+        /// Counted up to so many, and no further.
+        max: u32,
+    },
 }
 
 /// A small thing.

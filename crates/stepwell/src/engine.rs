@@ -11,7 +11,9 @@ use serde_json::Value;
 use stepwell_core::graph::Graph;
 use stepwell_core::snapshot::Finished;
 use stepwell_core::{Definition, DefinitionHash, Limits, Name, RunId, Snapshot, Timestamp};
-use stepwell_store::{Document, DocumentQuery, Page, ProcessId, Status, Store, TenantId, TenantScope};
+use stepwell_store::{
+    Document, DocumentQuery, Page, ProcessId, RecordQuery, Status, Store, TenantId, TenantScope,
+};
 use tokio::sync::Notify;
 
 use crate::action::{Action, ActionInfo, BoxAction, boxed};
@@ -28,7 +30,7 @@ use crate::schedule;
 use crate::signal::{Signal, Signalled};
 use crate::slots::{End, Slot, Slots};
 use crate::standing::Standing;
-use crate::start::{Start, Started};
+use crate::start::{START, Start, Started};
 use crate::wakes::Wakes;
 
 /// How an engine works. Every field has a default.
@@ -339,6 +341,13 @@ impl Engine {
         self.permit(Permission::Manage)?;
         let started = self.inner.start(self.scope, &start, None).await?;
         Ok(Started { run: started.run.asked_by(self.actor.clone()), ..started })
+    }
+
+    /// A run was begun with this key, and is still kept.
+    pub async fn has_started(&self, key: &str) -> Result<bool, EngineError> {
+        self.permit(Permission::Manage)?;
+        let query = RecordQuery::Key { operation: START.to_owned(), key: key.to_owned(), now: self.now() };
+        Ok(!self.inner.store.records(self.scope, query).await?.items.is_empty())
     }
 
     /// Signals the run that was started with this key, or begins it with the signal, in one commit.

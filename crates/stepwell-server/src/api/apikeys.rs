@@ -15,6 +15,7 @@ use stepwell::{Actor, Engine, EngineError, Permission};
 use uuid::Uuid;
 
 use super::call::{Call, Json, Nothing, Perhaps};
+use super::quota::Counted;
 use super::records::{Kept, Records};
 use super::reply::Reply;
 use super::route::{Route, delete, get, post};
@@ -346,6 +347,7 @@ pub(super) async fn made(
         let detail = "A key has to be good for some time: `ttl` is more than nothing.";
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail));
     }
+    server.room(scope, Counted::ApiKeys).await?;
     let new = NewKey { name: name.clone(), permissions: permissions.clone(), ttl };
     Ok(server.keys.create(scope, new, by.actor().map(|actor| actor.id.as_str())).await?)
 }

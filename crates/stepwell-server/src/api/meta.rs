@@ -47,6 +47,7 @@ struct WhoAmI {
 pub(super) fn routes() -> Vec<Route> {
     vec![
         get("/livez", "live", Needs::Nothing, "Says that the process lives.")
+            .free()
             .ok::<Health>("It lives.")
             .to(live),
         get(

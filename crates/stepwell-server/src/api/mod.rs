@@ -15,15 +15,19 @@ mod events;
 mod expressions;
 mod flows;
 mod graph;
+mod guesses;
 mod handles;
 mod json;
 mod keys;
 mod kv;
 mod links;
 mod meta;
+mod oidc;
 mod openapi;
 mod pace;
 mod page;
+mod patience;
+mod quota;
 mod records;
 mod reply;
 mod route;
@@ -35,36 +39,48 @@ mod state;
 mod tenants;
 mod trace;
 mod triggers;
+mod underway;
 mod upkeep;
 mod workflows;
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
-use axum::http::header::{HeaderName, HeaderValue, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use futures_util::FutureExt;
 use stepwell::flow::Flows;
-use stepwell::store::TenantScope;
+use stepwell::store::{TenantId, TenantScope};
 use stepwell::{Actor, Engine, EngineError, Permission};
 use tokio::sync::watch;
 
 pub use apikeys::{ApiKey, ApiKeys, NewKey};
+pub use oidc::{Algorithm, IssuerOptions, KeySource, TenantOf};
 pub use openapi::openapi;
+pub use quota::Quota;
 pub use route::{Needs, Route};
 
+use crate::outlets::SetupError;
 use crate::routes::flows::{not_allowed, not_found};
 use crate::routes::problem::Problem;
 use crate::routes::{body, reply as answers};
+use crate::serve::Peer;
 use call::Asked;
-use pace::Pace;
+use guesses::Guesses;
+use oidc::{Issuers, NotTaken, TenantSaid, Vouched};
+use pace::{OpenPace, Pace};
+use patience::Pass;
+use quota::Rooms;
 use tenants::Tenants;
 use trace::Trace;
+use underway::Underway;
 
 /// How the API works. Every field has a default.
 #[derive(Debug, Clone)]
@@ -81,6 +97,14 @@ pub struct ApiOptions {
     pub requests_per_second: u32,
     /// Requests that a tenant may make at once.
     pub burst: u32,
+    /// Requests per second that may come from one address, or name one tenant, on average without a credential; 0 = any number.
+    pub open_per_second: u32,
+    /// Credentials that are not good which may come from one address within a minute; 0 = any number.
+    pub guesses_per_minute: u32,
+    /// Proxies that say truly from which address a request comes, in `X-Forwarded-For`.
+    pub proxies: Vec<IpAddr>,
+    /// How much a tenant may have that has no quota of its own.
+    pub quota: Quota,
 }
 
 impl Default for ApiOptions {
@@ -92,6 +116,10 @@ impl Default for ApiOptions {
             max_wait: Duration::from_secs(60),
             requests_per_second: 0,
             burst: 1_000,
+            open_per_second: 200,
+            guesses_per_minute: 60,
+            proxies: Vec::new(),
+            quota: Quota::default(),
         }
     }
 }
@@ -102,8 +130,13 @@ pub struct Server {
     pub(crate) flows: Option<Flows>,
     pub(crate) keys: ApiKeys,
     pub(crate) options: ApiOptions,
+    issuers: Issuers,
     tenants: Tenants,
     pace: Pace,
+    open_pace: OpenPace,
+    guesses: Guesses,
+    underway: Underway,
+    rooms: Rooms,
     stopping: watch::Sender<bool>,
 }
 
@@ -137,7 +170,7 @@ impl Caller {
         let has = |permission| self.actor.as_ref().is_some_and(|actor| actor.may(permission));
         let lacks = match needs {
             Needs::Nothing => None,
-            Needs::Credential => return if self.actor.is_some() { Ok(()) } else { Err(unknown()) },
+            Needs::Credential => return if self.actor.is_some() { Ok(()) } else { Err(auth::unknown()) },
             Needs::Permission(permission) => (!has(permission)).then_some(permission),
             Needs::Host if self.scope.tenant() != TenantScope::single().tenant() => {
                 let detail = "Only administrators of the server's own tenant may do this.";
@@ -149,12 +182,6 @@ impl Caller {
         let detail = format!("This needs the permission `{permission}`.");
         Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail).param("permission", permission.as_str()))
     }
-}
-
-/// Nobody knows who asks.
-fn unknown() -> Problem {
-    let detail = "This needs a valid credential: `Authorization: Bearer …` with an API key or a token.";
-    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
 }
 
 /// Every route there is.
@@ -185,9 +212,26 @@ pub fn routes() -> Vec<Route> {
 impl Server {
     /// A server of an engine.
     pub fn new(engine: Engine, options: ApiOptions) -> Self {
-        let pace = Pace::new(options.requests_per_second, options.burst);
-        let (keys, tenants) = (ApiKeys::new(engine.clone()), Tenants::new(engine.clone()));
-        Server { engine, flows: None, keys, options, tenants, pace, stopping: watch::Sender::new(false) }
+        Server {
+            keys: ApiKeys::new(engine.clone()),
+            tenants: Tenants::new(engine.clone()),
+            pace: Pace::new(options.requests_per_second, options.burst),
+            open_pace: OpenPace::new(options.open_per_second),
+            guesses: Guesses::new(options.guesses_per_minute),
+            flows: None,
+            issuers: Issuers::default(),
+            underway: Underway::default(),
+            rooms: Rooms::default(),
+            stopping: watch::Sender::new(false),
+            engine,
+            options,
+        }
+    }
+
+    /// It takes tokens of these issuers too.
+    pub fn with_issuers(mut self, issuers: Vec<IssuerOptions>) -> Result<Self, SetupError> {
+        self.issuers = Issuers::new(issuers)?;
+        Ok(self)
     }
 
     /// Whoever waits for something is answered with how it stands, and streams end: the server is about to stop.
@@ -203,7 +247,8 @@ impl Server {
 
     /// Somebody has a credential with which the server lets them in.
     pub async fn has_credentials(&self) -> Result<bool, EngineError> {
-        Ok(!self.keys.list(TenantScope::single(), 1, None).await?.items.is_empty())
+        Ok(!self.issuers.is_empty()
+            || !self.keys.list(TenantScope::single(), 1, None).await?.items.is_empty())
     }
 
     /// It has flows too.
@@ -254,7 +299,7 @@ impl Server {
     }
 
     /// Answers a request to a route, whatever happens.
-    async fn answer(self: &Arc<Self>, route: &Route, request: Request) -> Response {
+    async fn answer(self: &Arc<Self>, route: &Arc<Route>, request: Request) -> Response {
         let (trace, began) = (Trace::of(request.headers()), std::time::Instant::now());
         let answered = AssertUnwindSafe(self.answered(route, request)).catch_unwind().await;
         let answered = answered.unwrap_or_else(|panic| {
@@ -269,34 +314,59 @@ impl Server {
         response
     }
 
-    async fn answered(self: &Arc<Self>, route: &Route, request: Request) -> Result<Response, Problem> {
+    async fn answered(self: &Arc<Self>, route: &Arc<Route>, request: Request) -> Result<Response, Problem> {
         let (mut head, body) = request.into_parts();
-        let caller = match route.needs {
-            Needs::Nothing => Caller::nobody(),
-            _ => match head.extensions.remove::<Caller>() {
-                Some(caller) => caller,
-                None => self.caller(&head.headers).await?.ok_or_else(unknown)?,
-            },
-        };
-        let tenant = caller.scope.tenant();
-        let rate = match route.needs {
-            Needs::Nothing => None,
-            _ => self.tenants.admit(tenant).await?,
-        };
-        caller.may(route.needs)?;
-        if route.needs != Needs::Nothing {
-            self.pace.admit(tenant, rate)?;
-        }
         let path = RawPathParams::from_request_parts(&mut head, &()).await;
         let path = path.map_err(|_| Problem::bad("badParameter", "The path is not UTF-8."))?;
-        let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let path: Vec<_> = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let pass = self.admitted(route, &mut head, &path).await?;
         let body = match route.takes.has_body {
             true => self.body(route, body).await?,
             false => axum::body::Bytes::new(),
         };
         let query = head.uri.query().map(str::to_owned);
-        let asked = Asked { server: self.clone(), caller, path, query, headers: head.headers, body };
-        Ok(route.answer(asked).await?.into_response())
+        let wait = patience::wait_of(query.as_deref(), &head.headers, self.options.max_wait);
+        let (server, caller, headers) = (self.clone(), pass.caller.clone(), head.headers);
+        let asked = Asked { server, caller, path, query, headers, body };
+        let (begun, route) = (self.underway.begin(route, &asked)?, route.clone());
+        let of = route.clone();
+        let work = async move {
+            let _begun = begun;
+            of.answer(asked).await
+        };
+        Ok(self.patiently(&route, &pass, wait, Box::pin(work)).await?.into_response())
+    }
+
+    /// Lets somebody in who may ask for this, now.
+    async fn admitted(
+        &self,
+        route: &Route,
+        head: &mut Parts,
+        path: &[(String, String)],
+    ) -> Result<Pass, Problem> {
+        let peer = head.extensions.get::<Peer>().map(|Peer(address)| *address);
+        let from = guesses::origin(peer, &head.headers, &self.options.proxies);
+        let needs = route.needs;
+        if needs == Needs::Nothing {
+            if !route.is_free {
+                let tenant = path.iter().find(|(name, _)| name == "tenant");
+                let tenant = tenant.and_then(|(_, text)| text.parse().ok()).map(TenantId::new);
+                self.open_pace.admit(from, tenant)?;
+            }
+            return Ok(Pass { caller: Caller::nobody(), credential: None, needs });
+        }
+        let (caller, credential) = match head.extensions.remove::<Caller>() {
+            Some(caller) => (caller, None),
+            None => {
+                let header = auth::header(&head.headers).ok_or_else(auth::unknown)?;
+                (self.caller(header, from).await?, Some(header.clone()))
+            }
+        };
+        let tenant = caller.scope.tenant();
+        let rate = self.tenants.admit(tenant).await?;
+        caller.may(needs)?;
+        self.pace.admit(tenant, rate)?;
+        Ok(Pass { caller, credential, needs })
     }
 
     async fn body(&self, route: &Route, body: axum::body::Body) -> Result<axum::body::Bytes, Problem> {
@@ -308,10 +378,39 @@ impl Server {
         })
     }
 
-    /// Who asks, if their credential is good.
-    async fn caller(&self, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
-        let Some(credential) = auth::bearer(headers) else { return Ok(None) };
-        self.keys.caller(credential).await
+    /// Who asks from somewhere, if their credential is good. Guesses are counted, and too many of them are not looked at.
+    async fn caller(&self, header: &HeaderValue, from: Option<IpAddr>) -> Result<Caller, Problem> {
+        let Some(credential) = auth::credential(header) else { return Err(auth::unknown()) };
+        self.guesses.admit(from, credential)?;
+        let known = self.known(credential).await;
+        match &known {
+            Ok(_) => self.guesses.remember(from, credential),
+            Err(problem) if auth::is_guess(problem) => self.guesses.count(from),
+            Err(_) => {}
+        }
+        known
+    }
+
+    /// Whose a credential is, if it is good.
+    async fn known(&self, credential: &str) -> Result<Caller, Problem> {
+        if self.issuers.is_empty() || credential.matches('.').count() != 2 {
+            return self.keys.caller(credential).await?.ok_or_else(auth::invalid);
+        }
+        let vouched = self.issuers.vouched(credential, self.engine.now()).await;
+        let Vouched { tenant, actor } = vouched.map_err(|why| match why {
+            NotTaken::Expired => auth::expired(),
+            NotTaken::Bad(_) => auth::invalid(),
+            NotTaken::Away => crate::routes::problem::unavailable(&"an issuer does not answer"),
+        })?;
+        let tenant = match tenant {
+            TenantSaid::Fixed(tenant) => self.tenants.known(tenant).await?.then_some(tenant),
+            TenantSaid::Claimed(said) => self.tenants.called(&said).await?,
+        };
+        let tenant = tenant.ok_or_else(|| {
+            tracing::debug!("a token was not taken: there is no tenant that it leads to");
+            auth::invalid()
+        })?;
+        Ok(Caller::new(TenantScope::vouched(tenant), actor))
     }
 }
 
@@ -327,12 +426,17 @@ const GUARDS: [(HeaderName, &str); 5] = [
 fn finished(answered: Result<Response, Problem>, trace: &Trace) -> Response {
     let mut response = answered.unwrap_or_else(|problem| {
         let mut response = answers::traced_problem(&problem, trace.id());
-        if problem.status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        if let Some(challenge) = auth::challenge(&problem) {
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         }
         response
     });
+    let is_later =
+        matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     let headers = response.headers_mut();
+    if is_later {
+        headers.entry(RETRY_AFTER).or_insert(HeaderValue::from_static("5"));
+    }
     for (name, value) in GUARDS {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }

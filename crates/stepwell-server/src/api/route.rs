@@ -42,6 +42,8 @@ pub struct Route {
     pub(crate) gives: Vec<Gives>,
     /// The request may bring an idempotency key.
     pub(crate) is_keyed: bool,
+    /// It costs next to nothing, and whoever asks without a credential may do so as often as they like.
+    pub(crate) is_free: bool,
     /// The request may, or has to, name the revision it was made for.
     pub(crate) tag: Tag,
     /// Bytes that a body has at most, if that is not the server's usual limit.
@@ -107,6 +109,7 @@ pub(crate) struct Describing {
     notes: &'static str,
     gives: Vec<Gives>,
     is_keyed: bool,
+    is_free: bool,
     tag: Tag,
     body_bytes: Option<usize>,
     headers: Vec<(&'static str, &'static str)>,
@@ -131,6 +134,7 @@ pub(crate) fn route(
         notes: "",
         gives: Vec::new(),
         is_keyed: false,
+        is_free: false,
         tag: Tag::Ignored,
         body_bytes: None,
         headers: Vec::new(),
@@ -231,6 +235,12 @@ impl Describing {
         self
     }
 
+    /// It costs next to nothing, and may be asked for as often as anybody likes.
+    pub(crate) fn free(mut self) -> Self {
+        self.is_free = true;
+        self
+    }
+
     /// The request may name the revision that has to be the current one, or ask that there be nothing yet.
     pub(crate) fn checks_tag_or_new(mut self) -> Self {
         self.tag = Tag::CheckedOrNew;
@@ -306,6 +316,7 @@ impl Describing {
             notes: self.notes,
             gives: self.gives,
             is_keyed: self.is_keyed,
+            is_free: self.is_free,
             tag: self.tag,
             body_bytes: self.body_bytes,
             headers: self.headers,

@@ -19,6 +19,7 @@ use stepwell::{Engine, Permission, Run, Signal, Signalled, Start};
 
 use super::Server;
 use super::call::{Call, Json, Nothing, Payload};
+use super::patience::preferred_wait;
 use super::reply::Reply;
 use super::route::{Route, get, post};
 use super::shapes::{Condition, Id, InstantGiven, Listing, Page, RunStatus, Span, span};
@@ -252,6 +253,7 @@ async fn start(call: Call<Nothing, Waiting, Json<StartRun>>) -> Result<Reply, Pr
     start = at.into_iter().fold(start, Start::at);
     start = deadline.into_iter().fold(start, Start::deadline);
     start = key.iter().fold(start, |start, key| start.key(key.as_str()));
+    call.server.room_for_run(call.caller.scope(), key.as_deref()).await?;
     let started = match signal {
         None => engine.start_once(start).await?,
         Some(_) if key.is_none() => {
@@ -315,13 +317,8 @@ async fn show(call: Call<OfRun, Waiting>) -> Result<Reply, Problem> {
 
 /// How long the request wants to wait, in its query or as a preference, and no longer than allowed.
 fn wait_of<P, Q, B>(call: &Call<P, Q, B>, asked: Option<&str>) -> Result<Option<Duration>, Problem> {
-    let preferred = || {
-        let prefer = call.headers.get("prefer")?.to_str().ok()?;
-        let wait = prefer.split(',').find_map(|one| one.trim().strip_prefix("wait="))?;
-        wait.trim().parse().map(Duration::from_secs).ok()
-    };
-    let wait = asked.map(span).transpose()?.or_else(preferred);
-    Ok(wait.map(|wait| wait.min(call.server.options.max_wait)))
+    let asked = asked.map(span).transpose()?;
+    Ok(asked.or_else(|| preferred_wait(&call.headers)).map(|wait| wait.min(call.server.options.max_wait)))
 }
 
 /// The run, when it has ended or stands still with an error, or when the time is over.

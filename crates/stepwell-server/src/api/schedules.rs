@@ -254,6 +254,7 @@ async fn put_one(call: Call<OfSchedule, Nothing, Json<PutSchedule>>) -> Result<R
     schedule = body.missed.into_iter().fold(schedule, |schedule, missed| schedule.missed(missed.into()));
     schedule = body.overlap.into_iter().fold(schedule, |schedule, overlap| schedule.overlap(overlap.into()));
     let cron = Cron::parse(&schedule.cron, &schedule.time_zone).map_err(|error| never(&error))?;
+    call.server.room_for_schedule(call.caller.scope(), &name).await?;
     engine.put_schedule(schedule).await?;
     let next_firings = firings(Some(&cron), cron.next_after(engine.now()), FIRINGS);
     Reply::ok(&ScheduleAccepted { name, next_firings })

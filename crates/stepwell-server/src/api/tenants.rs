@@ -1,5 +1,8 @@
 //! Tenants: made, suspended, held to a pace and deleted by whoever administers the server.
 
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
 use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -11,15 +14,20 @@ use uuid::Uuid;
 
 use super::apikeys::{ApiKey, CreateApiKey, made};
 use super::call::{Call, Json, Nothing};
+use super::quota::TenantQuota;
 use super::records::{Kept, Records};
 use super::reply::Reply;
 use super::route::{Needs, Route, delete, get, post, put};
-use super::shapes::{Id, Instant, Listing, Page};
+use super::shapes::{Id, Instant as At, Listing, Page};
 use super::{Caller, Server};
 use crate::routes::problem::Problem;
 
 /// Whose cells tenants are, in the server's own tenant.
 const OWNER: &str = "stepwell.tenants";
+/// How long what tenants are called holds.
+const NAMED_FOR: Duration = Duration::from_secs(5);
+/// Tenants that are read at a time.
+const PAGE: u32 = 1_000;
 
 /// A tenant as it is kept.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,14 +38,66 @@ pub(super) struct Record {
     created_by: Option<String>,
     suspended: bool,
     requests_per_second: Option<u32>,
+    #[serde(default)]
+    quota: TenantQuota,
 }
 
-/// What is known of tenants. One that nothing is known of is let in: its keys say enough.
-pub(crate) struct Tenants(Records<Record>);
+/// What is known of tenants. One that nothing is known of is let in with its keys: they say enough.
+pub(crate) struct Tenants {
+    records: Records<Record>,
+    named: tokio::sync::Mutex<Option<Named>>,
+}
+
+/// Which tenants there were at a moment, by what they are called; `None` = more than one is called so.
+struct Named {
+    at: Instant,
+    tenants: HashMap<String, Option<TenantId>>,
+}
 
 impl Tenants {
     pub(crate) fn new(engine: Engine) -> Self {
-        Tenants(Records::new(engine, OWNER, "tenant"))
+        Tenants { records: Records::new(engine, OWNER, "tenant"), named: tokio::sync::Mutex::default() }
+    }
+
+    /// There is this tenant: it was made here, or it is the server's own.
+    pub(crate) async fn known(&self, tenant: TenantId) -> Result<bool, Problem> {
+        let is_own = tenant == TenantScope::SINGLE;
+        Ok(is_own || self.records.known(TenantScope::single(), &tenant.to_string()).await?.is_some())
+    }
+
+    /// The tenant that is meant by an id or a name, if that is one; the server's own never is.
+    pub(crate) async fn called(&self, said: &str) -> Result<Option<TenantId>, Problem> {
+        if let Ok(id) = Uuid::try_parse(said) {
+            let tenant = TenantId::new(id);
+            return Ok((tenant != TenantScope::SINGLE && self.known(tenant).await?).then_some(tenant));
+        }
+        // Whoever has it reads the names, the others wait for what comes of it.
+        let mut named = self.named.lock().await;
+        match named.as_ref().filter(|named| named.at.elapsed() < NAMED_FOR) {
+            Some(named) => Ok(named.tenants.get(said).copied().flatten()),
+            None => {
+                let tenants = self.names().await?;
+                let found = tenants.get(said).copied().flatten();
+                *named = Some(Named { at: Instant::now(), tenants });
+                Ok(found)
+            }
+        }
+    }
+
+    async fn names(&self) -> Result<HashMap<String, Option<TenantId>>, Problem> {
+        let (mut names, mut cursor) = (HashMap::new(), None);
+        loop {
+            let page = self.records.list(TenantScope::single(), PAGE, cursor).await?;
+            for Kept { id, record, .. } in page.items {
+                let Ok(id) = Uuid::try_parse(&id) else { continue };
+                let tenant = Some(TenantId::new(id));
+                names.entry(record.name).and_modify(|known| *known = None).or_insert(tenant);
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                return Ok(names);
+            }
+        }
     }
 
     /// Lets a tenant in, unless it is suspended; gives its own rate, if it has one.
@@ -45,7 +105,7 @@ impl Tenants {
         if tenant == TenantScope::SINGLE {
             return Ok(None);
         }
-        match self.0.known(TenantScope::single(), &tenant.to_string()).await? {
+        match self.records.known(TenantScope::single(), &tenant.to_string()).await? {
             Some(record) if record.suspended => {
                 let detail = "Your tenant is suspended: ask whoever runs the server.";
                 Err(Problem::new(StatusCode::FORBIDDEN, "tenantSuspended", detail))
@@ -54,8 +114,17 @@ impl Tenants {
         }
     }
 
+    /// What a tenant may have, where that is not what others may.
+    pub(super) async fn quota(&self, tenant: TenantId) -> Result<TenantQuota, Problem> {
+        if tenant == TenantScope::SINGLE {
+            return Ok(TenantQuota::default());
+        }
+        let known = self.records.known(TenantScope::single(), &tenant.to_string()).await?;
+        Ok(known.map(|record| record.quota).unwrap_or_default())
+    }
+
     async fn read(&self, tenant: Uuid) -> Result<Kept<Record>, Problem> {
-        let kept = self.0.read(TenantScope::single(), &tenant.to_string()).await?;
+        let kept = self.records.read(TenantScope::single(), &tenant.to_string()).await?;
         kept.ok_or_else(|| {
             Problem::new(StatusCode::NOT_FOUND, "noTenant", format!("There is no tenant {tenant}."))
         })
@@ -69,7 +138,7 @@ impl Tenants {
         by: &Caller,
     ) -> Result<u64, stepwell::DataError> {
         let by = by.actor().map(|actor| actor.id.as_str());
-        self.0.write(TenantScope::single(), &tenant.to_string(), record, expect, by).await
+        self.records.write(TenantScope::single(), &tenant.to_string(), record, expect, by).await
     }
 }
 
@@ -109,6 +178,8 @@ struct UpdateTenant {
     #[serde(default, deserialize_with = "named")]
     #[schemars(with = "Option<u32>")]
     requests_per_second: Option<Option<u32>>,
+    /// How much it may have, in place of the quota before; what is not named is as for others.
+    quota: Option<TenantQuota>,
 }
 
 /// Tells a field that is `null` from one that is not there.
@@ -130,10 +201,12 @@ struct TenantShown {
     /// Requests per second that it may make on average, if not as many as others; 0 = any number.
     #[serde(skip_serializing_if = "Option::is_none")]
     requests_per_second: Option<u32>,
+    /// How much it may have, if not as much as others.
+    quota: TenantQuota,
     /// Counts its changes.
     revision: u64,
     /// When it was made.
-    #[schemars(with = "Instant")]
+    #[schemars(with = "At")]
     created_at: Timestamp,
     /// By whom.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -155,8 +228,8 @@ struct TenantMade {
 impl From<Kept<Record>> for TenantShown {
     fn from(kept: Kept<Record>) -> Self {
         let Kept { id, revision, record } = kept;
-        let Record { name, created_at, created_by, suspended, requests_per_second } = record;
-        TenantShown { id, name, suspended, requests_per_second, revision, created_at, created_by }
+        let Record { name, created_at, created_by, suspended, requests_per_second, quota } = record;
+        TenantShown { id, name, suspended, requests_per_second, quota, revision, created_at, created_by }
     }
 }
 
@@ -175,7 +248,7 @@ pub(super) fn routes() -> Vec<Route> {
             .notes("`ETag` is its revision.")
             .ok::<TenantShown>("The tenant.")
             .to(show),
-        put("/v1/tenants/{tenant}", "updateTenant", host, "Changes what a tenant is called, whether it gets in, and how often it may ask.")
+        put("/v1/tenants/{tenant}", "updateTenant", host, "Changes what a tenant is called, whether it gets in, how often it may ask and how much it may have.")
             .notes("What is not named stays as it is. In other processes it holds two seconds later. Runs of a suspended tenant go on, and links to them lead there.")
             .checks_tag()
             .ok::<TenantShown>("The tenant.")
@@ -194,7 +267,7 @@ pub(super) fn routes() -> Vec<Route> {
 
 async fn list(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
     let (limit, cursor) = (call.query.limit(), call.query.cursor());
-    let page = call.server.tenants.0.list(TenantScope::single(), limit, cursor).await?;
+    let page = call.server.tenants.records.list(TenantScope::single(), limit, cursor).await?;
     Reply::ok(&Page::of(page, TenantShown::from))
 }
 
@@ -207,6 +280,7 @@ async fn create(call: Call<Nothing, Nothing, Json<CreateTenant>>) -> Result<Repl
         created_by: call.caller.actor().map(|actor| actor.id.clone()),
         suspended: false,
         requests_per_second: None,
+        quota: TenantQuota::default(),
     };
     let taken = || {
         let detail = format!("There is a tenant {tenant} already.");
@@ -245,11 +319,12 @@ async fn show(call: Call<OfTenant>) -> Result<Reply, Problem> {
 async fn update(call: Call<OfTenant, Nothing, Json<UpdateTenant>>) -> Result<Reply, Problem> {
     let tenants = &call.server.tenants;
     let mut kept = tenants.read(call.path.tenant).await?;
-    let Json(UpdateTenant { name, suspended, requests_per_second }) = &call.body;
+    let Json(UpdateTenant { name, suspended, requests_per_second, quota }) = &call.body;
     let record = &mut kept.record;
     record.name = name.clone().unwrap_or_else(|| record.name.clone());
     record.suspended = suspended.unwrap_or(record.suspended);
     record.requests_per_second = requests_per_second.unwrap_or(record.requests_per_second);
+    record.quota = quota.unwrap_or(record.quota);
     let expect = Expect::Live(call.seen()?.unwrap_or(kept.revision));
     kept.revision = tenants.write(call.path.tenant, Some(record), expect, &call.caller).await?;
     shown(kept)

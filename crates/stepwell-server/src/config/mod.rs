@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use stepwell::core::near::did_you_mean;
 
 use crate::exit::{Code, Failure};
-pub(crate) use settings::{Log, LogFormat, MailSecurity, Settings, Span};
+pub(crate) use settings::{Log, LogFormat, MailSecurity, Oidc, Settings, Span};
 pub(crate) use show::{Verb, run};
 
 /// The file that is read if none is named, and if it is there.
@@ -189,6 +189,8 @@ fn as_type_of(value: Value, default: &Value) -> Value {
     let Value::String(text) = &value else { return value };
     match default {
         Value::Number(_) | Value::Bool(_) => serde_json::from_str(text).unwrap_or(value),
+        // A list of more than texts is written as JSON.
+        Value::Array(_) if text.trim_start().starts_with('[') => serde_json::from_str(text).unwrap_or(value),
         Value::Array(_) => text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect(),
         _ => value,
     }
@@ -287,6 +289,32 @@ mod tests {
         let wrong = read(Some("[server]\ndrain = \"soon\"\n"), &[], vec![]).unwrap_err();
         assert!(wrong.contains("`server.drain`") && wrong.contains("soon"), "{wrong}");
         assert!(read(Some("[server\n"), &[], vec![]).unwrap_err().contains("is not TOML"));
+    }
+
+    #[test]
+    fn issuers_are_a_list_of_tables_with_known_names() {
+        let file = "[[auth.oidc]]\nname = \"main\"\nissuer = \"https://id.example.com\"\naudience = \"stepwell\"\n\
+                    tenant_claim = \"org\"\nalgorithms = [\"ES256\"]\nroles = { ops = [\"workflow:view\"] }\n";
+        let config = read(Some(file), &[], vec![]).unwrap();
+        let oidc = &config.settings.auth.oidc[0];
+        assert_eq!((oidc.name.as_str(), oidc.audience.all().len(), oidc.roles.len()), ("main", 1, 1));
+        let shown = config.shown().find(|(name, ..)| *name == "auth.oidc").unwrap().1;
+        assert_eq!(shown[0]["issuer"], "https://id.example.com");
+        for (wrong, why) in [
+            ("clams = \"x\"\n", "clams"),
+            ("leeway = \"soon\"\n", "soon"),
+            ("permissions_claim = 1\n", "auth.oidc"),
+        ] {
+            let error = read(Some(&format!("{file}{wrong}")), &[], vec![]).unwrap_err();
+            assert!(error.contains("`auth.oidc`") && error.contains(why), "{error}");
+        }
+        for algorithm in ["none", "HS256"] {
+            let error = read(Some(&file.replace("ES256", algorithm)), &[], vec![]).unwrap_err();
+            assert!(error.contains(algorithm), "{error}");
+        }
+        let json = r#"[{"name": "a", "issuer": "https://id.example.com", "audience": ["x", "y"]}]"#;
+        let config = read(None, &[("STEPWELL_AUTH__OIDC", json)], vec![]).unwrap();
+        assert_eq!(config.settings.auth.oidc[0].audience.all().len(), 2);
     }
 
     #[test]

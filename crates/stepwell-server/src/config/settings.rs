@@ -1,17 +1,24 @@
 //! Every setting there is, with its default.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use stepwell::Permission;
 use stepwell::core::document::cases::duration;
 use stepwell::core::time::duration_ms;
+use stepwell_server::api::Algorithm;
+use uuid::Uuid;
 
 /// The configuration of the server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settings {
     pub(crate) server: Server,
+    pub(crate) auth: Auth,
+    pub(crate) quota: Quota,
     pub(crate) database: Database,
     pub(crate) engine: Engine,
     pub(crate) flows: Flows,
@@ -35,6 +42,8 @@ pub(crate) struct Server {
     pub(crate) head_timeout: Span,
     /// How long a body may take to arrive.
     pub(crate) body_timeout: Span,
+    /// How long an answer may take to be made, waiting that was asked for not counted.
+    pub(crate) answer_timeout: Span,
     /// How long a client may take to read some of an answer.
     pub(crate) write_timeout: Span,
     /// How long what is under way may take when the server is to stop.
@@ -47,6 +56,98 @@ pub(crate) struct Server {
     pub(crate) requests_per_second: u32,
     /// Requests that a tenant may make at once.
     pub(crate) burst: u32,
+    /// Requests per second that may come from one address, or name one tenant, without a credential; 0 = any number.
+    pub(crate) open_per_second: u32,
+    /// Credentials that are not good which may come from one address within a minute; 0 = any number.
+    pub(crate) guesses_per_minute: u32,
+    /// Addresses of proxies that say truly in `X-Forwarded-For` where a request comes from.
+    pub(crate) trusted_proxies: Vec<IpAddr>,
+}
+
+/// Who is let in besides those with an API key.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Auth {
+    /// Issuers of OpenID Connect whose tokens are taken.
+    pub(crate) oidc: Vec<Oidc>,
+}
+
+/// An issuer whose tokens are taken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Oidc {
+    /// What it is called here: the actor is `oidc:NAME:SUB`.
+    pub(crate) name: String,
+    /// What `iss` has to be.
+    pub(crate) issuer: String,
+    /// What has to be in `aud`: one, or one of several.
+    pub(crate) audience: OneOrMore,
+    /// Where its keys are; without this the issuer says where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) jwks_url: Option<String>,
+    /// A file with its keys, which are then always these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) jwks_file: Option<String>,
+    /// How it signs; without this, as any public key can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) algorithms: Option<BTreeSet<Algorithm>>,
+    /// How far its clock may be from ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) leeway: Option<Span>,
+    /// The id of the tenant that everybody with its tokens belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tenant: Option<Uuid>,
+    /// Or the claim that has the tenant's id or name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tenant_claim: Option<String>,
+    /// The claim that says what somebody may do; `scope` unless this says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) permissions_claim: Option<String>,
+    /// What its values permit; without this they are the names of permissions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) roles: BTreeMap<String, BTreeSet<Permission>>,
+    /// The claim that says who it is; `sub` unless this says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) actor_claim: Option<String>,
+    /// How old keys get before they are fetched again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refresh: Option<Span>,
+    /// How long keys are good when the issuer does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) keep: Option<Span>,
+}
+
+/// How much a tenant may have that has no quota of its own; 0 = any number.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Quota {
+    /// API keys.
+    pub(crate) api_keys: u32,
+    /// Workflows.
+    pub(crate) workflows: u32,
+    /// Schedules that are on.
+    pub(crate) schedules: u32,
+    /// Runs that have not ended.
+    pub(crate) runs: u32,
+}
+
+/// A text, or a list of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum OneOrMore {
+    /// One.
+    One(String),
+    /// Several.
+    More(BTreeSet<String>),
+}
+
+impl OneOrMore {
+    pub(crate) fn all(&self) -> BTreeSet<String> {
+        match self {
+            OneOrMore::One(one) => [one.clone()].into(),
+            OneOrMore::More(all) => all.clone(),
+        }
+    }
 }
 
 impl Default for Server {
@@ -58,12 +159,16 @@ impl Default for Server {
             max_connections: 10_000,
             head_timeout: Span(30 * second),
             body_timeout: Span(30 * second),
+            answer_timeout: Span(60 * second),
             write_timeout: Span(30 * second),
             drain: Span(20 * second),
             body_bytes: 1024 * 1024,
             max_wait: Span(60 * second),
             requests_per_second: 0,
             burst: 1_000,
+            open_per_second: 200,
+            guesses_per_minute: 60,
+            trusted_proxies: Vec::new(),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Tenants over HTTP: only whoever administers the server deals with them.
 
 use serde_json::{Value, json};
-use stepwell::Permission;
 use stepwell::core::Spec;
+use stepwell::store::{TenantId, TenantScope};
 use stepwell::testing::TestEngine;
-use stepwell_server::api::{ApiOptions, Server};
+use stepwell::{Permission, Start};
+use stepwell_server::api::{ApiOptions, Quota, Server};
+use uuid::Uuid;
 
-use crate::kit::{Ask, Reply, delete, get, post, put};
+use crate::kit::{Ask, Reply, delete, get, post, put, until};
 use crate::site::Site;
 use crate::table::key_of;
 
@@ -186,4 +188,88 @@ async fn a_tenant_is_deleted_when_it_has_nothing_any_more() {
     assert_eq!(host(&site, delete(&path)).await.status, 204);
     host(&site, get(&path)).await.is(404, "noTenant");
     whoami(&site, &key).await.is(401, "unauthorized");
+}
+
+#[tokio::test]
+async fn a_tenant_has_no_more_than_its_quota() {
+    let waits = Spec::new("waits").wait("here", "GO").end("done").signal("GO").auto("end", "here", "done");
+    let waits = waits.initial("here").build().unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(waits)).await.unwrap();
+    let quota = Quota { api_keys: 3, workflows: 1, schedules: 1, runs: 0 };
+    let server = Server::new((*engine).clone(), ApiOptions { quota, ..ApiOptions::default() });
+    let site = Site::of(engine, server).await;
+    let (path, key) = made(&site, "a").await;
+    let us = async |ask: Ask| ask.by(&key).to(&site.router).await;
+    let over = |reply: &Reply, what: &str, limit: u32| {
+        assert_eq!(reply.is(403, "quotaExceeded")["params"], json!({"what": what, "limit": limit}));
+    };
+    let another = || post("/v1/apikeys").json(&json!({"name": "k", "permissions": ["workflow:view"]}));
+    for _ in 0..2 {
+        assert_eq!(us(another()).await.status, 201);
+    }
+    over(&us(another()).await, "apiKeys", 3);
+    let theirs = json!({"name": "k", "permissions": ["workflow:view"]});
+    over(&host(&site, post(&format!("{path}/apikeys")).json(&theirs)).await, "apiKeys", 3);
+    assert_eq!(another().by(&site.theirs).to(&site.router).await.status, 201, "others have theirs");
+
+    let schedule = |name: &str| {
+        put(&format!("/v1/schedules/{name}")).json(&json!({"cron": "0 0 * * *", "workflow": "waits"}))
+    };
+    assert_eq!(us(schedule("one")).await.status, 200);
+    assert_eq!(us(schedule("one")).await.status, 200, "one that is there can be changed");
+    over(&us(schedule("two")).await, "schedules", 1);
+    assert_eq!(us(delete("/v1/schedules/one")).await.status, 204);
+    let is_put = async || (us(schedule("two")).await.status == 200).then_some(());
+    until("the one is off and does not count", is_put).await;
+    over(&us(schedule("one")).await, "schedules", 1);
+
+    let draft = |name: &str, text: &str| {
+        put(&format!("/v1/workflows/{name}/draft")).header("content-type", "text/yaml").body(text.to_owned())
+    };
+    assert_eq!(us(draft("one", "a: 1")).await.status, 201);
+    over(&us(draft("two", "a: 1")).await, "workflows", 1);
+    assert_eq!(us(draft("one", "a: 2").header("if-match", "\"1\"")).await.status, 200);
+
+    let own = json!({"quota": {"apiKeys": 0, "workflows": 2}});
+    let set = host(&site, put(&path).json(&own)).await.json();
+    assert_eq!(set["quota"], own["quota"]);
+    assert_eq!(us(another()).await.status, 201, "any number");
+    assert_eq!(us(draft("two", "a: 1")).await.status, 201);
+    over(&us(draft("three", "a: 1")).await, "workflows", 2);
+    over(&us(schedule("one")).await, "schedules", 1);
+}
+
+#[tokio::test]
+async fn a_tenant_has_no_more_runs_that_live_than_its_quota() {
+    let waits = Spec::new("waits").wait("here", "GO").end("done").signal("GO").auto("end", "here", "done");
+    let waits = waits.initial("here").build().unwrap();
+    let engine = TestEngine::start(|builder| builder.workflow(waits)).await.unwrap();
+    let quota = Quota { runs: 3, ..Quota::default() };
+    let server = Server::new((*engine).clone(), ApiOptions { quota, ..ApiOptions::default() });
+    let site = Site::of(engine, server).await;
+    let start =
+        async |key: &str| post("/v1/runs").json(&json!({"workflow": "waits"})).by(key).to(&site.router).await;
+    // However they were started, they count.
+    let ours = site.engine.for_tenant(TenantScope::vouched(TenantId::new(Uuid::from_u128(2))));
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        let start = Start::new("waits").key(format!("k{}", begun.len()));
+        begun.push(ours.start_once(start).await.unwrap().run.id());
+    }
+    let problem = start(&site.ours).await.is(403, "quotaExceeded");
+    assert_eq!(
+        (&problem["params"], &problem["retryable"]),
+        (&json!({"what": "runs", "limit": 3}), &json!(true))
+    );
+    let again = post("/v1/runs").json(&json!({"workflow": "waits"})).header("idempotency-key", "k1");
+    assert_eq!(
+        site.ask(again).await.json()["id"],
+        begun[1].to_string(),
+        "what was begun is answered as before"
+    );
+    assert_eq!(start(&site.theirs).await.status, 201, "others have theirs");
+    let signal = format!("/v1/runs/{}/signals/GO", begun[0]);
+    assert_eq!(site.post(&signal, &json!(null)).await.status, 200);
+    until("there is room again", async || (start(&site.ours).await.status == 201).then_some(())).await;
+    until("and it is used up", async || (start(&site.ours).await.status == 403).then_some(())).await;
 }

@@ -340,7 +340,11 @@ async fn counted(
         [("type", types), ("relation", Tally::Relations { namespace: namespace.clone() })]
     });
     let mut counts = Vec::new();
-    for (what, of) in [("keys", Tally::Keys { now }), ("links", Tally::Links)].into_iter().chain(of_each) {
+    for (what, of) in
+        [("keys", Tally::Keys { now }), ("links", Tally::Links), ("runs", Tally::Runs { max: 100 })]
+            .into_iter()
+            .chain(of_each)
+    {
         let found = tallied(store, scope, of, 2).await;
         counts.extend(found.into_iter().map(|(name, count)| (what, name, count)));
     }

@@ -621,6 +621,7 @@ fn tally() -> impl Strategy<Value = Ask> {
         Just(Tally::Links),
         namespace().prop_map(|namespace| Tally::Types { namespace }),
         namespace().prop_map(|namespace| Tally::Relations { namespace }),
+        (0_u32..4).prop_map(|max| Tally::Runs { max }),
     ];
     (what, 0_u32..3).prop_map(|(of, limit)| Ask::Tally(of, limit))
 }

@@ -1,12 +1,15 @@
 //! Cases about what is in use: namespaces, types and relations, and how often, page by page.
 
 use super::Shared;
-use super::ask::{apply, tallied};
+use super::ask::{apply, moved, started, tallied};
 use super::make::{
-    ME, Make, NAMESPACE, at, cell, delete, edge, ends, run, set, set_until, tenant, thing, unlink, upsert,
+    ME, Make, NAMESPACE, at, cell, delete, due_run, edge, end, ends, new_run, process, run, set, set_until,
+    tenant, thing, unlink, upsert, wait,
 };
 use crate::cell::{CellKey, CellWrite, Space};
+use crate::commit::{NewRun, Step};
 use crate::link::{Edge, Ends, LinkWrite};
+use crate::run::Status;
 use crate::scope::TenantScope;
 use crate::store::Tally;
 
@@ -117,6 +120,32 @@ cases! { tallies as __suite_tallies;
                 assert_eq!(tallied(store, ME, of.clone(), limit).await, wanted, "{of:?}, pages of {limit}");
             }
         }
+    }
+
+    /// Runs that have not ended are counted, each once, and no more than are asked for.
+    async fn runs_that_live_are_counted_up_to_a_number(store: &Shared) {
+        let make = Make::new();
+        let live = async |max: u32| tally(store, &Tally::Runs { max }).await;
+        assert_eq!(live(9).await, []);
+        let waiting = NewRun { open: vec![wait(1), wait(2)], ..new_run(run(1)) };
+        let head = started(store, make.create(waiting)).await;
+        assert_eq!(live(9).await, counts(&[("live", 1)]), "however many it waits for");
+        started(store, make.create(due_run(run(2), 5))).await;
+        let owned = NewRun { owner: Some(process(1)), open: vec![wait(1)], ..due_run(run(3), 5) };
+        started(store, make.create(owned)).await;
+        let mut number = 4;
+        for status in [Status::Pending, Status::Suspended, Status::Failed] {
+            started(store, make.create(NewRun { status, ..new_run(run(number)) })).await;
+            number += 1;
+        }
+        assert_eq!(live(9).await, counts(&[("live", 6)]));
+        for max in 1..=6 {
+            assert_eq!(live(max).await, counts(&[("live", max.into())]));
+        }
+        assert_eq!(live(0).await, []);
+        assert_eq!(tallied(store, tenant(2), Tally::Runs { max: 9 }, 9).await, []);
+        moved(store, make.step(Step { close: vec![1, 2], ..end(&head) })).await;
+        assert_eq!(live(9).await, counts(&[("live", 5)]), "one has ended");
     }
 
     /// D11: a tenant's counts are of its own.

@@ -100,6 +100,7 @@ async fn show(call: Call<OfWorkflow>) -> Result<Reply, Problem> {
 
 async fn keep(call: Call<OfWorkflow, Nothing, Written>) -> Result<Reply, Problem> {
     let (catalogue, expected) = (call.engine().catalogue(), call.expected()?);
+    call.server.room_for_workflow(call.caller.scope(), &call.path.name).await?;
     let (name, Written(text)) = (call.path.name, call.body);
     let path = format!("/v1/workflows/{}/draft", segment(&name));
     let revision = expected.unwrap_or(0);

@@ -169,6 +169,7 @@ pub(super) fn published(published: Published) -> Result<Reply, Problem> {
 }
 
 async fn publish_text(call: Call<OfWorkflow, PublishVersion, Written>) -> Result<Reply, Problem> {
+    call.server.room_for_workflow(call.caller.scope(), &call.path.name).await?;
     let catalogue = call.engine().catalogue();
     let PublishVersion { activate, note } = call.query;
     let publish = note.into_iter().fold(Publish::text(call.body.0), Publish::note);

@@ -1,0 +1,15 @@
+-- Runs that somebody owns, whose time comes, that are in need or that wait: as many as there are, and no more than asked for.
+select name, number
+  from (select 'live' as name, count(*) as number
+          from (select id from (select id from runs where tenant = ?1 and owner is not null limit ?4)
+                union
+                select id from (select id from runs where tenant = ?1 and owner is null and wake_at is not null limit ?4)
+                union
+                select id from (select id from runs
+                                 where tenant = ?1 and (status = 'pending' or status = 'suspended' or status = 'failed')
+                                 limit ?4)
+                union
+                select run from (select distinct run from waits where tenant = ?1 limit ?4)
+                limit ?4))
+ where name > ?2 and number > 0
+ limit ?3
