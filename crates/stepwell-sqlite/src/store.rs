@@ -182,6 +182,12 @@ impl SqliteStore {
         self.jobs.as_ref().map_or(0, |jobs| jobs.max_capacity() - jobs.capacity())
     }
 
+    /// Bytes of the database's file, and of the log beside it.
+    pub fn bytes(&self) -> (u64, u64) {
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+        (size(&self.path), size(&names::beside(&self.path, "-wal")))
+    }
+
     async fn send(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
         self.trusted()?;
         let closed = || StoreError::Unavailable("the database is closed".to_owned());
