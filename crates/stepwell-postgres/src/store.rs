@@ -8,10 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::{
-    BatchMeter, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Reading,
-    Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept,
-    TenantId, TenantScope, WaitQuery, WaitRow,
+    BatchMeter, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document,
+    DocumentQuery, Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page,
+    ProcessId, Reading, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store,
+    StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::{Semaphore, oneshot};
 use tokio_postgres::{Client, Config};

@@ -87,7 +87,8 @@ impl Opened {
                 let about = "Connections to the database, by what they do.";
                 let connections = |state| gauge("stepwell_store_connections", about, &[("state", state)]);
                 let (busy, idle) = (connections("busy"), connections("idle"));
-                let most = gauge("stepwell_store_connections_max", "Connections to the database at most.", &[]);
+                let most =
+                    gauge("stepwell_store_connections_max", "Connections to the database at most.", &[]);
                 let waiting = gauge("stepwell_store_waiting", "How many wait for a connection.", &[]);
                 let store = Arc::downgrade(store);
                 telemetry.at_each_look(move || {
@@ -149,7 +150,9 @@ fn traces(from: &config::Telemetry) -> Result<Option<TraceOptions>, String> {
     // A collector tells the two from one another by the content type, at the same address.
     if !matches!(from.protocol.as_str(), "http/json" | "http/protobuf") {
         let protocol = &from.protocol;
-        return Err(format!("`telemetry.protocol` is `{protocol}`: spans are sent by `http/json`, to the collector's port for HTTP"));
+        return Err(format!(
+            "`telemetry.protocol` is `{protocol}`: spans are sent by `http/json`, to the collector's port for HTTP"
+        ));
     }
     Ok(Some(TraceOptions {
         headers: pairs("telemetry.headers", from.headers.as_deref())?,
@@ -166,7 +169,8 @@ fn pairs(setting: &str, text: Option<&str>) -> Result<Vec<(String, String)>, Str
     let parts = text.unwrap_or_default().split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
         .map(|part| {
-            let (name, value) = part.split_once('=').ok_or_else(|| format!("`{setting}` is `name=value,…`"))?;
+            let (name, value) =
+                part.split_once('=').ok_or_else(|| format!("`{setting}` is `name=value,…`"))?;
             let value = percent_encoding::percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();
             Ok((name.trim().to_owned(), value))
         })

@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use stepwell_core::{Limits, RunId};
 use stepwell_store::{
-    BatchMeter, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record,
-    RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId,
-    TenantScope, WaitQuery, WaitRow,
+    BatchMeter, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document,
+    DocumentQuery, Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page,
+    ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep,
+    Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
 

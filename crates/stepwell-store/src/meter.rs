@@ -18,7 +18,12 @@ fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
 
 impl Instruments<'_> {
     /// Something that only grows.
-    pub fn counter(&self, name: &'static str, about: &'static str, labels: &[(&'static str, &str)]) -> Counter {
+    pub fn counter(
+        &self,
+        name: &'static str,
+        about: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Counter {
         self.0.describe_counter(KeyName::from_const_str(name), None, about.into());
         self.0.register_counter(&key(name, labels), &OURS)
     }
@@ -61,11 +66,7 @@ impl BatchMeter {
                 "Commits and other writes that were in transactions, refused ones among them.",
                 &[],
             ),
-            size: with.histogram(
-                "stepwell_store_batch_writes",
-                "How many writes share a transaction.",
-                &[],
-            ),
+            size: with.histogram("stepwell_store_batch_writes", "How many writes share a transaction.", &[]),
             batch: with.histogram(
                 "stepwell_store_batch_seconds",
                 "How long a transaction takes, from its first statement until it is on disk.",

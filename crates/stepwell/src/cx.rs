@@ -46,7 +46,8 @@ struct Shared {
     root: RunId,
     parent: Option<RunId>,
     attempt: u32,
-    span: SpanId,
+    /// Tells tries apart that count as the same.
+    nonce: u64,
     store: Arc<dyn Store>,
     inner: Arc<Inner>,
     scope: TenantScope,
@@ -145,7 +146,7 @@ impl Cx {
         rests: Rests,
     ) -> Self {
         Cx(Arc::new(Shared {
-            span: SpanId::of_try(standing.run(), call.activation, attempt, inner.pulse()),
+            nonce: inner.pulse(),
             parent: standing.parent.as_ref().map(|parent| parent.run),
             call,
             workflow: standing.workflow.clone(),
@@ -209,8 +210,14 @@ impl Cx {
     /// The `traceparent` (W3C Trace Context) for calls to the outside: whoever takes part in the trace is found there
     /// under this try. The id of the trace is the id of the tree's root.
     pub fn traceparent(&self) -> String {
-        let is_traced = self.0.inner.observer.as_ref().is_some_and(|observer| observer.is_traced(self.root()));
-        traceparent(self.root(), self.0.span, is_traced)
+        let is_traced =
+            self.0.inner.observer.as_ref().is_some_and(|observer| observer.is_traced(self.root()));
+        traceparent(self.root(), self.span(), is_traced)
+    }
+
+    /// By what a trace knows this try.
+    fn span(&self) -> SpanId {
+        SpanId::of_try(self.run(), self.0.call.activation, self.0.attempt, self.0.nonce)
     }
 
     /// The run, for whoever listens.
@@ -222,7 +229,7 @@ impl Cx {
     /// The try, for whoever listens.
     pub(crate) fn tried(&self) -> Trial<'_> {
         let ActionCall { action, transition, activation, .. } = &self.0.call;
-        let (attempt, span) = (self.0.attempt, self.0.span);
+        let (attempt, span) = (self.0.attempt, self.span());
         Trial { action, transition, activation: *activation, attempt, span }
     }
 

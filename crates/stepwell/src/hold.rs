@@ -441,9 +441,7 @@ pub(crate) fn fly(
             Some(Ok(Ok(output))) => Ok((output, staged.unwrap_or_default())),
             Some(Ok(Err(failure))) => Err(failure),
             Some(Err(panic)) => Err(panicked(&*panic)),
-            None => {
-                Err(Failure::new(TIMEOUT, format!("the action took longer than {} ms", call.timeout_ms)))
-            }
+            None => Err(Failure::new(TIMEOUT, format!("the action took longer than {} ms", call.timeout_ms))),
         };
         let started = result.as_ref().map_or(0, |(_, staged)| staged.children.len());
         let children = (0..started).map(|_| RunId::new(host.ids.next())).collect();

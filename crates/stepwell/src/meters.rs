@@ -76,7 +76,8 @@ impl Meters {
             with.counter("stepwell_signals_total", about, &[("outcome", outcome)])
         };
         let refused = |why| {
-            let about = "Commits that were not applied, by the reason; fenced = the run had another owner by then.";
+            let about =
+                "Commits that were not applied, by the reason; fenced = the run had another owner by then.";
             (why, with.counter("stepwell_commits_refused_total", about, &[("reason", why)]))
         };
         Meters {
@@ -164,7 +165,11 @@ impl ActionMeter {
             with.counter("stepwell_actions_ended_total", "Tries of actions that are over.", &labels)
         };
         ActionMeter {
-            begun: with.counter("stepwell_actions_started_total", "Tries of actions that have begun.", &labels),
+            begun: with.counter(
+                "stepwell_actions_started_total",
+                "Tries of actions that have begun.",
+                &labels,
+            ),
             retried: with.counter(
                 "stepwell_actions_retried_total",
                 "Tries that were not the first for their step.",

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{Failure, Name, RunId, Timestamp};
-use stepwell_store::{Commit, CommitError, Committed, Loaded, NewRun, Refused, Status, TenantId, TenantScope};
+use stepwell_store::{
+    Commit, CommitError, Committed, Loaded, NewRun, Refused, Status, TenantId, TenantScope,
+};
 
 use crate::cx::Cx;
 use crate::engine::Inner;

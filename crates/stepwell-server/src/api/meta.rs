@@ -58,14 +58,9 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .ok::<Health>("It can.")
         .to(ready),
-        get(
-            "/metrics",
-            "metrics",
-            Needs::HostView,
-            "What is counted, in the text format of Prometheus.",
-        )
-        .gives_text(TEXT, "Everything that is counted, as it is now.")
-        .to(metrics),
+        get("/metrics", "metrics", Needs::HostView, "What is counted, in the text format of Prometheus.")
+            .gives_text(TEXT, "Everything that is counted, as it is now.")
+            .to(metrics),
         get("/v1/version", "version", Needs::Nothing, "Says what the server is.")
             .ok::<Version>("What it is.")
             .to(version),

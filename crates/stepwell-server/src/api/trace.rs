@@ -106,7 +106,10 @@ mod tests {
     #[test]
     fn only_a_whole_traceparent_counts() {
         let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
-        assert_eq!(parent(&format!("00-{trace}-{span}-01")), Some((trace.to_owned(), span.to_owned(), "01".to_owned())));
+        assert_eq!(
+            parent(&format!("00-{trace}-{span}-01")),
+            Some((trace.to_owned(), span.to_owned(), "01".to_owned()))
+        );
         // A later version may have more behind it.
         assert!(parent(&format!("01-{trace}-{span}-01-more")).is_some());
         let zero = "0".repeat(32);

@@ -11,7 +11,7 @@ mod request;
 mod sampler;
 mod spans;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use metrics::{Gauge, Recorder};
@@ -62,8 +62,14 @@ impl Backlog {
             held: gauge("stepwell_runs_held", "Runs that this process works on."),
             most: gauge("stepwell_runs_held_max", "Runs that this process works on at most."),
             is_up: gauge("stepwell_store_up", "1 if the store answers."),
-            oldest: gauge("stepwell_oldest_due_seconds", "For how long the run has been due that nobody has taken up for longest."),
-            tenants: gauge("stepwell_tenants_due", "Tenants with runs that are due and that nobody has taken up."),
+            oldest: gauge(
+                "stepwell_oldest_due_seconds",
+                "For how long the run has been due that nobody has taken up for longest.",
+            ),
+            tenants: gauge(
+                "stepwell_tenants_due",
+                "Tenants with runs that are due and that nobody has taken up.",
+            ),
         }
     }
 
@@ -83,6 +89,12 @@ impl Backlog {
     }
 }
 
+/// The ids of all routes; putting the table together takes a while.
+fn route_ids() -> &'static [&'static str] {
+    static IDS: OnceLock<Vec<&'static str>> = OnceLock::new();
+    IDS.get_or_init(|| crate::api::routes().iter().map(|route| route.id).collect())
+}
+
 impl Default for Telemetry {
     fn default() -> Self {
         Self::new()
@@ -96,7 +108,7 @@ impl Telemetry {
         let with = Instruments(&*registry);
         Telemetry {
             meters: Meters::new(registry.clone()),
-            requests: Requests::new(registry.clone(), crate::api::routes().iter().map(|route| route.id)),
+            requests: Requests::new(registry.clone(), route_ids().iter().copied()),
             connections: Connections::new(with),
             process: Process::new(with),
             backlog: Backlog::new(with),

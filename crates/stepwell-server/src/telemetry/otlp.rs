@@ -68,7 +68,10 @@ impl TraceOptions {
 impl fmt::Debug for TraceOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Headers may be credentials.
-        f.debug_struct("TraceOptions").field("service", &self.service).field("sampler", &self.sampler).finish_non_exhaustive()
+        f.debug_struct("TraceOptions")
+            .field("service", &self.service)
+            .field("sampler", &self.sampler)
+            .finish_non_exhaustive()
     }
 }
 
@@ -164,7 +167,8 @@ impl Sender {
         let more = resource.iter().filter(|(name, _)| known.iter().all(|(known, _)| known != name));
         let all = known.iter().map(|(name, value)| (*name, value.as_str()));
         let all = all.chain(more.map(|(name, value)| (name.as_str(), value.as_str())));
-        let resource: Value = all.map(|(name, value)| json!({"key": name, "value": {"stringValue": value}})).collect();
+        let resource: Value =
+            all.map(|(name, value)| json!({"key": name, "value": {"stringValue": value}})).collect();
         Ok(Sender { client, uri, headers, resource, timeout, sent, lost, said: None })
     }
 
@@ -237,15 +241,22 @@ fn body(resource: &Value, spans: &[Span]) -> Value {
 
 fn shown(span: &Span) -> Value {
     let trace = |id: &Uuid| id.simple().to_string();
-    let attributes: Value = span.attributes.iter().map(|(name, value)| {
-        let value = match value {
-            Attribute::Text(text) => json!({"stringValue": text}),
-            Attribute::Number(number) => json!({"intValue": number.to_string()}),
-        };
-        json!({"key": name, "value": value})
-    }).collect();
-    let links: Value =
-        span.links.iter().map(|(of, id)| json!({"traceId": trace(of), "spanId": format!("{id:016x}")})).collect();
+    let attributes: Value = span
+        .attributes
+        .iter()
+        .map(|(name, value)| {
+            let value = match value {
+                Attribute::Text(text) => json!({"stringValue": text}),
+                Attribute::Number(number) => json!({"intValue": number.to_string()}),
+            };
+            json!({"key": name, "value": value})
+        })
+        .collect();
+    let links: Value = span
+        .links
+        .iter()
+        .map(|(of, id)| json!({"traceId": trace(of), "spanId": format!("{id:016x}")}))
+        .collect();
     let mut shown = json!({
         "traceId": trace(&span.trace),
         "spanId": format!("{:016x}", span.id),

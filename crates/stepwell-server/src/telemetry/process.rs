@@ -29,7 +29,10 @@ impl Process {
             memory: gauge("process_resident_memory_bytes", "Resident memory size in bytes."),
             cpu: gauge("process_cpu_seconds_total", "Total user and system CPU time spent in seconds."),
             files: gauge("process_open_fds", "Number of open file descriptors."),
-            start: gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds."),
+            start: gauge(
+                "process_start_time_seconds",
+                "Start time of the process since unix epoch in seconds.",
+            ),
             began: began.as_secs_f64(),
         }
     }

@@ -8,9 +8,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use metrics::{
-    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
-};
+use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
 /// The content type of what is written.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -66,7 +64,11 @@ struct Buckets {
 impl Buckets {
     fn of(name: &str) -> Self {
         let bounds = if name.ends_with("_seconds") { SECONDS } else { SIZES };
-        Buckets { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), sum: AtomicU64::new(0) }
+        Buckets {
+            bounds,
+            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            sum: AtomicU64::new(0),
+        }
     }
 }
 
@@ -204,11 +206,14 @@ mod tests {
         took.record(1_000.0);
         let text = registry.text();
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[..3], [
-            "# HELP asked_total How often\\nsomebody asked.",
-            "# TYPE asked_total counter",
-            "asked_total{who=\"a\\\"b\\\\c\\nd\"} 3",
-        ]);
+        assert_eq!(
+            lines[..3],
+            [
+                "# HELP asked_total How often\\nsomebody asked.",
+                "# TYPE asked_total counter",
+                "asked_total{who=\"a\\\"b\\\\c\\nd\"} 3",
+            ]
+        );
         assert!(lines.contains(&"open 2.5"), "{text}");
         for line in [
             "took_seconds_bucket{what=\"x\",le=\"0.00025\"} 0",

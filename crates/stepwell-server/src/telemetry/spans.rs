@@ -84,7 +84,11 @@ impl Tracer {
     }
 
     pub(super) fn observe(&self, fact: &Fact<'_>) {
-        let (Fact::Started { of, .. } | Fact::Turned { of, .. } | Fact::ActionEnded { of, .. } | Fact::Signalled { of, .. }) = fact else {
+        let (Fact::Started { of, .. }
+        | Fact::Turned { of, .. }
+        | Fact::ActionEnded { of, .. }
+        | Fact::Signalled { of, .. }) = fact
+        else {
             return;
         };
         if self.samples(of.root.uuid()) {
@@ -95,7 +99,8 @@ impl Tracer {
     fn write(&self, of: &Subject<'_>, fact: &Fact<'_>) {
         match fact {
             Fact::Started { status, began, ended, .. } => {
-                let mut span = span_of(of, SpanId::of_run(of.run), format!("start {}", of.workflow), *began, *ended);
+                let mut span =
+                    span_of(of, SpanId::of_run(of.run), format!("start {}", of.workflow), *began, *ended);
                 span.parent = of.parent.map(|parent| SpanId::of_run(parent).number());
                 span.attributes.push(("stepwell.status", status.as_str().into()));
                 self.send(linked(span));
@@ -142,8 +147,17 @@ impl Tracer {
     }
 
     /// A request was answered.
-    pub(crate) fn answered(&self, asking: &Asking, route: Option<&Route>, method: &str, status: StatusCode, took: Duration) {
-        let (true, Some(trace), Some(id)) = (asking.is_traced, asking.trace.uuid(), asking.trace.span_number()) else {
+    pub(crate) fn answered(
+        &self,
+        asking: &Asking,
+        route: Option<&Route>,
+        method: &str,
+        status: StatusCode,
+        took: Duration,
+    ) {
+        let (true, Some(trace), Some(id)) =
+            (asking.is_traced, asking.trace.uuid(), asking.trace.span_number())
+        else {
             return;
         };
         let ended_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

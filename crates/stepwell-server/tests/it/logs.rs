@@ -65,7 +65,9 @@ fn at_its_most_talkative_the_log_has_no_secret_and_every_line_is_json() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let mut command = stepwell(folder.path());
-    command.args(["dev", "--listen", "127.0.0.1:0"]).env("RUST_LOG", "debug,stepwell=trace,stepwell_server=trace");
+    command
+        .args(["dev", "--listen", "127.0.0.1:0"])
+        .env("RUST_LOG", "debug,stepwell=trace,stepwell_server=trace");
     command.env("STEPWELL_LOG__FORMAT", "json").env("STEPWELL_HTTP__ALLOW", "127.0.0.1");
     command.env("STEPWELL_SECRET_SHOP", SECRET);
     let mut child = command.stdout(Stdio::piped()).stderr(File::create(&log).unwrap()).spawn().unwrap();
@@ -102,7 +104,10 @@ fn at_its_most_talkative_the_log_has_no_secret_and_every_line_is_json() {
         assert_eq!(told, None, "{secret}");
     }
     let said = lines.iter().find(|line| line["message"] == "it is about to call").unwrap();
-    assert_eq!((said["traceId"].as_str(), said["run"].as_str().map(|id| id.replace('-', ""))), (Some(run.as_str()), Some(run.clone())));
+    assert_eq!(
+        (said["traceId"].as_str(), said["run"].as_str().map(|id| id.replace('-', ""))),
+        (Some(run.as_str()), Some(run.clone()))
+    );
     let started = lines.iter().find(|line| line["route"] == "startRun" && line["status"] == 201).unwrap();
     assert_eq!(started["traceId"].as_str().map(str::len), Some(32), "{started}");
 }
@@ -148,7 +153,10 @@ async fn what_went_wrong_in_the_server_is_found_by_the_trace_that_the_answer_nam
         .map(|line| serde_json::from_str(line).unwrap())
         .filter(|line: &Value| line["traceId"] == trace.as_str())
         .collect();
-    assert!(found.iter().any(|line| line["error"].as_str().is_some_and(|error| error.contains("injected"))), "{text}");
+    assert!(
+        found.iter().any(|line| line["error"].as_str().is_some_and(|error| error.contains("injected"))),
+        "{text}"
+    );
     let answered = found.iter().find(|line| line["message"] == "answered").unwrap();
     assert_eq!((&answered["level"], &answered["route"]), (&json!("ERROR"), &json!("ready")));
 }

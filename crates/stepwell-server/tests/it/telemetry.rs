@@ -135,7 +135,8 @@ fn parsed(text: &str) -> BTreeMap<String, f64> {
             let (series, value) = line.rsplit_once(' ').unwrap();
             let name = series.split('{').next().unwrap();
             let family = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part));
-            let family = family.filter(|family| families.get(*family).is_some_and(|kind| kind == "histogram"));
+            let family =
+                family.filter(|family| families.get(*family).is_some_and(|kind| kind == "histogram"));
             assert_eq!(family.unwrap_or(name), described, "{line}");
             let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
             assert!(values.insert(series.to_owned(), value).is_none(), "{series} is there twice");
@@ -283,6 +284,22 @@ fn attribute(of: &Value, name: &str) -> Option<String> {
 
 const CALLER: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
 
+/// Every span is another one, and all but the first are below one that is there.
+fn holds_together(of_run: &[&(String, Value)]) {
+    let ids: BTreeSet<_> = of_run.iter().map(|(_, span)| span["spanId"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), of_run.len(), "every span is another one");
+    let mut roots = 0;
+    for (_, span) in of_run {
+        match span["parentSpanId"].as_str() {
+            Some(parent) => assert!(ids.contains(parent), "{span}"),
+            None => roots += 1,
+        }
+        let time = |name: &str| span[name].as_str().unwrap().parse::<u128>().unwrap();
+        assert!(time("startTimeUnixNano") <= time("endTimeUnixNano"), "{span}");
+    }
+    assert_eq!(roots, 1, "the start of the order");
+}
+
 #[tokio::test]
 async fn a_run_and_its_child_are_one_trace_whichever_process_works_on_them() {
     let collector = Collector::open().await;
@@ -304,18 +321,7 @@ async fn a_run_and_its_child_are_one_trace_whichever_process_works_on_them() {
     let trace = order.replace('-', "");
     let all = collector.spans();
     let of_run: Vec<_> = all.iter().filter(|(_, span)| span["traceId"] == trace.as_str()).collect();
-    let ids: BTreeSet<_> = of_run.iter().map(|(_, span)| span["spanId"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), of_run.len(), "every span is another one");
-    let mut roots = 0;
-    for (_, span) in &of_run {
-        match span["parentSpanId"].as_str() {
-            Some(parent) => assert!(ids.contains(parent), "{span}"),
-            None => roots += 1,
-        }
-        let time = |name: &str| span[name].as_str().unwrap().parse::<u128>().unwrap();
-        assert!(time("startTimeUnixNano") <= time("endTimeUnixNano"), "{span}");
-    }
-    assert_eq!(roots, 1, "the start of the order");
+    holds_together(&of_run);
     let named = |service: &str, name: &str| -> Vec<&Value> {
         let one = of_run.iter().filter(|(of, span)| of == service && span["name"] == name);
         one.map(|(_, span)| span).collect()
@@ -326,7 +332,10 @@ async fn a_run_and_its_child_are_one_trace_whichever_process_works_on_them() {
     let tries = named("first", "split");
     assert_eq!(words(&tries, "stepwell.outcome"), ["failed", "done"]);
     assert_eq!(words(&tries, "stepwell.attempt"), ["1", "2"]);
-    assert_eq!((&tries[0]["status"], &tries[1]["status"]), (&json!({"code": 2, "message": "busy"}), &json!({})));
+    assert_eq!(
+        (&tries[0]["status"], &tries[1]["status"]),
+        (&json!({"code": 2, "message": "busy"}), &json!({}))
+    );
     assert_eq!(words(&named("second", "weigh"), "stepwell.run"), [parcel.clone()]);
     for (service, name) in [
         ("first", "start order"),
@@ -344,12 +353,19 @@ async fn a_run_and_its_child_are_one_trace_whichever_process_works_on_them() {
     // The request is in its caller's trace, and the two know of each other.
     let asked = all.iter().find(|(_, span)| span["name"] == "POST /v1/runs").map(|(_, span)| span).unwrap();
     assert_eq!((&asked["traceId"], &asked["parentSpanId"]), (&json!(CALLER.0), &json!(CALLER.1)));
-    assert_eq!((&asked["kind"], attribute(asked, "http.response.status_code")), (&json!(2), Some("201".to_owned())));
+    assert_eq!(
+        (&asked["kind"], attribute(asked, "http.response.status_code")),
+        (&json!(2), Some("201".to_owned()))
+    );
     let link = |span: &Value| json!([{"traceId": span["traceId"], "spanId": span["spanId"]}]);
     assert_eq!((&asked["links"], &start["links"]), (&link(start), &link(asked)));
-    let signal = all.iter().find(|(_, span)| attribute(span, "stepwell.route").as_deref() == Some("signalRun"));
+    let signal =
+        all.iter().find(|(_, span)| attribute(span, "stepwell.route").as_deref() == Some("signalRun"));
     let (_, signal) = signal.unwrap();
-    assert!(signal["links"].as_array().unwrap().iter().all(|link| link["traceId"] == trace.as_str()), "{signal}");
+    assert!(
+        signal["links"].as_array().unwrap().iter().all(|link| link["traceId"] == trace.as_str()),
+        "{signal}"
+    );
     assert!(!signal["links"].as_array().unwrap().is_empty());
     // Nothing of what runs hold is in a span.
     assert!(!all.iter().any(|(_, span)| span.to_string().contains("the table is full")));
@@ -405,4 +421,32 @@ async fn a_collector_that_does_not_answer_holds_nobody_up() {
         let error = Telemetry::traced(TraceOptions::new(wrong)).unwrap_err();
         assert!(error.to_string().contains("cannot be sent"), "{error}");
     }
+}
+
+/// The program itself: what its store and its connections do is counted too.
+#[test]
+fn a_server_on_sqlite_counts_what_it_writes_and_who_is_connected() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = crate::serving::dev(folder.path());
+    let scraped = || {
+        let answer = server.get("/metrics");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        parsed(&answer.body)
+    };
+    let before = scraped();
+    let start = json!({"workflow": "tour", "input": {"visitor": "ann"}});
+    assert_eq!(server.ask("POST", "/v1/runs", Some(&start)).status, 201);
+    let after = scraped();
+    let grown = |series: &str| after[series] - before[series];
+    assert_eq!(grown("stepwell_runs_started_total{kind=\"workflow\"}"), 1.0);
+    assert!(grown("stepwell_store_writes_total") >= 1.0, "{after:#?}");
+    assert!(grown("stepwell_store_sync_seconds_count") >= 1.0);
+    assert_eq!(after["stepwell_store_batch_writes_sum"], after["stepwell_store_writes_total"]);
+    // What is written is in the log first.
+    let bytes = ["database", "log"].map(|part| after[&format!("stepwell_store_bytes{{part=\"{part}\"}}")]);
+    assert!(bytes.iter().all(|bytes| *bytes > 0.0) && bytes.iter().sum::<f64>() > 10_000.0, "{bytes:?}");
+    assert!(after["stepwell_store_sync_seconds_sum"] <= after["stepwell_store_batch_seconds_sum"]);
+    assert!(after["stepwell_http_connections_open"] >= 1.0);
+    assert!(grown("stepwell_http_connections_total") >= 2.0);
+    assert_eq!(after["stepwell_store_up"], 1.0);
 }
