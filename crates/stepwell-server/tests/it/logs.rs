@@ -99,7 +99,7 @@ fn at_its_most_talkative_the_log_has_no_secret_and_every_line_is_json() {
     let lines: Vec<Value> = log.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.len() > 10, "{text}");
     for secret in [Some(key), Some(other), token, Some(SECRET.to_owned())].into_iter().flatten() {
-        let end = secret.rsplit('_').next().unwrap();
+        let end = &secret[secret.len().saturating_sub(24)..];
         let told = log.iter().find(|line| line.contains(end));
         assert_eq!(told, None, "{secret}");
     }
