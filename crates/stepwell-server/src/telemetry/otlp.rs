@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, Method, Request, Uri};
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -31,6 +31,8 @@ const WAITING: usize = 8_192;
 const AT_ONCE: usize = 512;
 /// How long a span waits for others to be sent with.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Bytes of a collector's answer that are read.
+const MOST_ANSWERED: usize = 64 * 1024;
 /// How often the log says that the collector does not take them.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -207,6 +209,8 @@ impl Sender {
         *request.headers_mut() = self.headers.clone();
         let response = self.client.request(request).await.map_err(|error| error.to_string())?;
         let status = response.status();
+        // Read to its end, so that the connection can be used again; what it says does not matter.
+        let _ = Limited::new(response.into_body(), MOST_ANSWERED).collect().await;
         if status.is_success() { Ok(()) } else { Err(format!("it answered with {status}")) }
     }
 

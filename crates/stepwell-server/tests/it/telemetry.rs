@@ -336,7 +336,7 @@ async fn a_run_and_its_child_are_one_trace_whichever_process_works_on_them() {
         (&tries[0]["status"], &tries[1]["status"]),
         (&json!({"code": 2, "message": "busy"}), &json!({}))
     );
-    assert_eq!(words(&named("second", "weigh"), "stepwell.run"), [parcel.clone()]);
+    assert_eq!(words(&named("second", "weigh"), "stepwell.run"), [parcel.as_str()]);
     for (service, name) in [
         ("first", "start order"),
         ("first", "start parcel"),
