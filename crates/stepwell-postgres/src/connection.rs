@@ -307,6 +307,19 @@ impl Manager for Maker {
     }
 }
 
+/// How the connections of a store are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolUse {
+    /// Connections at most.
+    pub most: usize,
+    /// Connections there are.
+    pub open: usize,
+    /// Those that somebody uses.
+    pub busy: usize,
+    /// How many wait for one.
+    pub waiting: usize,
+}
+
 /// The connections of a store.
 #[derive(Clone)]
 pub(crate) struct Connections {
@@ -334,6 +347,13 @@ impl Connections {
             .build()
             .map_err(|error| OpenError::Config(error.to_string()))?;
         Ok(Connections { pool, has_citus })
+    }
+
+    /// How the connections are used now.
+    pub(crate) fn used(&self) -> PoolUse {
+        let status = self.pool.status();
+        let busy = status.size.saturating_sub(status.available);
+        PoolUse { most: status.max_size, open: status.size, busy, waiting: status.waiting }
     }
 
     /// A connection; while the server is away, it is tried again for a while.

@@ -33,6 +33,7 @@ mod sweep;
 mod view;
 mod writer;
 
+pub use connection::PoolUse;
 pub use error::OpenError;
 pub use own::Along;
 pub use status::Status;

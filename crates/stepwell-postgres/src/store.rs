@@ -2,23 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::{
-    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Reading,
-    Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept,
-    TenantId, TenantScope, WaitQuery, WaitRow,
+    BatchMeter, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document,
+    DocumentQuery, Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page,
+    ProcessId, Reading, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store,
+    StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::{Semaphore, oneshot};
 use tokio_postgres::{Client, Config};
 use uuid::Uuid;
 
 use crate::apply::{Applier, Known, Prepared};
-use crate::connection::{Backend, Connections, Connector, Mode, NEEDED, Sees, Tls};
+use crate::connection::{Backend, Connections, Connector, Mode, NEEDED, PoolUse, Sees, Tls};
 use crate::error::{Failure, OpenError, described};
 use crate::jobs::{CommitJob, Queue};
 use crate::outbox::Outbox;
@@ -150,6 +150,7 @@ impl PostgresStore {
             outbox,
             ghosts: Mutex::default(),
             batch: options.batch.max(1),
+            meter: OnceLock::new(),
         });
         writer::start(&shared, options.committers.min(options.connections));
         let room = Arc::new(Semaphore::new(options.queue.max(1)));
@@ -332,6 +333,16 @@ impl PostgresStore {
     /// What the database is: its server, its schema, how large it is and about how many rows it has.
     pub async fn status(&self) -> Result<Status, StoreError> {
         again!(status::status(&self.on, self.schema))
+    }
+
+    /// Counts its batches from here on, for the first who asks.
+    pub fn measured_by(&self, meter: BatchMeter) {
+        let _ = self.shared.meter.set(meter);
+    }
+
+    /// How its connections are used.
+    pub fn pool(&self) -> PoolUse {
+        self.on.used()
     }
 }
 

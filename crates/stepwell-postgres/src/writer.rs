@@ -6,10 +6,10 @@
 //! they look it up. Plain commits of several tenants may share a transaction (see [`Committer::several`]); if anything in it
 //! fails, each tenant's go on their own.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use stepwell_store::{CommitError, HintSender, StoreError, TenantId};
+use stepwell_store::{BatchMeter, CommitError, HintSender, StoreError, TenantId};
 
 use crate::apply::{Applied, Applier, Lane, Prepared, Trouble};
 use crate::connection::Backend;
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     /// Server processes that may still be at a commit whose connection was lost.
     pub(crate) ghosts: Mutex<Vec<Backend>>,
     pub(crate) batch: usize,
+    /// What counts the batches, once somebody asks for it.
+    pub(crate) meter: OnceLock<BatchMeter>,
 }
 
 /// Starts the committers' tasks.
@@ -69,11 +71,14 @@ impl Committer {
             .iter()
             .map(|((tenant, _), jobs)| (*tenant, jobs.iter().map(|job| &job.prepared).collect()))
             .collect();
+        let began = self.shared.meter.get().map(|_| Instant::now());
         let applied = self.shared.applier.shared(&groups).await;
         drop(groups);
         match applied {
             Ok(applied) => {
                 let mut left = Vec::new();
+                let written = batches.iter().zip(&applied).filter(|(_, applied)| applied.is_some());
+                self.shared.count(written.map(|((_, jobs), _)| jobs.len()).sum(), began);
                 for ((group, jobs), applied) in batches.into_iter().zip(applied) {
                     match applied {
                         Some(applied) => self.answer(jobs, applied),
@@ -130,8 +135,10 @@ impl Committer {
     ) -> Result<(), (Trouble, Vec<CommitJob>)> {
         let batch: Vec<&Prepared> = jobs.iter().map(|job| &job.prepared).collect();
         let mut tries = 0;
+        let mut began;
         let applied = loop {
             tries += 1;
+            began = self.shared.meter.get().map(|_| Instant::now());
             match self.shared.applier.apply(lane, tenant, &batch).await {
                 Err(Trouble::Failed(Failure::Again(_))) if tries < TRIES => {
                     // Not all at the same time again.
@@ -144,6 +151,7 @@ impl Committer {
         match applied {
             Err(trouble) => Err((trouble, jobs)),
             Ok(applied) => {
+                self.shared.count(jobs.len(), began);
                 self.answer(jobs, applied);
                 Ok(())
             }
@@ -165,6 +173,13 @@ impl Committer {
 }
 
 impl Shared {
+    /// So many commits share a transaction that has ended; some may have been refused.
+    fn count(&self, commits: usize, began: Option<Instant>) {
+        if let (Some(meter), Some(began)) = (self.meter.get(), began) {
+            meter.batch(commits, began.elapsed());
+        }
+    }
+
     fn haunted(&self, backend: &Backend) {
         let mut ghosts = self.ghosts.lock().unwrap_or_else(PoisonError::into_inner);
         if !ghosts.contains(backend) {

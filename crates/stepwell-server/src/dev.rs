@@ -37,8 +37,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     log::init(&settings.log)?;
     runtime()?.block_on(async {
         let opened = Opened::open(&settings).await?;
-        let engine = start::engine(&settings, opened.store(), start::options(&settings)).await?;
-        let server = Arc::new(start::server(&settings, &engine)?);
+        let telemetry = start::telemetry(&settings, &opened)?;
+        let options = start::options(&settings);
+        let engine = start::engine(&settings, opened.store(), options, Some(&telemetry)).await?;
+        let server = Arc::new(start::server(&settings, &engine)?.with_telemetry(telemetry));
         let loaded = load_examples(&engine).await?;
         let key = fresh_key(&server, data).await?;
         let listener = listen(&settings, &server).await?;

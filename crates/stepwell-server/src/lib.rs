@@ -7,3 +7,4 @@ mod escape;
 pub mod outlets;
 pub mod routes;
 pub mod serve;
+pub mod telemetry;

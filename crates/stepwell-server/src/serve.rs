@@ -20,6 +20,8 @@ use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 use tower_service::Service;
 
+use crate::telemetry::Connections;
+
 /// How connections are held to their time. Every field has a default.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
@@ -33,6 +35,8 @@ pub struct ServeOptions {
     pub head_bytes: usize,
     /// How long what is under way may take to finish when the server is to stop.
     pub drain: Duration,
+    /// What counts connections.
+    pub counted_by: Connections,
 }
 
 impl Default for ServeOptions {
@@ -43,6 +47,7 @@ impl Default for ServeOptions {
             write_timeout: Duration::from_secs(30),
             head_bytes: 32 * 1024,
             drain: Duration::from_secs(20),
+            counted_by: Connections::default(),
         }
     }
 }
@@ -99,9 +104,11 @@ pub async fn serve(
             },
         };
         let Ok(place) = room.clone().try_acquire_owned() else {
+            options.counted_by.turn_away();
             tokio::spawn(turn_away(stream));
             continue;
         };
+        let open = options.counted_by.open();
         let _ = stream.set_nodelay(true);
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(options.write_timeout));
@@ -119,7 +126,7 @@ pub async fn serve(
             if let Err(error) = connection.await {
                 tracing::trace!(%error, "a connection ended early");
             }
-            drop(place);
+            drop((place, open));
         });
     }
     drop(listener);

@@ -20,6 +20,8 @@ use crate::start::{self, Opened};
 
 /// How long runs may take to come to a place where they can be let go of.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long the collector may take to take the last spans.
+const LAST_SPANS: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
@@ -64,8 +66,10 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
     log::init(&settings.log)?;
     runtime()?.block_on(async {
         let opened = Opened::open(&settings).await?;
-        let engine = start::engine(&settings, opened.store(), start::options(&settings)).await?;
-        let server = Arc::new(start::server(&settings, &engine)?);
+        let telemetry = start::telemetry(&settings, &opened)?;
+        let options = start::options(&settings);
+        let engine = start::engine(&settings, opened.store(), options, Some(&telemetry)).await?;
+        let server = Arc::new(start::server(&settings, &engine)?.with_telemetry(telemetry));
         let listener = listen(&settings, &server).await?;
         let url = url_of(&listener)?;
         output::line(&url)?;
@@ -119,8 +123,10 @@ pub(crate) async fn until_stopped(
         head_timeout: from.head_timeout.0,
         write_timeout: from.write_timeout.0,
         drain: from.drain.0,
+        counted_by: server.telemetry().connections(),
         ..ServeOptions::default()
     };
+    let telemetry = server.telemetry().clone();
     let mut terminated = signal(SignalKind::terminate()).map_err(Failure::unexpected)?;
     let stopping = server.clone();
     let stop = async move {
@@ -137,6 +143,7 @@ pub(crate) async fn until_stopped(
         talk(&format!("{left} connections did not finish in time"));
     }
     engine.stop(GRACE).await;
+    telemetry.flush(LAST_SPANS).await;
     Ok(())
 }
 

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepwell::flow::{Durable, Handle, Key, KeyRing, Sealed};
-use stepwell::store::{Store, TenantId, TenantScope};
+use stepwell::store::{BatchMeter, Instruments, Store, TenantId, TenantScope};
 use stepwell::{Engine, EnvironmentSecrets, FileSecrets, Options, Secrets};
 use stepwell_postgres::PostgresStore;
 use stepwell_server::actions::{self, HttpOptions};
 use stepwell_server::api::{ApiOptions, IssuerOptions, KeySource, Quota, Server, TenantOf};
 use stepwell_server::outlets::{Mailer, Security};
+use stepwell_server::telemetry::{Sampler, Telemetry, TraceOptions};
 use stepwell_sqlite::{OpenError, SqliteStore};
 
-use crate::config::{MailSecurity, Oidc, Settings};
+use crate::config::{self, MailSecurity, Oidc, Settings};
 use crate::exit::{Code, Failure};
 
 /// How long whoever starts or resumes a flow waits at most for its next pause, if requests may wait that long.
@@ -65,6 +66,46 @@ impl Opened {
         Ok(Opened::Sqlite(Arc::new(store)))
     }
 
+    /// Counts what it writes, and looks how it is doing whenever somebody asks for the metrics.
+    fn measured_by(&self, telemetry: &Telemetry) {
+        let (meter, with) = (BatchMeter::new(telemetry.recorder()), Instruments(telemetry.recorder()));
+        let gauge = |name, about, labels: &[_]| with.gauge(name, about, labels);
+        match self {
+            Opened::Sqlite(store) => {
+                store.measured_by(meter);
+                let about = "How large the database is, and the log beside it.";
+                let bytes = |part| gauge("stepwell_store_bytes", about, &[("part", part)]);
+                let (file, log) = (bytes("database"), bytes("log"));
+                let waiting = gauge("stepwell_store_waiting", "Writes that wait for the writer.", &[]);
+                let store = Arc::downgrade(store);
+                telemetry.at_each_look(move || {
+                    let Some(store) = store.upgrade() else { return };
+                    waiting.set(store.waiting() as f64);
+                    let (in_file, in_log) = store.bytes();
+                    file.set(in_file as f64);
+                    log.set(in_log as f64);
+                });
+            }
+            Opened::Postgres(store) => {
+                store.measured_by(meter);
+                let about = "Connections to the database, by what they do.";
+                let connections = |state| gauge("stepwell_store_connections", about, &[("state", state)]);
+                let (busy, idle) = (connections("busy"), connections("idle"));
+                let most =
+                    gauge("stepwell_store_connections_max", "Connections to the database at most.", &[]);
+                let waiting = gauge("stepwell_store_waiting", "How many wait for a connection.", &[]);
+                let store = Arc::downgrade(store);
+                telemetry.at_each_look(move || {
+                    let Some(used) = store.upgrade().map(|store| store.pool()) else { return };
+                    busy.set(used.busy as f64);
+                    idle.set(used.open.saturating_sub(used.busy) as f64);
+                    most.set(used.most as f64);
+                    waiting.set(used.waiting as f64);
+                });
+            }
+        }
+    }
+
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         match self {
             Opened::Sqlite(store) => store.clone(),
@@ -91,14 +132,67 @@ pub(crate) fn options(settings: &Settings) -> Options {
     }
 }
 
+/// What is counted and traced, of the store too. Spans are sent in the background of the runtime that this is called in.
+pub(crate) fn telemetry(settings: &Settings, opened: &Opened) -> Result<Arc<Telemetry>, Failure> {
+    let wrong = |why: String| Failure::new(Code::Invalid, format!("telemetry: {why}"));
+    let telemetry = match traces(&settings.telemetry).map_err(wrong)? {
+        Some(options) => Telemetry::traced(options).map_err(|error| wrong(error.to_string()))?,
+        None => Telemetry::new(),
+    };
+    opened.measured_by(&telemetry);
+    Ok(Arc::new(telemetry))
+}
+
+/// Where traces go, if they go anywhere.
+fn traces(from: &config::Telemetry) -> Result<Option<TraceOptions>, String> {
+    let url = match (&from.traces_endpoint, &from.endpoint) {
+        _ if from.disabled => return Ok(None),
+        (Some(url), _) => url.clone(),
+        (None, Some(base)) => format!("{}/v1/traces", base.trim_end_matches('/')),
+        (None, None) => return Ok(None),
+    };
+    // A collector tells the two from one another by the content type, at the same address.
+    if !matches!(from.protocol.as_str(), "http/json" | "http/protobuf") {
+        let protocol = &from.protocol;
+        return Err(format!(
+            "`telemetry.protocol` is `{protocol}`: spans are sent by `http/json`, to the collector's port for HTTP"
+        ));
+    }
+    Ok(Some(TraceOptions {
+        headers: pairs("telemetry.headers", from.headers.as_deref())?,
+        resource: pairs("telemetry.resource", from.resource.as_deref())?,
+        service: from.service_name.clone(),
+        sampler: Sampler::read(&from.sampler, from.sampler_arg)?,
+        timeout: from.timeout.0,
+        ..TraceOptions::new(url)
+    }))
+}
+
+/// `name=value,…`, the values percent-encoded where they have to be.
+fn pairs(setting: &str, text: Option<&str>) -> Result<Vec<(String, String)>, String> {
+    let parts = text.unwrap_or_default().split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (name, value) =
+                part.split_once('=').ok_or_else(|| format!("`{setting}` is `name=value,…`"))?;
+            let value = percent_encoding::percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();
+            Ok((name.trim().to_owned(), value))
+        })
+        .collect()
+}
+
 /// An engine with every action that the settings allow.
 pub(crate) async fn engine(
     settings: &Settings,
     store: Arc<dyn Store>,
     options: Options,
+    telemetry: Option<&Arc<Telemetry>>,
 ) -> Result<Engine, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::new(Code::Invalid, error.to_string());
     let mut builder = Engine::builder(store).options(options);
+    if let Some(telemetry) = telemetry {
+        builder = builder.observer(telemetry.clone());
+    }
     let http = HttpOptions {
         allow: settings.http.allow.clone(),
         only: settings.http.only.clone(),
@@ -185,6 +279,7 @@ pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Fai
             schedules: settings.quota.schedules,
             runs: settings.quota.runs,
         },
+        metrics_are_public: settings.metrics.public,
     };
     let issuers = settings.auth.oidc.iter().map(issuer).collect::<Result<_, _>>()?;
     let server = Server::new(engine.clone(), options).with_issuers(issuers);

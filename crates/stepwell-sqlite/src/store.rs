@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use stepwell_core::{Limits, RunId};
 use stepwell_store::{
-    Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document, DocumentQuery,
-    Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page, ProcessId, Record,
-    RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep, Swept, TenantId,
-    TenantScope, WaitQuery, WaitRow,
+    BatchMeter, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document,
+    DocumentQuery, Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page,
+    ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep,
+    Swept, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
 
@@ -22,7 +22,7 @@ use crate::lock::Lock;
 use crate::own::OwnJob;
 use crate::reader::{ReadError, Readers};
 use crate::wal::Pace;
-use crate::writer::{self, Jobs};
+use crate::writer::{self, Jobs, Meter};
 use crate::{connection, links, migrate, names, query, restore, sum, sweep};
 
 /// How a database is opened.
@@ -69,6 +69,7 @@ pub struct SqliteStore {
     hints: HintSender,
     limits: Limits,
     schema: SchemaVersion,
+    meter: Meter,
     _lock: Lock,
 }
 
@@ -95,7 +96,8 @@ impl SqliteStore {
         query::bury(&connection).map_err(|error| store_error(&error))?;
         let readers = Readers::open(path, options.readers, options.cache_kib)?;
         let (hints, pace, failed) = (HintSender::default(), Pace::new(options.wal_pages), Failed::default());
-        let noted = (pace.clone(), failed.clone());
+        let meter = Meter::default();
+        let noted = (pace.clone(), failed.clone(), meter.clone());
         let (jobs, writer) = writer::start(path, connection, &options, hints.clone(), noted)?;
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Ok(SqliteStore {
@@ -108,6 +110,7 @@ impl SqliteStore {
             hints,
             limits: options.limits,
             schema,
+            meter,
             _lock: lock,
         })
     }
@@ -167,6 +170,22 @@ impl SqliteStore {
             Ok((result, _)) => result,
             Err(_) => Err(CommitError::Unknown { reference, why: "the writer is gone".to_owned() }.into()),
         }
+    }
+
+    /// Counts its batches from here on, for the first who asks.
+    pub fn measured_by(&self, meter: BatchMeter) {
+        let _ = self.meter.set(meter);
+    }
+
+    /// How many writes wait for the writer.
+    pub fn waiting(&self) -> usize {
+        self.jobs.as_ref().map_or(0, |jobs| jobs.max_capacity() - jobs.capacity())
+    }
+
+    /// Bytes of the database's file, and of the log beside it.
+    pub fn bytes(&self) -> (u64, u64) {
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+        (size(&self.path), size(&names::beside(&self.path, "-wal")))
     }
 
     async fn send(&self, job: Box<dyn Job>) -> Result<(), StoreError> {

@@ -7,11 +7,12 @@
 //! after a failed fsync the next one proves nothing.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rusqlite::Connection;
-use stepwell_store::{HintSender, StoreError};
+use stepwell_store::{BatchMeter, HintSender, StoreError};
 use tokio::sync::mpsc;
 
 use crate::error::{Failed, OpenError, note, store_error};
@@ -24,13 +25,16 @@ use crate::wal::{Log, Pace};
 /// Where the writer gets its work from.
 pub(crate) type Jobs = mpsc::Sender<Box<dyn Job>>;
 
+/// What counts the batches, once somebody asks for it.
+pub(crate) type Meter = Arc<OnceLock<BatchMeter>>;
+
 /// Starts the writer's thread on a connection.
 pub(crate) fn start(
     path: &Path,
     mut connection: Connection,
     options: &Options,
     hints: HintSender,
-    (pace, failed): (Arc<Pace>, Failed),
+    (pace, failed, meter): (Arc<Pace>, Failed, Meter),
 ) -> Result<(Jobs, JoinHandle<()>), OpenError> {
     let log = Log::open(path, pace, failed.clone())?;
     let guard = Guard::install(&mut connection).map_err(|error| store_error(&error))?;
@@ -39,7 +43,7 @@ pub(crate) fn start(
     let thread = std::thread::Builder::new().name("stepwell-writer".to_owned()).spawn(move || {
         let session = Session::new(&connection, guard);
         match session {
-            Ok(session) => Writer { session, log, hints, failed, batch }.run(receive),
+            Ok(session) => Writer { session, log, hints, failed, batch, meter }.run(receive),
             Err(error) => drop(failed.set(error.to_string())),
         }
     });
@@ -56,6 +60,7 @@ struct Writer<'c> {
     hints: HintSender,
     failed: Failed,
     batch: usize,
+    meter: Meter,
 }
 
 impl Writer<'_> {
@@ -75,8 +80,9 @@ impl Writer<'_> {
             jobs.into_iter().for_each(|job| job.failed(&failure));
             return;
         }
+        let began = self.meter.get().map(|_| Instant::now());
         match self.apply(&mut jobs) {
-            Ok(()) => self.commit(jobs),
+            Ok(()) => self.commit(jobs, began),
             Err(error) => {
                 self.roll_back();
                 let failure = Failure::Store(note(&self.failed, &error));
@@ -101,8 +107,13 @@ impl Writer<'_> {
         self.session.flush()
     }
 
-    fn commit(&mut self, jobs: Vec<Box<dyn Job>>) {
+    fn commit(&mut self, jobs: Vec<Box<dyn Job>>, began: Option<Instant>) {
+        let applied = began.map(|_| Instant::now());
         let Err(error) = self.session.commit.execute([]) else {
+            if let (Some(meter), Some(began), Some(applied)) = (self.meter.get(), began, applied) {
+                meter.sync(applied.elapsed());
+                meter.batch(jobs.len(), began.elapsed());
+            }
             jobs.into_iter().for_each(|job| job.done(&self.hints));
             return;
         };

@@ -13,6 +13,7 @@ pub mod handle;
 pub mod hints;
 pub mod link;
 pub mod memory;
+pub mod meter;
 pub mod plan;
 pub mod retention;
 pub mod run;
@@ -37,6 +38,7 @@ pub use handle::{HandleChange, HandleHash, HandleKind, HandleQuery, HandleRow, H
 pub use hints::{Hint, HintSender, Hints};
 pub use link::{Direction, Edge, Ends, Entity, Link, LinkError, LinkFilter, LinkQuery, LinkWrite, RELATED};
 pub use memory::MemoryStore;
+pub use meter::{BatchMeter, Instruments};
 pub use run::{Chain, Head, Loaded, Message, OpenWait, Parent, ProcessId, RunRow, RunSummary, Status};
 pub use scope::{TenantId, TenantScope};
 pub use seal::{Seal, SealedRow};

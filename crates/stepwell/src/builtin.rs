@@ -172,12 +172,13 @@ struct LogInput {
 
 async fn log(cx: Cx, input: LogInput) -> Result<Done, ActionError> {
     let LogInput { message, level, data } = input;
-    let (run, workflow) = (cx.run(), cx.workflow());
+    let (run, workflow, trace) = (cx.run(), cx.workflow(), cx.root().uuid());
+    let trace = trace.simple();
     match level {
-        Level::Debug => tracing::debug!(%run, %workflow, %data, "{message}"),
-        Level::Info => tracing::info!(%run, %workflow, %data, "{message}"),
-        Level::Warn => tracing::warn!(%run, %workflow, %data, "{message}"),
-        Level::Error => tracing::error!(%run, %workflow, %data, "{message}"),
+        Level::Debug => tracing::debug!(%run, %workflow, traceId = %trace, %data, "{message}"),
+        Level::Info => tracing::info!(%run, %workflow, traceId = %trace, %data, "{message}"),
+        Level::Warn => tracing::warn!(%run, %workflow, traceId = %trace, %data, "{message}"),
+        Level::Error => tracing::error!(%run, %workflow, traceId = %trace, %data, "{message}"),
     }
     Ok(Done { done: true })
 }

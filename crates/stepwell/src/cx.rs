@@ -30,6 +30,7 @@ use crate::events::Event;
 use crate::fills::overlaid;
 use crate::flow::outlet::Outgoing;
 use crate::host::Host;
+use crate::observe::{SpanId, Subject, Trial, traceparent};
 use crate::registry::Workflow;
 use crate::standing::Standing;
 use crate::start::{START, Start, run_of};
@@ -43,7 +44,10 @@ struct Shared {
     workflow: Arc<Workflow>,
     snapshot: Arc<Snapshot>,
     root: RunId,
+    parent: Option<RunId>,
     attempt: u32,
+    /// Tells tries apart that count as the same.
+    nonce: u64,
     store: Arc<dyn Store>,
     inner: Arc<Inner>,
     scope: TenantScope,
@@ -142,6 +146,8 @@ impl Cx {
         rests: Rests,
     ) -> Self {
         Cx(Arc::new(Shared {
+            nonce: inner.pulse(),
+            parent: standing.parent.as_ref().map(|parent| parent.run),
             call,
             workflow: standing.workflow.clone(),
             snapshot: standing.snapshot.clone(),
@@ -199,6 +205,32 @@ impl Cx {
     /// A key for calls to the outside: every try of this transition has the same one, the next pass of a loop another.
     pub fn idempotency_key(&self) -> String {
         format!("{}-{}", self.run(), self.0.call.activation)
+    }
+
+    /// The `traceparent` (W3C Trace Context) for calls to the outside: whoever takes part in the trace is found there
+    /// under this try. The id of the trace is the id of the tree's root.
+    pub fn traceparent(&self) -> String {
+        let is_traced =
+            self.0.inner.observer.as_ref().is_some_and(|observer| observer.is_traced(self.root()));
+        traceparent(self.root(), self.span(), is_traced)
+    }
+
+    /// By what a trace knows this try.
+    fn span(&self) -> SpanId {
+        SpanId::of_try(self.run(), self.0.call.activation, self.0.attempt, self.0.nonce)
+    }
+
+    /// The run, for whoever listens.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let (run, root, parent) = (self.run(), self.root(), self.0.parent);
+        Subject { tenant: self.0.scope.tenant(), run, root, parent, workflow: self.workflow() }
+    }
+
+    /// The try, for whoever listens.
+    pub(crate) fn tried(&self) -> Trial<'_> {
+        let ActionCall { action, transition, activation, .. } = &self.0.call;
+        let (attempt, span) = (self.0.attempt, self.span());
+        Trial { action, transition, activation: *activation, attempt, span }
     }
 
     /// What the signal, timer or wait that triggered the transition brought.

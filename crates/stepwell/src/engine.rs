@@ -21,6 +21,7 @@ use crate::actor::{Actor, Permission};
 use crate::error::{EngineError, RunError};
 use crate::host::Host;
 use crate::ledger::Ledger;
+use crate::observe::Observer;
 use crate::once::Done;
 use crate::recent::Recent;
 use crate::registry::{GuardInput, Registry, Workflow};
@@ -108,6 +109,7 @@ pub struct Builder {
     scope: TenantScope,
     host: Host,
     options: Options,
+    observer: Option<Arc<dyn Observer>>,
     pub(crate) registry: Registry,
 }
 
@@ -222,6 +224,13 @@ impl Builder {
         self
     }
 
+    /// Who is told what happens: metrics, traces.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
     /// Another clock, other tasks, other ids.
     #[must_use]
     pub fn host(mut self, host: Host) -> Self {
@@ -248,8 +257,9 @@ impl Builder {
                 "{missing}: register what is missing before the engine starts"
             )));
         }
-        let Builder { store, scope, host, options, registry } = self;
-        let inner = Arc::new(Inner::new(store, host, options, Arc::new(registry)));
+        let Builder { store, scope, host, options, observer, registry } = self;
+        let inner = Inner::new(store, host, options, Arc::new(registry));
+        let inner = Arc::new(Inner { observer, ..inner });
         inner.lock_tenants().insert(scope.tenant());
         runner::begin(&inner).await?;
         if inner.options.max_runs > 0 && inner.registry.has_schedules() {
@@ -291,6 +301,7 @@ impl Engine {
             scope: TenantScope::single(),
             host: Host::system(),
             options: Options::default(),
+            observer: None,
             registry: Registry::default(),
         };
         let builder = crate::events::equip(schedule::equip(builder));
@@ -408,6 +419,12 @@ impl Engine {
     /// The store it works on.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.inner.store
+    }
+
+    /// How many runs this process works on now, and how many it may.
+    pub fn room(&self) -> (usize, usize) {
+        let most = self.inner.options.max_runs;
+        (most.saturating_sub(self.inner.room.free()), most)
     }
 
     /// Whose runs its calls are about.
@@ -721,6 +738,8 @@ pub(crate) struct Inner {
     pub(crate) tidied: Mutex<crate::upkeep::Upkeep>,
     /// Counts what happens, so that a test can see that nothing does.
     pulse: AtomicU64,
+    /// Who is told what happens.
+    pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
 impl Inner {
@@ -758,6 +777,7 @@ impl Inner {
             catalogues: Arc::default(),
             tidied: Mutex::default(),
             pulse: AtomicU64::new(0),
+            observer: None,
             store,
             host,
             options,
@@ -868,7 +888,9 @@ impl Inner {
     }
 
     pub(crate) fn set_dead(&self, dead: Vec<ProcessId>) {
-        *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead;
+        let mut known = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
+        self.saw_deaths(dead.iter().filter(|process| !known.contains(process)).count());
+        *known = dead;
     }
 
     pub(crate) fn held(&self, run: RunId, by: ProcessId, fence: u64, told: Arc<Notify>) {

@@ -21,6 +21,7 @@ use crate::engine::Inner;
 use crate::host::BoxFuture;
 use crate::ledger::{Stopped, Untold};
 use crate::look::{Act, Next, Rest};
+use crate::observe::{self, TIMEOUT};
 use crate::post::Says;
 use crate::registry::said;
 use crate::room::Pass;
@@ -404,6 +405,7 @@ pub(crate) fn fly(
     let permission = inner.registry.described.get(&call.action).and_then(|info| info.permission);
     async move {
         let began = host.now();
+        let flight = observe::Flight::begin(&cx, began);
         let guard = CloseOnDrop(cx.clone());
         let work = {
             let (cx, mut input, name) = (cx.clone(), call.input.clone(), call.action.clone());
@@ -439,13 +441,12 @@ pub(crate) fn fly(
             Some(Ok(Ok(output))) => Ok((output, staged.unwrap_or_default())),
             Some(Ok(Err(failure))) => Err(failure),
             Some(Err(panic)) => Err(panicked(&*panic)),
-            None => {
-                Err(Failure::new("timeout", format!("the action took longer than {} ms", call.timeout_ms)))
-            }
+            None => Err(Failure::new(TIMEOUT, format!("the action took longer than {} ms", call.timeout_ms))),
         };
         let started = result.as_ref().map_or(0, |(_, staged)| staged.children.len());
         let children = (0..started).map(|_| RunId::new(host.ids.next())).collect();
         let duration_us = elapsed(began, host.now());
+        flight.end(&result, duration_us);
         Landed { call, message, result, cx, duration_us, children }
     }
 }

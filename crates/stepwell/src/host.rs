@@ -162,7 +162,7 @@ impl Ids for TimeOrderedIds {
     }
 }
 
-fn mixed(count: u64) -> u64 {
+pub(crate) fn mixed(count: u64) -> u64 {
     let z = (count ^ (count >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)

@@ -271,6 +271,7 @@ async fn claim_for(
         }
     })?;
     let found = loaded.len();
+    inner.saw_claim(&loaded, now);
     if found == passes.len() {
         // There may be more than there was room for.
         inner.room.starve();

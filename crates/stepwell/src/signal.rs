@@ -112,6 +112,15 @@ impl Inner {
         run: RunId,
         signal: &Signal,
     ) -> Result<Done<Signalled>, EngineError> {
+        self.signalled(scope, run, signal).await.inspect_err(|_| self.saw_refusal())
+    }
+
+    async fn signalled(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        signal: &Signal,
+    ) -> Result<Done<Signalled>, EngineError> {
         let payload = signal.payload()?;
         let key = signal.key(run, &payload, Signalled::Taken);
         for _ in 0..MAX_TRIES {
@@ -130,7 +139,10 @@ impl Inner {
                 Err(refused) => return self.unless_done(scope, key.as_ref(), Err(refused)).await,
             };
             match came_to {
-                Ok(came_to) => return Ok(Done::now(came_to)),
+                Ok(came_to) => {
+                    self.saw_signal(scope, &standing, came_to);
+                    return Ok(Done::now(came_to));
+                }
                 Err(Turnless::Moved | Turnless::Refused(Refused::NoRun { .. })) => {}
                 Err(Turnless::Refused(Refused::NoTarget { .. })) => return Err(Refusal::Terminal.into()),
                 Err(turnless) => return self.unless_done(scope, key.as_ref(), Err(turnless.into())).await,

@@ -20,6 +20,7 @@ use crate::error::EngineError;
 use crate::hold::Hold;
 use crate::lists;
 use crate::look::{Look, Next, Rest};
+use crate::observe::Committing;
 use crate::post::Says;
 use crate::room::Pass;
 use crate::standing::{Along, Flying, Move, Standing};
@@ -149,6 +150,7 @@ impl Inner {
         let owned = ownership(&step);
         commit.step = Some(step);
         let committed = self.apply(scope, commit).await?;
+        self.saw_turn(scope, standing, &after, status, now);
         // What was filled in is not in the context that its columns were read from.
         if self.registry.shadings() != shadings || (is_filled && self.has_shadows(&after.workflow)) {
             let created = committed.iter().flat_map(|committed| &committed.created).map(|head| head.run);
@@ -207,7 +209,10 @@ impl Inner {
         let definitions: Vec<_> = commit.definitions.iter().map(|definition| definition.hash).collect();
         let posts = commit.handles.iter().filter(|write| write.is_posted()).map(|write| write.handle);
         let posts: Vec<_> = posts.collect();
-        let (reference, why) = match self.store.commit(scope, commit).await {
+        let committing = Committing::begin(self, &commit);
+        let answer = self.store.commit(scope, commit).await;
+        committing.answered(self, scope, &answer);
+        let (reference, why) = match answer {
             Ok(committed) => {
                 self.stored(scope, &definitions);
                 self.post(scope, posts);
@@ -222,6 +227,7 @@ impl Inner {
         // Unknown is not failed: it is looked up, not guessed.
         match self.resolved(scope, &reference).await {
             Ok(Some(_)) => {
+                committing.applied(self, scope);
                 self.post(scope, posts);
                 Ok(None)
             }

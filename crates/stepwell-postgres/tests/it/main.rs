@@ -2,6 +2,7 @@
 //! server that others use too can show.
 #![allow(clippy::unwrap_used)]
 
+mod counted;
 mod group;
 mod lost;
 mod migrations;

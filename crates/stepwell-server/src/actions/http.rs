@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, LOCATION};
-use axum::http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use bytes::Bytes;
 use http_body_util::Full;
 use rustls::ClientConfig;
@@ -24,6 +24,8 @@ use crate::outlets::SetupError;
 use crate::outlets::client::{HttpClient, Unanswered, client, unanswered};
 use crate::outlets::target::{Allowed, Forbidden};
 
+/// Which trace the request is part of (W3C Trace Context).
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// How often a server may send a request on.
 const MOST_REDIRECTS: usize = 5;
 /// How long it is tried to reach an address: what is not there is told before all the time of a request is gone.
@@ -89,7 +91,7 @@ struct Inner {
 pub fn http(builder: Builder, http: Http) -> Builder {
     let request = move |cx: Cx, input: Input| {
         let http = http.clone();
-        async move { http.0.run(&cx.idempotency_key(), input).await }
+        async move { http.0.run(&cx.idempotency_key(), &cx.traceparent(), input).await }
     };
     builder.described(NAME, ABOUT, request).describe(NAME, described)
 }
@@ -131,9 +133,13 @@ struct Hop {
 }
 
 impl Inner {
-    async fn run(&self, key: &str, input: Input) -> Result<Output, ActionError> {
+    async fn run(&self, key: &str, traceparent: &str, input: Input) -> Result<Output, ActionError> {
         let began = Instant::now();
         let (asked, mut hop) = Asked::of(input, key)?;
+        if let Ok(traceparent) = HeaderValue::from_str(traceparent) {
+            // What the workflow's author says goes before it.
+            hop.headers.entry(TRACEPARENT).or_insert(traceparent);
+        }
         let deadline = began + asked.timeout;
         let mut followed = 0;
         let response = loop {

@@ -13,6 +13,7 @@ use super::page::PAGE;
 use super::reply::Reply;
 use super::route::{Needs, Route, get};
 use crate::routes::problem::Problem;
+use crate::telemetry::TEXT;
 
 /// How long the store may take to answer before the server counts as not ready.
 const READY_WITHIN: Duration = Duration::from_secs(5);
@@ -58,6 +59,9 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .ok::<Health>("It can.")
         .to(ready),
+        get("/metrics", "metrics", Needs::HostView, "What is counted, in the text format of Prometheus.")
+            .gives_text(TEXT, "Everything that is counted, as it is now.")
+            .to(metrics),
         get("/v1/version", "version", Needs::Nothing, "Says what the server is.")
             .ok::<Version>("What it is.")
             .to(version),
@@ -88,6 +92,10 @@ async fn ready(call: Call) -> Result<Reply, Problem> {
             Err(problem.later(5))
         }
     }
+}
+
+async fn metrics(call: Call) -> Result<Reply, Problem> {
+    Ok(Reply::text(TEXT, call.server.telemetry.text(&call.server.engine).await))
 }
 
 async fn version(_: Call) -> Result<Reply, Problem> {

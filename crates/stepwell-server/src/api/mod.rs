@@ -72,6 +72,7 @@ use crate::routes::flows::{not_allowed, not_found};
 use crate::routes::problem::Problem;
 use crate::routes::{body, reply as answers};
 use crate::serve::Peer;
+use crate::telemetry::{Asking, NOWHERE, Telemetry};
 use call::Asked;
 use guesses::Guesses;
 use oidc::{Issuers, NotTaken, TenantSaid, Vouched};
@@ -79,7 +80,7 @@ use pace::{OpenPace, Pace};
 use patience::Pass;
 use quota::Rooms;
 use tenants::Tenants;
-use trace::Trace;
+pub(crate) use trace::Trace;
 use underway::Underway;
 
 /// How the API works. Every field has a default.
@@ -105,6 +106,8 @@ pub struct ApiOptions {
     pub proxies: Vec<IpAddr>,
     /// How much a tenant may have that has no quota of its own.
     pub quota: Quota,
+    /// Everybody who can connect may read the metrics.
+    pub metrics_are_public: bool,
 }
 
 impl Default for ApiOptions {
@@ -120,6 +123,7 @@ impl Default for ApiOptions {
             guesses_per_minute: 60,
             proxies: Vec::new(),
             quota: Quota::default(),
+            metrics_are_public: false,
         }
     }
 }
@@ -138,6 +142,7 @@ pub struct Server {
     underway: Underway,
     rooms: Rooms,
     stopping: watch::Sender<bool>,
+    pub(crate) telemetry: Arc<Telemetry>,
 }
 
 /// Who asks.
@@ -176,7 +181,12 @@ impl Caller {
                 let detail = "Only administrators of the server's own tenant may do this.";
                 return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail));
             }
+            Needs::HostView if self.scope.tenant() != TenantScope::single().tenant() => {
+                let detail = "Only somebody of the server's own tenant may see this.";
+                return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail));
+            }
             Needs::Host => (!has(Permission::Admin)).then_some(Permission::Admin),
+            Needs::HostView => (!has(Permission::View)).then_some(Permission::View),
         };
         let Some(permission) = lacks else { return Ok(()) };
         let detail = format!("This needs the permission `{permission}`.");
@@ -223,6 +233,7 @@ impl Server {
             underway: Underway::default(),
             rooms: Rooms::default(),
             stopping: watch::Sender::new(false),
+            telemetry: Arc::new(Telemetry::new()),
             engine,
             options,
         }
@@ -232,6 +243,19 @@ impl Server {
     pub fn with_issuers(mut self, issuers: Vec<IssuerOptions>) -> Result<Self, SetupError> {
         self.issuers = Issuers::new(issuers)?;
         Ok(self)
+    }
+
+    /// It counts and traces with this, which is to listen to the engine too
+    /// ([`Builder::observer`](stepwell::Builder::observer)).
+    #[must_use]
+    pub fn with_telemetry(mut self, telemetry: Arc<Telemetry>) -> Self {
+        self.telemetry = telemetry;
+        self
+    }
+
+    /// What it counts and traces with.
+    pub fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.telemetry
     }
 
     /// Whoever waits for something is answered with how it stands, and streams end: the server is about to stop.
@@ -291,26 +315,68 @@ impl Server {
             }
         }
         let router = paths.into_iter().fold(Router::new(), |router, (path, on)| router.route(path, on));
+        let lost = self.clone();
         router
-            .method_not_allowed_fallback(async |request: Request| {
-                finished(Err(not_allowed()), &Trace::of(request.headers()))
-            })
-            .fallback(async |request: Request| finished(Err(not_found()), &Trace::of(request.headers())))
+            .method_not_allowed_fallback(async move |request: Request| self.lost(&request, not_allowed()))
+            .fallback(async move |request: Request| lost.lost(&request, not_found()))
+    }
+
+    /// Answers a request to something that is no route.
+    fn lost(&self, request: &Request, problem: Problem) -> Response {
+        let (asking, began) = (self.asking(request.headers()), std::time::Instant::now());
+        let response = finished(Err(problem), &asking.trace);
+        self.answered_with(&asking, None, request.method().as_str(), response.status(), began.elapsed());
+        response
+    }
+
+    /// What the request is known by, and whether its trace is written down.
+    fn asking(&self, headers: &HeaderMap) -> Arc<Asking> {
+        let trace = Trace::of(headers);
+        let Some(tracer) = self.telemetry.tracer() else { return Asking::new(trace, false) };
+        let caller = trace.is_sampled_by_caller();
+        let is_traced = trace.uuid().is_some_and(|id| tracer.samples_of(id, caller));
+        Asking::new(trace.sampled(is_traced), is_traced)
+    }
+
+    /// Counts, traces and logs what was answered.
+    fn answered_with(
+        &self,
+        asking: &Asking,
+        route: Option<&Route>,
+        method: &str,
+        status: StatusCode,
+        took: Duration,
+    ) {
+        let id = route.map_or(NOWHERE, |route| route.id);
+        self.telemetry.requests().answered(id, status, took);
+        if let Some(tracer) = self.telemetry.tracer() {
+            tracer.answered(asking, route, method, status, took);
+        }
+        let (trace, us) = (&asking.trace, took.as_micros());
+        if status.is_server_error() {
+            tracing::error!(route = id, status = status.as_u16(), us, request = %trace.request(), traceId = %trace.id(), "answered");
+        } else {
+            tracing::debug!(route = id, status = status.as_u16(), us, request = %trace.request(), traceId = %trace.id(), "answered");
+        }
     }
 
     /// Answers a request to a route, whatever happens.
     async fn answer(self: &Arc<Self>, route: &Arc<Route>, request: Request) -> Response {
-        let (trace, began) = (Trace::of(request.headers()), std::time::Instant::now());
-        let answered = AssertUnwindSafe(self.answered(route, request)).catch_unwind().await;
-        let answered = answered.unwrap_or_else(|panic| {
-            let why = panic.downcast_ref::<String>().map(String::as_str);
-            let why =
-                why.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text");
-            Err(Problem::internal(&format!("{}: {why}", route.id)))
+        let (asking, began) = (self.asking(request.headers()), std::time::Instant::now());
+        let _in_flight = self.telemetry.requests().in_flight();
+        let answer = AssertUnwindSafe(self.answered(route, request)).catch_unwind();
+        let answer = answer.map(|answered| {
+            answered.unwrap_or_else(|panic| {
+                let why = panic.downcast_ref::<String>().map(String::as_str);
+                let why = why.or_else(|| panic.downcast_ref::<&str>().copied());
+                let why = why.unwrap_or("a panic without a text");
+                Err(Problem::internal(&format!("{}: {why}", route.id)))
+            })
         });
-        let response = finished(answered, &trace);
-        let (status, us) = (response.status().as_u16(), began.elapsed().as_micros());
-        tracing::debug!(route = route.id, status, us, request = %trace.request(), "answered");
+        let answered = asking.answer(answer).await;
+        let response = finished(answered, &asking.trace);
+        let method = route.method.as_str();
+        self.answered_with(&asking, Some(route), method, response.status(), began.elapsed());
         response
     }
 
@@ -346,7 +412,7 @@ impl Server {
     ) -> Result<Pass, Problem> {
         let peer = head.extensions.get::<Peer>().map(|Peer(address)| *address);
         let from = guesses::origin(peer, &head.headers, &self.options.proxies);
-        let needs = route.needs;
+        let needs = self.needs(route);
         if needs == Needs::Nothing {
             if !route.is_free {
                 let tenant = path.iter().find(|(name, _)| name == "tenant");
@@ -367,6 +433,14 @@ impl Server {
         caller.may(needs)?;
         self.pace.admit(tenant, rate)?;
         Ok(Pass { caller, credential, needs })
+    }
+
+    /// What whoever asks needs, as it is set up here.
+    fn needs(&self, route: &Route) -> Needs {
+        match route.needs {
+            Needs::HostView if self.options.metrics_are_public => Needs::Nothing,
+            needs => needs,
+        }
     }
 
     async fn body(&self, route: &Route, body: axum::body::Body) -> Result<axum::body::Bytes, Problem> {

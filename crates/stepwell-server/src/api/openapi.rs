@@ -219,6 +219,11 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
             operation["x-permission"] = "workflow:admin".into();
             operation["x-tenant"] = "the server's own".into();
         }
+        Needs::HostView => {
+            operation["security"] = json!([{ "bearer": ["workflow:view"] }]);
+            operation["x-permission"] = "workflow:view".into();
+            operation["x-tenant"] = "the server's own".into();
+        }
     }
     operation
 }

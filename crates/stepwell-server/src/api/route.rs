@@ -25,6 +25,8 @@ pub enum Needs {
     Permission(Permission),
     /// To administer the server itself, with all its tenants.
     Host,
+    /// To see how the server itself is doing: `workflow:view` in its own tenant, unless that is for everybody.
+    HostView,
 }
 
 type Handler = Arc<dyn Fn(Asked) -> BoxFuture<'static, Result<Reply, Problem>> + Send + Sync>;

@@ -324,6 +324,7 @@ fn wait_of<P, Q, B>(call: &Call<P, Q, B>, asked: Option<&str>) -> Result<Option<
 /// The run, when it has ended or stands still with an error, or when the time is over.
 async fn shown_after(server: &Server, run: &Run, wait: Duration) -> Result<RunShown, Problem> {
     if !wait.is_zero() {
+        let _waits = server.telemetry.requests().wait();
         // How it ended is in the view.
         tokio::select! {
             _ = tokio::time::timeout(wait, run.result()) => {}

@@ -44,9 +44,10 @@ pub(crate) fn stream<E: Into<BoxError> + Send + 'static>(
     server: &Arc<Server>,
     events: impl Stream<Item = Result<String, E>> + Send + 'static,
 ) -> Reply {
-    let server = server.clone();
+    let (server, open) = (server.clone(), server.telemetry.requests().stream());
     let body = unfold(Some(Box::pin(events)), move |events| {
-        let server = server.clone();
+        // It counts as open as long as somebody may read on.
+        let (server, _) = (server.clone(), &open);
         async move {
             let mut events = events?;
             let next = tokio::select! {

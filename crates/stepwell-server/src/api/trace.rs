@@ -16,6 +16,8 @@ pub(crate) struct Trace {
     trace: String,
     span: String,
     flags: String,
+    /// The caller's span and flags.
+    caller: Option<(String, u8)>,
 }
 
 impl Trace {
@@ -24,10 +26,42 @@ impl Trace {
         let fresh = Uuid::now_v7();
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let request = text(REQUEST_ID).filter(|id| (1..=ID_CHARS).contains(&id.len()));
-        let (trace, flags) =
-            text(TRACEPARENT).and_then(parent).unwrap_or((fresh.simple().to_string(), "00".into()));
+        let (trace, flags, caller) = match text(TRACEPARENT).and_then(parent) {
+            Some((trace, span, flags)) => {
+                let bits = u8::from_str_radix(&flags, 16).unwrap_or_default();
+                (trace, flags, Some((span, bits)))
+            }
+            None => (fresh.simple().to_string(), "00".to_owned(), None),
+        };
         let span = format!("{:016x}", fresh.as_u128() as u64);
-        Trace { request: request.map_or_else(|| fresh.to_string(), str::to_owned), trace, span, flags }
+        let request = request.map_or_else(|| fresh.to_string(), str::to_owned);
+        Trace { request, trace, span, flags, caller }
+    }
+
+    /// Whether the caller writes its trace down; nothing if there is none.
+    pub(crate) fn is_sampled_by_caller(&self) -> Option<bool> {
+        self.caller.as_ref().map(|(_, flags)| flags & 1 == 1)
+    }
+
+    /// It is written down here, or is not.
+    pub(crate) fn sampled(mut self, is_sampled: bool) -> Self {
+        self.flags = format!("{:02x}", u8::from(is_sampled));
+        self
+    }
+
+    /// The trace's id as the number that it is.
+    pub(crate) fn uuid(&self) -> Option<Uuid> {
+        self.trace.parse().ok()
+    }
+
+    /// The number of the request's own span.
+    pub(crate) fn span_number(&self) -> Option<u64> {
+        u64::from_str_radix(&self.span, 16).ok()
+    }
+
+    /// The number of the caller's span.
+    pub(crate) fn parent_number(&self) -> Option<u64> {
+        self.caller.as_ref().and_then(|(span, _)| u64::from_str_radix(span, 16).ok())
     }
 
     /// The trace's id.
@@ -51,8 +85,8 @@ impl Trace {
     }
 }
 
-/// The trace and the flags of a `traceparent`, if it is one (W3C Trace Context).
-fn parent(text: &str) -> Option<(String, String)> {
+/// The trace, the span and the flags of a `traceparent`, if it is one (W3C Trace Context).
+fn parent(text: &str) -> Option<(String, String, String)> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let is_hex = |part: &str, length: usize| {
@@ -62,7 +96,7 @@ fn parent(text: &str) -> Option<(String, String)> {
     let is_whole = is_hex(version, 2) && is_hex(trace, 32) && is_hex(span, 16) && is_hex(flags, 2);
     let is_meant =
         version != "ff" && !is_zero(trace) && !is_zero(span) && (version != "00" || parts.next().is_none());
-    (is_whole && is_meant).then(|| (trace.to_owned(), flags.to_owned()))
+    (is_whole && is_meant).then(|| (trace.to_owned(), span.to_owned(), flags.to_owned()))
 }
 
 #[cfg(test)]
@@ -72,7 +106,10 @@ mod tests {
     #[test]
     fn only_a_whole_traceparent_counts() {
         let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
-        assert_eq!(parent(&format!("00-{trace}-{span}-01")), Some((trace.to_owned(), "01".to_owned())));
+        assert_eq!(
+            parent(&format!("00-{trace}-{span}-01")),
+            Some((trace.to_owned(), span.to_owned(), "01".to_owned()))
+        );
         // A later version may have more behind it.
         assert!(parent(&format!("01-{trace}-{span}-01-more")).is_some());
         let zero = "0".repeat(32);

@@ -161,7 +161,7 @@ impl Target {
         let opened = Opened::open(&settings).await?;
         // It starts and signals runs, and leaves working on them to servers.
         let options = Options { max_runs: 0, ..start::options(&settings) };
-        let engine = start::engine(&settings, opened.store(), options).await?;
+        let engine = start::engine(&settings, opened.store(), options, None).await?;
         let tenant = match &self.tenant {
             Some(tenant) => tenant.parse().map(TenantId::new).map_err(|_| {
                 Failure::new(Code::Invalid, format!("`--tenant {tenant}`: a tenant is a UUID"))

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use stepwell::core::near::did_you_mean;
 
 use crate::exit::{Code, Failure};
-pub(crate) use settings::{Log, LogFormat, MailSecurity, Oidc, Settings, Span};
+pub(crate) use settings::{Log, LogFormat, MailSecurity, Oidc, Settings, Span, Telemetry};
 pub(crate) use show::{Verb, run};
 
 /// The file that is read if none is named, and if it is there.
@@ -24,6 +24,22 @@ const PREFIX: &str = "STEPWELL_";
 const BETWEEN: &str = "__";
 /// What is behind the name of a variable that names a file.
 const IN_FILE: &str = "_FILE";
+/// Variables that other programs know too, and which settings they are for. Ours go before them.
+const USUAL: [(&str, &str); 11] = [
+    ("DATABASE_URL", "database.url"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "telemetry.endpoint"),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "telemetry.traces_endpoint"),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "telemetry.protocol"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "telemetry.headers"),
+    (TIMEOUT_MS, "telemetry.timeout"),
+    ("OTEL_SERVICE_NAME", "telemetry.service_name"),
+    ("OTEL_RESOURCE_ATTRIBUTES", "telemetry.resource"),
+    ("OTEL_TRACES_SAMPLER", "telemetry.sampler"),
+    ("OTEL_TRACES_SAMPLER_ARG", "telemetry.sampler_arg"),
+    ("OTEL_SDK_DISABLED", "telemetry.disabled"),
+];
+/// The one of them that is a number of milliseconds.
+const TIMEOUT_MS: &str = "OTEL_EXPORTER_OTLP_TIMEOUT";
 /// What a secret is shown as.
 const HIDDEN: &str = "***";
 
@@ -137,12 +153,11 @@ fn said(sources: &Sources<'_>) -> Result<Vec<(String, Value, Origin)>, Failure> 
         flatten(&table, &mut |name, value| said.push((name, value.clone(), Origin::File(file.clone()))));
     }
     let environment: BTreeMap<_, _> = sources.environment.iter().cloned().collect();
-    if let Some(url) = environment.get("DATABASE_URL") {
-        said.push((
-            "database.url".to_owned(),
-            url.as_str().into(),
-            Origin::Environment("DATABASE_URL".to_owned()),
-        ));
+    for (variable, name) in USUAL {
+        if let Some(value) = environment.get(variable).filter(|value| !value.is_empty()) {
+            let value = if variable == TIMEOUT_MS { format!("{value}ms") } else { value.clone() };
+            said.push((name.to_owned(), value.into(), Origin::Environment(variable.to_owned())));
+        }
     }
     for (variable, value) in &environment {
         let Some(name) = variable.strip_prefix(PREFIX).filter(|name| name.contains(BETWEEN)) else {
@@ -315,6 +330,30 @@ mod tests {
         let json = r#"[{"name": "a", "issuer": "https://id.example.com", "audience": ["x", "y"]}]"#;
         let config = read(None, &[("STEPWELL_AUTH__OIDC", json)], vec![]).unwrap();
         assert_eq!(config.settings.auth.oidc[0].audience.all().len(), 2);
+    }
+
+    #[test]
+    fn the_usual_names_of_telemetry_are_known_and_ours_go_before_them() {
+        let file = "[telemetry]\nservice_name = \"file\"\nendpoint = \"http://file.example.com\"\n";
+        let environment = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel.example.com:4318"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=hush"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "1500"),
+            ("OTEL_SERVICE_NAME", "otel"),
+            ("STEPWELL_TELEMETRY__SERVICE_NAME", "ours"),
+            ("OTEL_TRACES_SAMPLER", "traceidratio"),
+            ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
+            ("OTEL_SDK_DISABLED", "true"),
+            ("OTEL_RESOURCE_ATTRIBUTES", ""),
+        ];
+        let config = read(Some(file), &environment, vec![]).unwrap();
+        let telemetry = &config.settings.telemetry;
+        assert_eq!(telemetry.endpoint.as_deref(), Some("http://otel.example.com:4318"));
+        assert_eq!((telemetry.service_name.as_str(), telemetry.sampler_arg), ("ours", 0.25));
+        assert_eq!(telemetry.timeout.0, Duration::from_millis(1_500));
+        assert!(telemetry.disabled && telemetry.resource.is_none());
+        let shown: Vec<_> = config.shown().map(|(name, value, _)| format!("{name}={value}")).collect();
+        assert!(!shown.join("\n").contains("hush"), "{shown:?}");
     }
 
     #[test]

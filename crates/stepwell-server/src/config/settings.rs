@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) mail: Mail,
     pub(crate) secrets: Secrets,
     pub(crate) log: Log,
+    pub(crate) metrics: Metrics,
+    pub(crate) telemetry: Telemetry,
 }
 
 /// Who may connect, and how long they may take.
@@ -298,6 +300,57 @@ impl Default for Log {
     }
 }
 
+/// What is counted (`/metrics`).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Metrics {
+    /// Everybody who can connect may read them; otherwise a credential with `workflow:view` of the server's own tenant is needed.
+    pub(crate) public: bool,
+}
+
+/// Where traces go. Each setting also has its usual name, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Telemetry {
+    /// The collector, such as `http://127.0.0.1:4318`; without one there are no traces.
+    pub(crate) endpoint: Option<String>,
+    /// The whole address for traces, if it is not `/v1/traces` there.
+    pub(crate) traces_endpoint: Option<String>,
+    /// How it is spoken to: `http/json`.
+    pub(crate) protocol: String,
+    /// What is sent along, such as credentials: `name=value,…`.
+    pub(crate) headers: Option<String>,
+    /// What this service is called there.
+    pub(crate) service_name: String,
+    /// What else is to be said of this process: `name=value,…`.
+    pub(crate) resource: Option<String>,
+    /// Which traces are written: `always_on`, `always_off`, `traceidratio`, also with `parentbased_` before it.
+    pub(crate) sampler: String,
+    /// The part that `traceidratio` writes, from 0 to 1.
+    pub(crate) sampler_arg: f64,
+    /// How long the collector may take.
+    pub(crate) timeout: Span,
+    /// There are no traces, whatever else is set.
+    pub(crate) disabled: bool,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Telemetry {
+            endpoint: None,
+            traces_endpoint: None,
+            protocol: "http/json".to_owned(),
+            headers: None,
+            service_name: "stepwell".to_owned(),
+            resource: None,
+            sampler: "parentbased_always_on".to_owned(),
+            sampler_arg: 1.0,
+            timeout: Span(Duration::from_secs(10)),
+            disabled: false,
+        }
+    }
+}
+
 /// How a line of the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -336,12 +389,15 @@ impl<'de> Deserialize<'de> for Span {
 
 /// The setting is a URL that may have a password in it.
 pub(super) fn is_url(name: &str) -> bool {
-    matches!(name, "database.url" | "database.migrate_url")
+    matches!(
+        name,
+        "database.url" | "database.migrate_url" | "telemetry.endpoint" | "telemetry.traces_endpoint"
+    )
 }
 
 /// The setting is nobody's business.
 pub(super) fn is_secret(name: &str) -> bool {
-    name == "mail.password"
+    matches!(name, "mail.password" | "telemetry.headers")
 }
 
 /// The setting itself is the name of a file.

@@ -8,6 +8,8 @@ use stepwell::core::{DecideError, Failure, Refusal};
 use stepwell::flow::FlowError;
 use stepwell::store::StoreError;
 
+use crate::telemetry::trace_id;
+
 /// After how many seconds is tried again what cannot be done now.
 const LATER_S: u64 = 5;
 /// The code of a failure that says that the input was wrong.
@@ -92,7 +94,7 @@ impl Problem {
 
     /// Something that only those can mend who run the server; they find it in the log.
     pub(crate) fn internal(error: &dyn std::fmt::Display) -> Self {
-        tracing::error!(%error, "a request to a flow failed");
+        tracing::error!(traceId = %trace_id(), %error, "a request failed");
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Something went wrong in the server.")
     }
 
@@ -155,7 +157,7 @@ impl From<FlowError> for Problem {
             FlowError::Refused(refusal) => refused(refusal),
             FlowError::Failed(failure) => failed(failure),
             FlowError::NotSent { outlet, why } => {
-                tracing::warn!(%outlet, %why, "what resumes a flow was not sent");
+                tracing::warn!(traceId = %trace_id(), %outlet, %why, "what resumes a flow was not sent");
                 let detail = "What resumes the flow could not be sent. The token is still good.";
                 let problem =
                     Problem::new(StatusCode::BAD_GATEWAY, "notSent", detail).param("outlet", outlet);
@@ -178,7 +180,7 @@ pub(crate) fn key_reused() -> Problem {
 }
 
 pub(crate) fn unavailable(error: &dyn std::fmt::Display) -> Problem {
-    tracing::warn!(%error, "a request to a flow could not be answered now");
+    tracing::warn!(traceId = %trace_id(), %error, "a request could not be answered now");
     let detail = "This cannot be done now. Try again later.";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail).later(LATER_S)
 }
@@ -203,7 +205,7 @@ fn failed(failure: Failure) -> Problem {
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "stepFailed", failure.message);
         return problem.param("code", failure.code);
     }
-    tracing::error!(code = %failure.code, message = %failure.message, "a step of a flow failed");
+    tracing::error!(traceId = %trace_id(), code = %failure.code, message = %failure.message, "a step of a flow failed");
     let detail = "A step of the flow failed. The token is still good.";
     let problem = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "stepFailed", detail);
     Problem { is_retryable: !failure.is_final, ..problem.param("code", failure.code) }

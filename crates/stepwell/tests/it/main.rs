@@ -14,6 +14,7 @@ mod failures;
 mod flows;
 mod kit;
 mod migrating;
+mod observing;
 mod operators;
 mod ownership;
 mod retention;

@@ -1,0 +1,227 @@
+//! Makes spans of what happens: a run's are in the trace of its tree's root, a request's in the trace of whoever asks.
+//!
+//! The ids of a run's spans are made from what every process knows of it ([`SpanId`]). So its spans come from whichever
+//! process works on it, and nothing is stored or carried along for them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::http::StatusCode;
+use stepwell::Fact;
+use stepwell::core::{RunId, Timestamp};
+use stepwell::observe::{Missed, SpanId, Subject};
+use stepwell::store::Instruments;
+use uuid::Uuid;
+
+use super::otlp::{Exporter, SetupError, TraceOptions};
+use super::request::Asking;
+use super::sampler::Sampler;
+use crate::api::Route;
+
+/// Part of a trace.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Span {
+    pub(super) trace: Uuid,
+    pub(super) id: u64,
+    pub(super) parent: Option<u64>,
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) began_ns: u128,
+    pub(super) ended_ns: u128,
+    pub(super) attributes: Vec<(&'static str, Attribute)>,
+    pub(super) links: Vec<(Uuid, u64)>,
+    /// A word for what went wrong.
+    pub(super) error: Option<String>,
+}
+
+/// What a span is of; the numbers are OpenTelemetry's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Internal = 1,
+    Server = 2,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Attribute {
+    Text(String),
+    Number(u64),
+}
+
+impl From<&str> for Attribute {
+    fn from(text: &str) -> Self {
+        Attribute::Text(text.to_owned())
+    }
+}
+
+impl From<u64> for Attribute {
+    fn from(number: u64) -> Self {
+        Attribute::Number(number)
+    }
+}
+
+/// Makes spans, and has them sent.
+pub(crate) struct Tracer {
+    sampler: Sampler,
+    exporter: Exporter,
+}
+
+impl Tracer {
+    pub(super) fn start(options: TraceOptions, with: Instruments<'_>) -> Result<Self, SetupError> {
+        Ok(Tracer { sampler: options.sampler, exporter: Exporter::start(options, with)? })
+    }
+
+    /// A trace that began here is written.
+    pub(crate) fn samples(&self, trace: Uuid) -> bool {
+        self.sampler.samples(trace, None)
+    }
+
+    /// A trace that a caller may have begun is written.
+    pub(crate) fn samples_of(&self, trace: Uuid, caller: Option<bool>) -> bool {
+        self.sampler.samples(trace, caller)
+    }
+
+    pub(super) async fn flush(&self, within: Duration) {
+        self.exporter.flush(within).await;
+    }
+
+    pub(super) fn observe(&self, fact: &Fact<'_>) {
+        let (Fact::Started { of, .. }
+        | Fact::Turned { of, .. }
+        | Fact::ActionEnded { of, .. }
+        | Fact::Signalled { of, .. }) = fact
+        else {
+            return;
+        };
+        if self.samples(of.root.uuid()) {
+            self.write(of, fact);
+        }
+    }
+
+    fn write(&self, of: &Subject<'_>, fact: &Fact<'_>) {
+        match fact {
+            Fact::Started { status, began, ended, .. } => {
+                let mut span =
+                    span_of(of, SpanId::of_run(of.run), format!("start {}", of.workflow), *began, *ended);
+                span.parent = of.parent.map(|parent| SpanId::of_run(parent).number());
+                span.attributes.push(("stepwell.status", status.as_str().into()));
+                self.send(linked(span));
+                if status.is_final() {
+                    self.send(whole(of, status.as_str(), *began, *ended));
+                }
+            }
+            Fact::Turned { before, after, revision, version, since, began, ended, .. } => {
+                let id = SpanId::of_turn(of.run, *revision);
+                let mut span = span_of(of, id, "commit".to_owned(), *began, *ended);
+                span.attributes.push(("stepwell.version", (*version).into()));
+                span.attributes.push(("stepwell.status", after.as_str().into()));
+                self.send(linked(span));
+                if after.is_final() && !before.is_final() {
+                    self.send(whole(of, after.as_str(), *since, *ended));
+                }
+            }
+            Fact::ActionEnded { tried, result, began, took, .. } => {
+                let ended = Timestamp::from_micros(began.micros() + took.as_micros() as i64);
+                let mut span = span_of(of, tried.span, tried.action.to_string(), *began, ended);
+                span.attributes.push(("stepwell.action", tried.action.as_str().into()));
+                span.attributes.push(("stepwell.transition", tried.transition.as_str().into()));
+                span.attributes.push(("stepwell.attempt", u64::from(tried.attempt).into()));
+                let outcome = match result {
+                    Ok(()) => "done",
+                    Err(Missed::Failed(_)) => "failed",
+                    Err(Missed::TimedOut) => "timeout",
+                    Err(Missed::Dropped) => "dropped",
+                };
+                span.attributes.push(("stepwell.outcome", outcome.into()));
+                span.error = result.as_ref().err().map(|missed| match missed {
+                    // Its text may have data in it.
+                    Missed::Failed(failure) => failure.code.clone(),
+                    Missed::TimedOut | Missed::Dropped => outcome.to_owned(),
+                });
+                self.send(span);
+            }
+            Fact::Signalled { .. } => {
+                // One that is taken has its commit; one that is kept leads to the run.
+                Asking::link(of.root.uuid(), SpanId::of_run(of.run).number());
+            }
+            _ => {}
+        }
+    }
+
+    /// A request was answered.
+    pub(crate) fn answered(
+        &self,
+        asking: &Asking,
+        route: Option<&Route>,
+        method: &str,
+        status: StatusCode,
+        took: Duration,
+    ) {
+        let (true, Some(trace), Some(id)) =
+            (asking.is_traced, asking.trace.uuid(), asking.trace.span_number())
+        else {
+            return;
+        };
+        let ended_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let mut attributes = vec![
+            ("http.request.method", method.into()),
+            ("http.response.status_code", u64::from(status.as_u16()).into()),
+            ("stepwell.request", asking.trace.request().into()),
+        ];
+        if let Some(route) = route {
+            attributes.push(("http.route", route.path().into()));
+            attributes.push(("stepwell.route", route.id.into()));
+        }
+        self.send(Span {
+            trace,
+            id,
+            parent: asking.trace.parent_number(),
+            name: route.map_or_else(|| method.to_owned(), |route| format!("{method} {}", route.path())),
+            kind: Kind::Server,
+            began_ns: ended_ns.saturating_sub(took.as_nanos()),
+            ended_ns,
+            attributes,
+            links: asking.links(),
+            error: status.is_server_error().then(|| status.as_u16().to_string()),
+        });
+    }
+
+    fn send(&self, span: Span) {
+        self.exporter.send(span);
+    }
+}
+
+/// Part of a run, below the run itself.
+fn span_of(of: &Subject<'_>, id: SpanId, name: String, began: Timestamp, ended: Timestamp) -> Span {
+    Span {
+        trace: of.root.uuid(),
+        id: id.number(),
+        parent: Some(SpanId::of_run(of.run).number()),
+        name,
+        kind: Kind::Internal,
+        began_ns: ns(began),
+        ended_ns: ns(ended.max(began)),
+        attributes: vec![("stepwell.run", text(of.run)), ("stepwell.workflow", of.workflow.as_str().into())],
+        links: Vec::new(),
+        error: None,
+    }
+}
+
+/// A run that has ended, from its beginning on.
+fn whole(of: &Subject<'_>, status: &str, began: Timestamp, ended: Timestamp) -> Span {
+    let mut span = span_of(of, SpanId::of_whole(of.run), format!("run {}", of.workflow), began, ended);
+    span.attributes.push(("stepwell.status", status.into()));
+    span
+}
+
+/// The same, linked with the request that it was done for.
+fn linked(mut span: Span) -> Span {
+    span.links.extend(Asking::link(span.trace, span.id));
+    span
+}
+
+fn text(run: RunId) -> Attribute {
+    Attribute::Text(run.to_string())
+}
+
+fn ns(at: Timestamp) -> u128 {
+    u128::try_from(at.micros()).unwrap_or_default() * 1000
+}

@@ -1,0 +1,213 @@
+//! What an engine tells whoever listens: every fact once, whatever becomes of a run, and nothing of its data.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use stepwell::core::retry::Retry;
+use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
+use stepwell::core::{Definition, RunId, Spec};
+use stepwell::observe::{Missed, SpanId};
+use stepwell::store::Status;
+use stepwell::testing::TestEngine;
+use stepwell::{ActionError, Command, Cx, EngineError, Fact, Observer, Operator, Signal, Start};
+
+use crate::kit::{LEASE_MS, ground, mortal, settle};
+
+/// Counts facts by a word for each, and keeps the ids of spans.
+#[derive(Default)]
+struct Listener {
+    seen: Mutex<BTreeMap<String, usize>>,
+    spans: Mutex<Vec<(RunId, SpanId)>>,
+    is_traced: bool,
+}
+
+impl Listener {
+    fn times(&self, word: &str) -> usize {
+        self.seen.lock().unwrap().get(word).copied().unwrap_or(0)
+    }
+
+    #[track_caller]
+    fn has(&self, expected: &[(&str, usize)]) {
+        for (word, times) in expected {
+            assert_eq!(self.times(word), *times, "{word} in {:?}", self.seen.lock().unwrap());
+        }
+    }
+}
+
+impl Observer for Listener {
+    fn observe(&self, fact: &Fact<'_>) {
+        let word = match fact {
+            Fact::Started { of, .. } => format!("started {}", of.workflow),
+            Fact::Turned { of, before, after, .. } if before != after => {
+                format!("{} is {}", of.workflow, after.as_str())
+            }
+            Fact::Turned { .. } => "turned".to_owned(),
+            Fact::ActionBegan { of, tried } => {
+                self.spans.lock().unwrap().push((of.root, tried.span));
+                format!("{} begins, try {}", tried.action, tried.attempt)
+            }
+            Fact::ActionEnded { tried, result, .. } => match result {
+                Ok(()) => format!("{} done", tried.action),
+                Err(Missed::Failed(failure)) => format!("{} failed: {}", tried.action, failure.code),
+                Err(Missed::TimedOut) => format!("{} timed out", tried.action),
+                Err(Missed::Dropped) => format!("{} dropped", tried.action),
+            },
+            Fact::Signalled { came_to, .. } => format!("signal {came_to:?}"),
+            Fact::SignalRefused => "signal refused".to_owned(),
+            Fact::Found { late } => format!("found {} s late", late.as_secs()),
+            Fact::Committed { refused: Some(why), .. } => format!("not committed: {why}"),
+            Fact::Committed { .. } => "committed".to_owned(),
+            Fact::Died { processes } => format!("{processes} died"),
+            _ => return,
+        };
+        *self.seen.lock().unwrap().entry(word).or_default() += 1;
+    }
+
+    fn is_traced(&self, _: RunId) -> bool {
+        self.is_traced
+    }
+}
+
+fn listened(listener: &Arc<Listener>) -> Arc<dyn Observer> {
+    listener.clone()
+}
+
+/// A parcel waits to be packed.
+fn parcel() -> Definition {
+    let spec = Spec::new("parcel").wait("table", "PACKED").end("packed").signal("PACKED");
+    spec.auto("put", "table", "packed").build().unwrap()
+}
+
+/// An order waits for its parcel.
+fn order() -> Definition {
+    let rule = Wait { children: Some(ChildRule::All), ..Wait::default() };
+    Spec::new("order")
+        .step("open")
+        .place("packing", Place::Wait(rule))
+        .end("sent")
+        .transition(Transition::new("split", "open", "packing").action("split"))
+        .auto("send", "packing", "sent")
+        .build()
+        .unwrap()
+}
+
+async fn split(cx: Cx) -> Result<String, ActionError> {
+    cx.start_child(Start::new("parcel"))?;
+    Ok(cx.traceparent())
+}
+
+#[tokio::test]
+async fn a_tree_of_runs_is_told_once_from_its_beginning_to_its_end() {
+    let listener = Arc::new(Listener { is_traced: true, ..Listener::default() });
+    let build = |engine: stepwell::Builder| {
+        engine.observer(listened(&listener)).workflow(parcel()).workflow(order()).action("split", split)
+    };
+    let engine = TestEngine::start(build).await.unwrap();
+    let run = engine.start(Start::new("order")).await.unwrap();
+    engine.settle().await;
+    listener.has(&[
+        ("started order", 1),
+        ("started parcel", 1),
+        ("split begins, try 1", 1),
+        ("split done", 1),
+        ("order is waiting", 1),
+        ("order is completed", 0),
+    ]);
+    let (root, _) = listener.spans.lock().unwrap()[0];
+    assert_eq!(root, run.id(), "the trace has the id of the root");
+    let query = stepwell::store::RunQuery { parent: Some(run.id()), limit: 9, ..Default::default() };
+    let child = engine.store().runs(engine.scope(), query).await.unwrap().items[0].run;
+    engine.signal(child, Signal::new("PACKED")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.view().await.unwrap().status, Status::Completed);
+    listener.has(&[("signal Taken", 1), ("parcel is completed", 1), ("order is completed", 1)]);
+    let refused = engine.signal(child, Signal::new("PACKED")).await.unwrap_err();
+    assert!(matches!(refused, EngineError::Refused(_)), "{refused}");
+    listener.has(&[("signal refused", 1), ("signal Taken", 1)]);
+}
+
+/// A task tries what its data says.
+fn task() -> Definition {
+    let retry = Retry { attempts: 1, ..Retry::default() };
+    Spec::new("task")
+        .wait("ready", "GO")
+        .step("working")
+        .end("done")
+        .signal("GO")
+        .auto("go", "ready", "working")
+        .transition(Transition::new("work", "working", "done").action("work").timeout_ms(5_000).retry(retry))
+        .build()
+        .unwrap()
+}
+
+async fn work(cx: Cx) -> Result<(), ActionError> {
+    let how: serde_json::Value = cx.state()?;
+    match (how["how"].as_str().unwrap_or_default(), cx.attempt()) {
+        ("sticks", _) => std::future::pending().await,
+        ("fails", 1) => Err(ActionError::new("broken", "the text with the data")),
+        _ => Ok(()),
+    }
+}
+
+#[tokio::test]
+async fn tries_that_fail_take_too_long_or_are_no_longer_wanted_are_told_apart() {
+    let listener = Arc::new(Listener::default());
+    let build = |engine: stepwell::Builder| {
+        engine.observer(listened(&listener)).workflow(task()).action("work", work)
+    };
+    let engine = TestEngine::start(build).await.unwrap();
+    let begun = async |how: &str| {
+        let run = engine.start(Start::new("task").input(&json!({"how": how}))).await.unwrap();
+        engine.signal(run.id(), Signal::new("GO")).await.unwrap();
+        engine.settle().await;
+        run
+    };
+    begun("fails").await;
+    engine.advance(Duration::from_secs(60)).await;
+    listener.has(&[
+        ("work begins, try 1", 1),
+        ("work failed: broken", 1),
+        ("work begins, try 2", 1),
+        ("work done", 1),
+        ("task is completed", 1),
+    ]);
+    begun("sticks").await;
+    engine.advance(Duration::from_secs(120)).await;
+    listener.has(&[("work timed out", 2), ("task is failed", 1)]);
+    let stuck = begun("sticks").await;
+    engine.operate(stuck.id(), Command::Cancel, &Operator::default()).await.unwrap();
+    engine.settle().await;
+    listener.has(&[("work dropped", 1), ("task is cancelled", 1)]);
+    let later = engine.start(Start::new("task").after(Duration::from_secs(600))).await.unwrap();
+    engine.signal(later.id(), Signal::new("GO")).await.unwrap();
+    listener.has(&[("signal Kept", 1)]);
+}
+
+#[tokio::test]
+async fn who_takes_over_from_a_process_that_died_hears_of_it_and_who_is_late_too() {
+    let (store, clock) = ground().await;
+    let (first, second) = (Arc::new(Listener::default()), Arc::new(Listener::default()));
+    let with = |listener: &Arc<Listener>| {
+        let listener = listened(listener);
+        move |engine: stepwell::Builder| engine.observer(listener).workflow(task()).action("work", work)
+    };
+    let (engine, tasks) = mortal(store.clone(), &clock, with(&first)).await;
+    let run = engine.start(Start::new("task").input(&json!({"how": "sticks"}))).await.unwrap();
+    engine.signal(run.id(), Signal::new("GO")).await.unwrap();
+    settle(&[&engine]).await;
+    first.has(&[("work begins, try 1", 1)]);
+    tasks.kill().await;
+    first.has(&[("work dropped", 1)]);
+    let (other, _tasks) = mortal(store, &clock, with(&second)).await;
+    other.advance(Duration::from_millis(LEASE_MS * 2)).await;
+    second.has(&[("1 died", 1), ("work begins, try 2", 1)]);
+    let traces = |listener: &Listener| listener.spans.lock().unwrap().clone();
+    let ids = [traces(&first), traces(&second)].concat();
+    assert!(ids.len() >= 2 && ids.iter().all(|(root, _)| *root == run.id()), "{ids:?}");
+    let mut spans: Vec<_> = ids.iter().map(|(_, span)| span.number()).collect();
+    spans.sort_unstable();
+    spans.dedup();
+    assert_eq!(spans.len(), ids.len(), "every try is another span");
+}
