@@ -31,6 +31,7 @@ mod site;
 mod smtp;
 mod state;
 mod table;
+mod tasks;
 mod tenants;
 mod tokens;
 mod transports;
@@ -38,6 +39,7 @@ mod triggers;
 mod upkeep;
 mod web;
 mod webhook;
+mod workers;
 mod workflows;
 
 use std::io::Write;

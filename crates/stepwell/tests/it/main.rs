@@ -16,6 +16,7 @@ mod kit;
 mod migrating;
 mod operators;
 mod ownership;
+mod remote;
 mod retention;
 mod schedules;
 mod shadows;
