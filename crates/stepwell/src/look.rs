@@ -184,9 +184,8 @@ impl Look<'_> {
                 return Some(self.lapsed(tries, &call));
             }
             let failure = too_late(call.timeout_ms);
-            if let Some(next) = failed(self.standing, &call, tries.message, &failure, self.now) {
-                return Some(moved(next));
-            }
+            let next = failed(self.standing, &call, tries.message, &failure, self.now);
+            return Some(moved(next.unwrap_or_else(|| self.forgotten(tries.activation))));
         }
         None
     }
@@ -219,17 +218,20 @@ impl Look<'_> {
                 Ok(Decision::Act(call)) => return Some(self.act(call, tries.message)),
                 Ok(Decision::Change(change)) => return Some(self.way_back(change, tries)),
                 Ok(_) => {}
-                Err(Rejected::Refused(_)) => {
-                    let mut ledger = self.standing.ledger.clone();
-                    ledger.tries.retain(|other| other.activation != tries.activation);
-                    return Some(moved(Move::note(ledger)));
-                }
+                Err(Rejected::Refused(_)) => return Some(moved(self.forgotten(tries.activation))),
                 Err(Rejected::Undecidable(error)) => {
                     return Some(self.stopped(undecidable(&error), Some(tries.activation)));
                 }
             }
         }
         None
+    }
+
+    /// What was tried is not wanted any more.
+    fn forgotten(&self, activation: ActivationId) -> Move {
+        let mut ledger = self.standing.ledger.clone();
+        ledger.tries.retain(|other| other.activation != activation);
+        Move::note(ledger)
     }
 
     /// A retry goes back to an earlier place. What triggered the transition is kept for when the run comes to it again.

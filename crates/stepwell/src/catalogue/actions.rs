@@ -161,7 +161,7 @@ impl Catalogue {
     pub async fn delete_action(&self, name: impl Into<Name>) -> Result<(), CatalogueError> {
         let name = name.into();
         self.may_change(&name)?;
-        self.action(name.clone()).await?;
+        self.remote(&name).await?;
         let mut writing = Writing::default();
         writing.action(&name, None::<&RemoteAction>);
         writing.audit("action.delete", &name, &json!({}));
@@ -172,7 +172,10 @@ impl Catalogue {
     /// An action that workers elsewhere do.
     pub async fn action(&self, name: impl Into<Name>) -> Result<RemoteAction, CatalogueError> {
         self.engine.permit(Permission::View)?;
-        let name = name.into();
+        self.remote(&name.into()).await
+    }
+
+    async fn remote(&self, name: &Name) -> Result<RemoteAction, CatalogueError> {
         let (found, _) = self.read(format!("{ACTION}{name}")).await?;
         found.ok_or_else(|| CatalogueError::NotFound {
             absent: Absent::Action,

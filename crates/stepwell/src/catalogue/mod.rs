@@ -16,7 +16,6 @@ mod publish;
 mod versions;
 
 pub use actions::RemoteAction;
-pub(crate) use actions::Remote;
 pub use activation::Activated;
 pub use bundle::{Export, Import, Imported, Outcome, Which};
 pub use check::Checked;

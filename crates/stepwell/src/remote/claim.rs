@@ -136,7 +136,7 @@ impl Inner {
     ) -> Result<Prepared, Option<Failure>> {
         let now = self.host.now();
         let call = evaluated(standing, tries, now)?;
-        let place = standing.snapshot.activation(call.activation).map(|activation| activation.place.clone());
+        let activation = standing.snapshot.activation(call.activation).ok_or(None)?;
         let attempt = attempt_of(standing, &call);
         let (names, mut input) = (secrets::named(&call.input), call.input);
         // An action that was taken away says no longer what it takes.
@@ -155,7 +155,7 @@ impl Inner {
             input,
             run: id.run,
             workflow: standing.definition().name().clone(),
-            place: place.unwrap_or_default(),
+            place: activation.place.clone(),
             transition: call.transition,
             attempt,
             idempotency_key: format!("{}-{}", id.run, id.activation),

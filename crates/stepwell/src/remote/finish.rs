@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -163,7 +164,7 @@ impl Inner {
             operation: format!("task:{}", id.run),
             key: format!("{}.{fence}", id.activation),
             request: Sha256::digest(word.as_bytes()).into(),
-            answer: Default::default(),
+            answer: Bytes::new(),
             lives: Lives::Until(self.host.now().plus_ms(SAID_KEPT_MS)),
         }
     }

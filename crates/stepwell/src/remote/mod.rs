@@ -212,7 +212,8 @@ impl Tasks {
         let (inner, scope) = (&self.engine.inner, self.engine.scope());
         let waiter = inner.desk.wait(scope.tenant(), &poll.actions);
         let until = inner.host.now().plus_ms(poll.wait_ms);
-        let (poll, mut stop) = (Arc::new(poll), pin!(stop));
+        let poll = Arc::new(poll);
+        let mut stop = pin!(stop);
         loop {
             let tasks = claim::given(inner, scope, &poll).await?;
             let now = inner.host.now();
@@ -287,11 +288,11 @@ impl Tasks {
 pub(crate) fn call_of(standing: &Standing, tries: &Tries, now: Timestamp) -> ActionCall {
     evaluated(standing, tries, now).unwrap_or_else(|_| {
         let retrial = standing.retrial(tries);
-        let action = tries.posted.as_ref().map(|posted| posted.action.clone());
+        let action = tries.posted.as_ref().map_or(&retrial.transition, |posted| &posted.action).clone();
         ActionCall {
             activation: retrial.activation,
             transition: retrial.transition,
-            action: action.unwrap_or_default(),
+            action,
             input: Value::Null,
             payload: retrial.payload,
             cause: retrial.cause,

@@ -146,6 +146,9 @@ fn row(standing: &Standing, tries: &Tries, posted: &Posted, own: Option<OpenWait
 
 /// The actions of the tasks that wait for a worker from here on.
 pub(crate) fn offered(open: &[OpenWait]) -> Vec<Name> {
+    if open.is_empty() {
+        return Vec::new();
+    }
     let waiting = TaskState::Waiting.topic("");
     let topics = open.iter().filter_map(|wait| wait.topic.as_deref());
     topics.filter_map(|topic| topic.strip_prefix(waiting.as_str())).map(Name::from).collect()
