@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use stepwell::{ActionInfo, Engine, Permission, RemoteAction};
 
-use super::call::{Call, Json, Nothing};
+use super::call::{Call, Nothing, Perhaps};
 use super::reply::Reply;
 use super::route::{Route, delete, get, put};
 use super::shapes::Page;
@@ -51,7 +51,7 @@ struct OfAction {
 }
 
 /// An action that workers elsewhere do.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PutAction {
     /// What it does, for people.
@@ -110,9 +110,9 @@ async fn show(call: Call<OfAction>) -> Result<Reply, Problem> {
     Reply::ok(&found)
 }
 
-async fn put_action(call: Call<OfAction, Nothing, Json<PutAction>>) -> Result<Reply, Problem> {
+async fn put_action(call: Call<OfAction, Nothing, Perhaps<PutAction>>) -> Result<Reply, Problem> {
     let engine = call.engine();
-    let Json(PutAction { about, version, input, output, group }) = call.body;
+    let Perhaps(PutAction { about, version, input, output, group }) = call.body;
     let action = RemoteAction {
         about,
         version: version.unwrap_or(1),

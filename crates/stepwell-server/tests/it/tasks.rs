@@ -63,7 +63,10 @@ async fn actions_of_workers_are_listed_beside_the_servers_own_and_can_be_taken_a
     assert!(names.contains(&json!("pay.charge")) && names.contains(&json!("store.set")), "{names:?}");
     assert!(names.is_sorted_by_key(|name| name.as_str().unwrap().to_owned()), "{names:?}");
     let shown = desk.get("/v1/actions/pay.charge").await.json();
-    assert_eq!((&shown["about"], &shown["group"], &shown["input"]), (&json!("Takes money."), &json!("pay"), &schema()));
+    assert_eq!(
+        (&shown["about"], &shown["group"], &shown["input"]),
+        (&json!("Takes money."), &json!("pay"), &schema())
+    );
     assert_eq!(desk.get("/v1/actions/store.set").await.json()["remote"], json!(false));
     desk.put("/v1/actions/store.set", &json!({})).await.is(422, "invalid");
     desk.put("/v1/actions/bad", &json!({"input": {"type": "nonsense"}})).await.is(422, "invalid");
@@ -85,10 +88,16 @@ async fn a_worker_asks_is_heard_of_and_says_what_came_of_it() {
     assert_eq!(nothing.json(), json!({"tasks": []}));
     let run = start(&desk, 700).await;
     let task = task(&desk).await;
-    assert_eq!((&task["input"], &task["attempt"], &task["run"]), (&json!({"cents": 700}), &json!(1), &json!(run)));
+    assert_eq!(
+        (&task["input"], &task["attempt"], &task["run"]),
+        (&json!({"cents": 700}), &json!(1), &json!(run))
+    );
     let fence = &task["fence"];
     let listed = desk.get("/v1/tasks?action=pay.charge").await.json();
-    assert_eq!((&listed["items"][0]["state"], &listed["items"][0]["worker"]), (&json!("leased"), &json!("ann")));
+    assert_eq!(
+        (&listed["items"][0]["state"], &listed["items"][0]["worker"]),
+        (&json!("leased"), &json!("ann"))
+    );
     let waits = desk.get(&format!("/v1/waits?run={run}")).await.json();
     assert_eq!(waits["items"][0]["detail"]["task"]["action"], "pay.charge", "{waits}");
 
@@ -97,7 +106,10 @@ async fn a_worker_asks_is_heard_of_and_says_what_came_of_it() {
     assert!(kept["leaseUntil"].as_str().unwrap() > task["leaseUntil"].as_str().unwrap(), "{kept}");
     let shown = desk.get(&format!("/v1/runs/{run}")).await.json();
     let held = &shown["tries"][0]["task"];
-    assert_eq!((&held["note"], &held["worker"], &shown["status"]), (&json!("half"), &json!("ann"), &json!("running")));
+    assert_eq!(
+        (&held["note"], &held["worker"], &shown["status"]),
+        (&json!("half"), &json!("ann"), &json!("running"))
+    );
 
     let other = json!({"fence": fence.as_u64().unwrap() + 1});
     let gone = desk.post(&path(&task, "heartbeat"), &other).await.is(409, "taskGone");
@@ -110,7 +122,10 @@ async fn a_worker_asks_is_heard_of_and_says_what_came_of_it() {
     let first = desk.post(&path(&task, "complete"), &done).await;
     assert_eq!((first.json(), first.header("idempotency-replayed")), (json!({"outcome": "completed"}), ""));
     let again = desk.post(&path(&task, "complete"), &done).await;
-    assert_eq!((again.json(), again.header("idempotency-replayed")), (json!({"outcome": "completed"}), "true"));
+    assert_eq!(
+        (again.json(), again.header("idempotency-replayed")),
+        (json!({"outcome": "completed"}), "true")
+    );
     let shown = desk.get(&format!("/v1/runs/{run}?wait=20s")).await.json();
     assert_eq!((&shown["status"], &shown["result"]), (&json!("completed"), &json!({"id": "r-1"})), "{shown}");
     desk.post(&path(&task, "heartbeat"), &json!({"fence": fence})).await.is(409, "taskGone");
@@ -127,9 +142,17 @@ async fn a_task_that_is_given_back_or_fails_is_told_so() {
     assert!(second["fence"].as_u64() > first["fence"].as_u64());
     let failed = json!({"fence": second["fence"], "error": {"code": "declined", "message": "No money."}, "final": true});
     let failed = desk.post(&path(&second, "fail"), &failed).await.json();
-    assert_eq!((&failed["outcome"], &failed["error"]["code"]), (&json!("failed"), &json!("declined")), "{failed}");
+    assert_eq!(
+        (&failed["outcome"], &failed["error"]["code"]),
+        (&json!("failed"), &json!("declined")),
+        "{failed}"
+    );
     let shown = desk.get(&format!("/v1/runs/{run}?wait=20s")).await.json();
-    assert_eq!((&shown["status"], &shown["error"]["code"]), (&json!("failed"), &json!("declined")), "{shown}");
+    assert_eq!(
+        (&shown["status"], &shown["error"]["code"]),
+        (&json!("failed"), &json!("declined")),
+        "{shown}"
+    );
     let wrong = json!({"actions": ["pay.charge"], "worker": "ann", "lease": "1ms"});
     desk.post("/v1/tasks/poll", &wrong).await.is(422, "invalid");
 }

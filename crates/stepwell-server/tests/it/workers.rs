@@ -102,7 +102,8 @@ fn server(folder: &Path) -> Serving {
         let body = json!({"input": {"type": "object", "required": ["text"]}, "output": {"type": "object"}});
         assert_eq!(server.ask("PUT", &format!("/v1/actions/{action}"), Some(&body)).status, 200);
     }
-    let published = server.send("POST", "/v1/workflows/both/versions?activate=true", "application/yaml", BOTH);
+    let published =
+        server.send("POST", "/v1/workflows/both/versions?activate=true", "application/yaml", BOTH);
     assert!(published.status < 300, "{published:?}");
     server
 }

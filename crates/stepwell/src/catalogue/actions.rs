@@ -142,7 +142,8 @@ impl Catalogue {
         }
         let about = action.about.chars().count();
         if about > MAX_ABOUT {
-            let why = format!("what is said of the action has {about} characters; it has at most {MAX_ABOUT}");
+            let why =
+                format!("what is said of the action has {about} characters; it has at most {MAX_ABOUT}");
             return Err(CatalogueError::Invalid(why));
         }
         action.read().map_err(CatalogueError::Invalid)?;

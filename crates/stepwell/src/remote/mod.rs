@@ -19,7 +19,9 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepwell_core::snapshot::ActivationId;
-use stepwell_core::{ActionCall, Answers, Decision, Event, Failure, Name, Rejected, RunId, Timestamp, dispatch};
+use stepwell_core::{
+    ActionCall, Answers, Decision, Event, Failure, Name, Rejected, RunId, Timestamp, dispatch,
+};
 use stepwell_store::Page;
 
 use crate::actor::Permission;
@@ -31,8 +33,8 @@ use crate::once::Done;
 use crate::standing::Standing;
 pub(crate) use desk::Desk;
 pub use finish::Finished;
-pub(crate) use rows::{offered, with_tasks};
 pub use rows::{TaskRow, TaskState};
+pub(crate) use rows::{offered, with_tasks};
 
 /// A task is the worker's for so long without a heartbeat unless it asks for another time.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);

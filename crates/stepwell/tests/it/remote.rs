@@ -15,8 +15,8 @@ use stepwell::{Actor, Command, Engine, EngineError, Operator, Permission, Poll, 
 use stepwell::{Signal, Signalled, Start, Task};
 
 use crate::kit::{
-    self, after_s, context, error_code, ground, mortal, other_tenant, places, settle, soon, status,
-    waits_of, words,
+    self, after_s, context, error_code, ground, mortal, other_tenant, places, settle, soon, status, waits_of,
+    words,
 };
 use crate::world::{desk, job, pair, saved};
 
@@ -116,7 +116,8 @@ async fn the_same_said_twice_is_done_once() {
     let engine = office(job(|work| work.retry(retry))).await;
     let run = begun(&engine, "job").await;
     let task = one(&engine).await;
-    let failed = || engine.tasks().fail(task.id, task.fence, Failure::new("busy", "no time"));
+    let tasks = engine.tasks();
+    let failed = || tasks.fail(task.id, task.fence, Failure::new("busy", "no time"));
     assert!(failed().await.unwrap().is_new);
     let again = failed().await.unwrap();
     assert_eq!((again.is_new, again.came_to.error.unwrap().code.as_str()), (false, "busy"));
@@ -137,7 +138,8 @@ async fn a_worker_that_is_not_heard_of_loses_its_task_and_its_word() {
     let run = begun(&engine, "job").await;
     let first = one(&engine).await;
     engine.advance(20 * SECOND).await;
-    let kept = engine.tasks().heartbeat(first.id, first.fence, 30 * SECOND, Some(json!("half"))).await.unwrap();
+    let kept =
+        engine.tasks().heartbeat(first.id, first.fence, 30 * SECOND, Some(json!("half"))).await.unwrap();
     assert_eq!(kept, after_s(50));
     engine.advance(29 * SECOND).await;
     assert_eq!(states(&engine).await, [TaskState::Leased]);
@@ -236,7 +238,10 @@ async fn a_failure_is_tried_again_as_the_step_says() {
     engine.settle().await;
     assert_eq!((status(&run).await, error_code(&run).await.unwrap()), (Status::Failed, "broken".to_owned()));
     let failures = run.view().await.unwrap().ledger.failures;
-    assert_eq!(failures.iter().map(|tried| tried.error.code.as_str()).collect::<Vec<_>>(), ["busy", "broken"]);
+    assert_eq!(
+        failures.iter().map(|tried| tried.error.code.as_str()).collect::<Vec<_>>(),
+        ["busy", "broken"]
+    );
 }
 
 #[tokio::test]
@@ -479,7 +484,8 @@ async fn an_action_that_is_taken_away_leaves_what_is_posted_and_serves_nothing_n
 #[tokio::test]
 async fn what_does_not_fit_is_said_when_it_is_published_and_when_it_comes_back() {
     let engine = kit::start(|engine| engine).await.unwrap();
-    let text = |input: &str| format!("steps: [{{ id: one, type: action.call, action: work, input: {input} }}]");
+    let text =
+        |input: &str| format!("steps: [{{ id: one, type: action.call, action: work, input: {input} }}]");
     let published = engine.catalogue().publish("it", Publish::text(text("{}"))).await.unwrap();
     assert_eq!(published.warnings[0].code, "unknownAction");
     let taken = engine.catalogue().put_action(RemoteAction::new("log")).await.unwrap_err();

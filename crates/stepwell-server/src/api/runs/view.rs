@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use stepwell::{RunView, TaskId};
 use stepwell::core::snapshot::Finished;
 use stepwell::core::{Failure, Name, RunId, Timestamp};
 use stepwell::ledger::{Tried, Tries};
 use stepwell::store::{HistoryRow, RunSummary, WaitRow};
+use stepwell::{RunView, TaskId};
 
 use crate::api::shapes::{Id, Instant, RunStatus};
 use crate::routes::problem::Problem;
