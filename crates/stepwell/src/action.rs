@@ -155,6 +155,9 @@ pub struct ActionInfo {
     pub group: String,
     /// The name of its icon.
     pub icon: String,
+    /// Workers elsewhere do it.
+    #[serde(rename = "remote")]
+    pub is_remote: bool,
 }
 
 /// Under what name a schema holds its hints for editors.
@@ -177,6 +180,7 @@ impl ActionInfo {
             permission: None,
             group,
             icon: "zap".to_owned(),
+            is_remote: false,
         }
     }
 

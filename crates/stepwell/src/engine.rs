@@ -240,26 +240,10 @@ impl Builder {
 
     /// Begins to work. Refused when a workflow needs an action or a guard that is not registered: every one is named.
     pub async fn start(self) -> Result<Engine, EngineError> {
-        let mut missing = Vec::new();
-        for name in self.registry.names() {
-            let Some(workflow) = self.registry.by_name(&name) else { continue };
-            let lacks = self.registry.missing(&workflow.definition);
-            if let Some(wrong) = self.registry.miscalls(&workflow.definition) {
-                return Err(EngineError::Invalid(wrong));
-            }
-            if !lacks.is_empty() {
-                missing.push(format!("workflow `{name}` needs {}", lacks.join(", ")));
-            }
-        }
-        if !missing.is_empty() && self.options.max_runs > 0 {
-            let missing = missing.join("; ");
-            return Err(EngineError::Invalid(format!(
-                "{missing}: register what is missing before the engine starts"
-            )));
-        }
         let Builder { store, scope, host, options, observer, registry } = self;
         let inner = Inner::new(store, host, options, Arc::new(registry));
         let inner = Arc::new(Inner { observer, ..inner });
+        inner.has_everything(scope).await?;
         inner.lock_tenants().insert(scope.tenant());
         runner::begin(&inner).await?;
         if inner.options.max_runs > 0 && inner.registry.has_schedules() {
@@ -387,7 +371,8 @@ impl Engine {
     /// Makes a workflow known while the engine works.
     pub fn register(&self, definition: Definition) -> Result<(), EngineError> {
         self.permit(Permission::Publish)?;
-        let lacks = self.inner.registry.missing(&definition);
+        let known = self.inner.catalogues.held(self.scope.tenant());
+        let lacks = self.inner.registry.missing(&definition, |name, version| known.does(name, version));
         if !lacks.is_empty() {
             let name = definition.name();
             return Err(EngineError::Invalid(format!("workflow `{name}` needs {}", lacks.join(", "))));
@@ -734,6 +719,8 @@ pub(crate) struct Inner {
     pub(crate) event_names: crate::events::index::Names,
     /// What is known of the tenants' catalogues.
     pub(crate) catalogues: Arc<crate::catalogue::Catalogues>,
+    /// Where workers elsewhere get what they are to do.
+    pub(crate) desk: crate::remote::Desk,
     /// What was tidied up.
     pub(crate) tidied: Mutex<crate::upkeep::Upkeep>,
     /// Counts what happens, so that a test can see that nothing does.
@@ -775,6 +762,7 @@ impl Inner {
             posted: Notify::new(),
             event_names: Mutex::default(),
             catalogues: Arc::default(),
+            desk: crate::remote::Desk::default(),
             tidied: Mutex::default(),
             pulse: AtomicU64::new(0),
             observer: None,
@@ -783,6 +771,30 @@ impl Inner {
             options,
             registry,
         }
+    }
+
+    /// Refuses when a workflow needs what is not registered and no worker elsewhere does: everything is named.
+    async fn has_everything(&self, scope: TenantScope) -> Result<(), EngineError> {
+        let (mut missing, registry) = (Vec::new(), &self.registry);
+        for name in registry.names() {
+            let Some(workflow) = registry.by_name(&name) else { continue };
+            if let Some(wrong) = registry.miscalls(&workflow.definition) {
+                return Err(EngineError::Invalid(wrong));
+            }
+            if registry.missing(&workflow.definition, |_, _| false).is_empty() {
+                continue;
+            }
+            let known = self.catalogues.known(&*self.store, scope, self.host.now()).await?;
+            let lacks = registry.missing(&workflow.definition, |name, version| known.does(name, version));
+            if !lacks.is_empty() {
+                missing.push(format!("workflow `{name}` needs {}", lacks.join(", ")));
+            }
+        }
+        if missing.is_empty() || self.options.max_runs == 0 {
+            return Ok(());
+        }
+        let missing = missing.join("; ");
+        Err(EngineError::Invalid(format!("{missing}: register what is missing before the engine starts")))
     }
 
     /// The same definitions, actions and guards on another store, on which nothing works by itself.
@@ -1027,8 +1039,8 @@ impl Inner {
     }
 
     /// Room to work on a run that is free, if this process can serve it and counts as living.
-    pub(crate) fn pass_for(&self, workflow: &Workflow) -> Option<Pass> {
-        if self.is_stopping() || !self.may_own() || !self.registry.serves(workflow) {
+    pub(crate) fn pass_for(&self, tenant: TenantId, workflow: &Workflow) -> Option<Pass> {
+        if self.is_stopping() || !self.may_own() || !self.serves(tenant, workflow) {
             return None;
         }
         self.room.enter(workflow.definition.name())

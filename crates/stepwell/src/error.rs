@@ -68,6 +68,16 @@ pub enum EngineError {
         /// What the command needs.
         why: String,
     },
+    /// Whoever works on the task has to stop: it is not theirs, or not any more.
+    #[error("task {task} is not given away under fence {fence}: {why}; stop working on it")]
+    TaskGone {
+        /// The task.
+        task: crate::remote::TaskId,
+        /// The fence that was named.
+        fence: u64,
+        /// Why.
+        why: String,
+    },
     /// There is no such schedule.
     #[error("there is no schedule `{0}`")]
     NoSchedule(String),

@@ -411,7 +411,10 @@ pub(crate) fn fly(
             let (cx, mut input, name) = (cx.clone(), call.input.clone(), call.action.clone());
             async move {
                 let Some(action) = action else {
-                    return Err(Failure::new("unknownAction", format!("no action `{name}` is registered")));
+                    let why = format!(
+                        "no action `{name}` is registered here, and only a durable run waits for workers elsewhere"
+                    );
+                    return Err(Failure::new("unknownAction", why));
                 };
                 if let Some(permission) = permission {
                     cx.permit(permission).map_err(Failure::from)?;
@@ -441,7 +444,7 @@ pub(crate) fn fly(
             Some(Ok(Ok(output))) => Ok((output, staged.unwrap_or_default())),
             Some(Ok(Err(failure))) => Err(failure),
             Some(Err(panic)) => Err(panicked(&*panic)),
-            None => Err(Failure::new(TIMEOUT, format!("the action took longer than {} ms", call.timeout_ms))),
+            None => Err(too_late(call.timeout_ms)),
         };
         let started = result.as_ref().map_or(0, |(_, staged)| staged.children.len());
         let children = (0..started).map(|_| RunId::new(host.ids.next())).collect();
@@ -449,6 +452,11 @@ pub(crate) fn fly(
         flight.end(&result, duration_us);
         Landed { call, message, result, cx, duration_us, children }
     }
+}
+
+/// An action has taken longer than it may.
+pub(crate) fn too_late(timeout_ms: u64) -> Failure {
+    Failure::new(TIMEOUT, format!("the action took longer than {timeout_ms} ms"))
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
@@ -482,6 +490,6 @@ async fn polled<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
-fn elapsed(began: Timestamp, now: Timestamp) -> u64 {
+pub(crate) fn elapsed(began: Timestamp, now: Timestamp) -> u64 {
     now.micros().saturating_sub(began.micros()).max(0) as u64
 }

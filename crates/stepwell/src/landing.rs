@@ -5,7 +5,8 @@ use std::sync::Arc;
 use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{
-    ActionCall, Change, DecideError, Decision, Event, Failure, Outcome, Rejected, Snapshot, dispatch,
+    ActionCall, Change, DecideError, Decision, Event, Failure, Outcome, Rejected, Snapshot, Timestamp,
+    dispatch,
 };
 use stepwell_store::{CellError, CellWrite, KeyWrite, Parent, Refused, StoreError, TenantScope};
 
@@ -186,7 +187,7 @@ impl Landing<'_> {
         }
         let stopped = change.stopped.clone();
         let mut next = Move::change(change, self.standing).taking(landed.message);
-        next.ledger.stopped = self.stands(stopped, None);
+        next.ledger.stopped = stands(self.standing, stopped, None, self.inner.host.now());
         next.along = along;
         Ok(Some(next))
     }
@@ -206,50 +207,7 @@ impl Landing<'_> {
 
     /// What a failed try comes to.
     pub(crate) fn failed(self, landed: &Landed, failure: &Failure) -> Result<Option<Move>, Failure> {
-        let now = self.inner.host.now();
-        let call = &landed.call;
-        let retries = self.tries_of(call).map_or(0, |tries| tries.retries);
-        let event = Event::ActionFailed { call: call.clone(), failure: failure.clone(), retries };
-        let decision = match self.decide(&event) {
-            Ok(decision) => decision,
-            Err(Rejected::Refused(_)) => return Ok(None),
-            Err(Rejected::Undecidable(error)) => {
-                Decision::Stop(Failure::new("undecidable", error.to_string()))
-            }
-        };
-        let mut ledger = self.standing.ledger.clone();
-        let tries = ledger.failed(&Retrial::of(call), landed.message, now, failure.clone());
-        tries.by_hand = false;
-        tries.next = None;
-        Ok(Some(match decision {
-            Decision::Change(change) => {
-                let stopped = change.stopped.clone();
-                ledger.prune(&change.snapshot);
-                ledger.stopped = self.stands(stopped, None);
-                Move { ledger, ..Move::change(change, self.standing) }.taking(landed.message)
-            }
-            Decision::Retry { retry, at } => {
-                tries.retries = retry;
-                tries.next = Some(at);
-                Move::note(ledger)
-            }
-            Decision::Stop(error) => {
-                ledger.stopped = self.stands(Some(error), Some(call.activation));
-                Move::note(ledger)
-            }
-            Decision::Act(_) => return Ok(None),
-        }))
-    }
-
-    fn tries_of(&self, call: &ActionCall) -> Option<&crate::ledger::Tries> {
-        self.standing.ledger.of(call.activation).filter(|tries| tries.transition == call.transition)
-    }
-
-    /// Why the run stands still from here on; an older reason stays.
-    fn stands(&self, error: Option<Failure>, activation: Option<ActivationId>) -> Option<Stopped> {
-        let at = self.inner.host.now();
-        let known = self.standing.ledger.stopped.clone();
-        known.or_else(|| error.map(|error| Stopped { at, error, activation }))
+        Ok(failed(self.standing, &landed.call, landed.message, failure, self.inner.host.now()))
     }
 
     pub(crate) fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
@@ -303,6 +261,58 @@ impl Landing<'_> {
     }
 }
 
+/// What a failed try comes to; `None` = it is no longer wanted.
+pub(crate) fn failed(
+    standing: &Standing,
+    call: &ActionCall,
+    message: Option<u64>,
+    failure: &Failure,
+    now: Timestamp,
+) -> Option<Move> {
+    let tries = standing.ledger.of(call.activation).filter(|tries| tries.transition == call.transition);
+    let retries = tries.map_or(0, |tries| tries.retries);
+    let event = Event::ActionFailed { call: call.clone(), failure: failure.clone(), retries };
+    let answers = stepwell_core::Answers::none();
+    let decision = match dispatch(standing.definition(), &standing.snapshot, &event, &answers, now) {
+        Ok(decision) => decision,
+        Err(Rejected::Refused(_)) => return None,
+        Err(Rejected::Undecidable(error)) => Decision::Stop(Failure::new("undecidable", error.to_string())),
+    };
+    let mut ledger = standing.ledger.clone();
+    let tries = ledger.failed(&Retrial::of(call), message, now, failure.clone());
+    tries.by_hand = false;
+    tries.next = None;
+    match decision {
+        Decision::Change(change) => {
+            let stopped = change.stopped.clone();
+            ledger.prune(&change.snapshot);
+            ledger.stopped = stands(standing, stopped, None, now);
+            Some(Move { ledger, ..Move::change(change, standing) }.taking(message))
+        }
+        Decision::Retry { retry, at } => {
+            tries.retries = retry;
+            tries.next = Some(at);
+            Some(Move::note(ledger))
+        }
+        Decision::Stop(error) => {
+            ledger.stopped = stands(standing, Some(error), Some(call.activation), now);
+            Some(Move::note(ledger))
+        }
+        Decision::Act(_) => None,
+    }
+}
+
+/// Why the run stands still from here on; an older reason stays.
+fn stands(
+    standing: &Standing,
+    error: Option<Failure>,
+    activation: Option<ActivationId>,
+    at: Timestamp,
+) -> Option<Stopped> {
+    let known = standing.ledger.stopped.clone();
+    known.or_else(|| error.map(|error| Stopped { at, error, activation }))
+}
+
 /// The record of a key says which of the commit's results are those of its changes.
 fn with_numbers(key: &KeyWrite, ops: &[crate::cx::Op], staged: &Staged) -> KeyWrite {
     let numbers: Vec<_> = ops.iter().map(|op| number(*op, staged)).collect();
@@ -311,7 +321,7 @@ fn with_numbers(key: &KeyWrite, ops: &[crate::cx::Op], staged: &Staged) -> KeyWr
 }
 
 /// A result that cannot be taken is the action's failure; what has a code of its own keeps it.
-fn invalid(error: &DecideError) -> Failure {
+pub(crate) fn invalid(error: &DecideError) -> Failure {
     match error {
         DecideError::Raised(failure) => failure.clone(),
         other => Failure::new("invalidResult", other.to_string()).finally(),
@@ -333,7 +343,7 @@ fn waits_for_children(before: &Snapshot, after: &Snapshot) -> ActivationId {
 }
 
 /// A commit that cannot be done is the action's failure. Only room in an inbox may come back by waiting.
-fn refusal(refused: &Refused) -> Failure {
+pub(crate) fn refusal(refused: &Refused) -> Failure {
     let code = match refused {
         Refused::Cell { error: CellError::Conflict { .. }, .. } => "conflict",
         _ => "refused",

@@ -89,6 +89,52 @@ pub struct Tries {
     /// The next try is the transition itself, wherever its policy would send a retry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_hand: bool,
+    /// Its action is done by a worker elsewhere, which has it or is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub posted: Option<Box<Posted>>,
+}
+
+/// An action that a worker elsewhere is to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Posted {
+    /// The action.
+    pub action: Name,
+    /// Since when it is to be done.
+    pub at: Timestamp,
+    /// The worker that has it; nobody = it waits for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Lease>,
+}
+
+/// A worker has a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lease {
+    /// The revision of the run with which it was given away: whoever is given it later has a higher one.
+    pub fence: u64,
+    /// What the worker calls itself.
+    pub worker: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// When it is given to somebody else unless the worker is heard of.
+    pub until: Timestamp,
+    /// When it has taken too long, however often the worker is heard of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// How far it has come, in the worker's own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<serde_json::Value>,
+    /// The names of the secrets that it was given: what they stand for is hidden in what comes back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) secrets: Vec<String>,
+}
+
+impl Lease {
+    /// When somebody has to look after it.
+    pub(crate) fn ends(&self) -> Timestamp {
+        self.deadline.map_or(self.until, |deadline| deadline.min(self.until))
+    }
 }
 
 /// A try that failed.
@@ -149,7 +195,7 @@ impl Ledger {
 
     /// What the run stood still for is dealt with. If something else has failed for good too, it stands still for that.
     pub(crate) fn stands_for_another(&mut self) {
-        let failed = self.tries.iter().find(|tries| tries.failed > 0 && tries.next.is_none());
+        let failed = self.tries.iter().find(|tries| tries.failed > 0 && !tries.is_under_way());
         if let (None, Some(tries)) = (&self.stopped, failed) {
             let last = self.failures.iter().rev().find(|tried| tried.activation == tries.activation);
             let stopped = |tried: &Tried| Stopped {
@@ -178,6 +224,11 @@ impl Ledger {
         self.tries.iter().find(|tries| tries.activation == activation)
     }
 
+    /// Some action is done by a worker elsewhere.
+    pub(crate) fn has_posted(&self) -> bool {
+        self.tries.iter().any(|tries| tries.posted.is_some())
+    }
+
     /// Forgets the tries of activations that are gone.
     pub(crate) fn prune(&mut self, snapshot: &Snapshot) {
         self.tries.retain(|tries| snapshot.activation(tries.activation).is_some());
@@ -193,6 +244,18 @@ impl Ledger {
         at: Timestamp,
         error: Failure,
     ) -> &mut Tries {
+        let (transition, activation) = (retrial.transition.clone(), retrial.activation);
+        self.failures.push(Tried { at, transition, activation, error });
+        let over = self.failures.len().saturating_sub(KEPT_FAILURES);
+        self.failures.drain(..over);
+        let tries = self.tried(retrial, message);
+        tries.failed = tries.failed.saturating_add(1);
+        tries.posted = None;
+        tries
+    }
+
+    /// The tries of a transition, which a message has triggered, in place of those of another that it follows.
+    pub(crate) fn tried(&mut self, retrial: &Retrial, message: Option<u64>) -> &mut Tries {
         let known = self.tries.iter().position(|tries| tries.activation == retrial.activation);
         let index = known.unwrap_or_else(|| {
             self.tries.push(Tries::new(retrial, message));
@@ -203,16 +266,21 @@ impl Ledger {
             *tries = Tries::new(retrial, message);
         }
         tries.message = message;
-        tries.failed = tries.failed.saturating_add(1);
-        let (transition, activation) = (retrial.transition.clone(), retrial.activation);
-        self.failures.push(Tried { at, transition, activation, error });
-        let over = self.failures.len().saturating_sub(KEPT_FAILURES);
-        self.failures.drain(..over);
         tries
     }
 }
 
 impl Tries {
+    /// It is tried again at some time, or a worker elsewhere has it or is waited for.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.next.is_some() || self.posted.is_some()
+    }
+
+    /// The worker that has it.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.posted.as_ref()?.lease.as_ref()
+    }
+
     /// The same with what its trigger brought.
     pub(crate) fn bringing(mut self, payload: &serde_json::Value) -> Self {
         self.payload = payload.clone();
@@ -230,6 +298,7 @@ impl Tries {
             retries: 0,
             next: None,
             by_hand: false,
+            posted: None,
         }
     }
 }

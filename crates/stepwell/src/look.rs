@@ -13,9 +13,12 @@ use stepwell_core::{
 use stepwell_store::{AuditRow, Status};
 
 use crate::events::ask::has_to_ask;
-use crate::ledger::{Ledger, Stopped, Tries};
+use crate::hold::too_late;
+use crate::landing::failed;
+use crate::ledger::{Lease, Ledger, Posted, Stopped, Tries};
 use crate::post::{Letter, Says};
 use crate::registry::Registry;
+use crate::remote;
 use crate::standing::{Flying, Move, Standing, moved_by};
 
 /// What is to happen next to a run.
@@ -56,6 +59,8 @@ pub(crate) struct Look<'a> {
     pub(crate) now: Timestamp,
     pub(crate) max_crashes: u32,
     pub(crate) signal_kept_ms: u64,
+    /// What is not registered here is done by workers elsewhere: the run can wait for them.
+    pub(crate) posts: bool,
 }
 
 impl Look<'_> {
@@ -71,6 +76,9 @@ impl Look<'_> {
             return Next::Rest(rest);
         }
         if let Some(next) = self.children().await {
+            return next;
+        }
+        if let Some(next) = self.tasks() {
             return next;
         }
         if let Some(next) = self.retries().await {
@@ -167,6 +175,37 @@ impl Look<'_> {
         None
     }
 
+    /// Tasks that have taken too long, or whose worker was not heard of in time.
+    fn tasks(&self) -> Option<Next> {
+        for tries in &self.standing.ledger.tries {
+            let Some(lease) = tries.lease().filter(|lease| lease.ends() <= self.now) else { continue };
+            let call = remote::call_of(self.standing, tries, self.now);
+            if lease.deadline.is_none_or(|deadline| deadline > self.now) {
+                return Some(self.lapsed(tries, &call));
+            }
+            let failure = too_late(call.timeout_ms);
+            let next = failed(self.standing, &call, tries.message, &failure, self.now);
+            return Some(moved(next.unwrap_or_else(|| self.forgotten(tries.activation))));
+        }
+        None
+    }
+
+    /// A worker was not heard of in time: its task is given to another, unless that has happened too often.
+    fn lapsed(&self, tries: &Tries, call: &ActionCall) -> Next {
+        let mut ledger = self.standing.ledger.clone();
+        let lapses = ledger.deaths.entry(tries.activation).or_default();
+        *lapses = lapses.saturating_add(1);
+        let lapses = *lapses;
+        if lapses >= self.max_crashes {
+            let who = format!("its worker was not heard of {lapses} times");
+            return self.crashed(ledger, call, tries.message, &who);
+        }
+        for known in ledger.tries.iter_mut().filter(|known| known.activation == tries.activation) {
+            known.posted.iter_mut().for_each(|posted| posted.lease = None);
+        }
+        moved(Move::note(ledger))
+    }
+
     /// Failed transitions whose next try is due.
     async fn retries(&self) -> Option<Next> {
         for tries in &self.standing.ledger.tries {
@@ -174,22 +213,25 @@ impl Look<'_> {
             if !due || self.flying.contains_key(&tries.activation) {
                 continue;
             }
-            let event = Event::Retried { retrial: self.retrial(tries), by_hand: tries.by_hand };
+            let event = Event::Retried { retrial: self.standing.retrial(tries), by_hand: tries.by_hand };
             match self.decide(&event).await {
                 Ok(Decision::Act(call)) => return Some(self.act(call, tries.message)),
                 Ok(Decision::Change(change)) => return Some(self.way_back(change, tries)),
                 Ok(_) => {}
-                Err(Rejected::Refused(_)) => {
-                    let mut ledger = self.standing.ledger.clone();
-                    ledger.tries.retain(|other| other.activation != tries.activation);
-                    return Some(moved(Move::note(ledger)));
-                }
+                Err(Rejected::Refused(_)) => return Some(moved(self.forgotten(tries.activation))),
                 Err(Rejected::Undecidable(error)) => {
                     return Some(self.stopped(undecidable(&error), Some(tries.activation)));
                 }
             }
         }
         None
+    }
+
+    /// What was tried is not wanted any more.
+    fn forgotten(&self, activation: ActivationId) -> Move {
+        let mut ledger = self.standing.ledger.clone();
+        ledger.tries.retain(|other| other.activation != activation);
+        Move::note(ledger)
     }
 
     /// A retry goes back to an earlier place. What triggered the transition is kept for when the run comes to it again.
@@ -200,16 +242,6 @@ impl Look<'_> {
             back.along.send.push(says.kept(self.standing.run(), self.now.plus_ms(self.signal_kept_ms)));
         }
         moved(back)
-    }
-
-    fn retrial(&self, tries: &Tries) -> Retrial {
-        let letter = self.standing.inbox.iter().find(|letter| Some(letter.seq) == tries.message);
-        let payload = match letter.map(|letter| &letter.says) {
-            Some(Says::Signal { payload, .. }) => payload.clone(),
-            _ => tries.payload.clone(),
-        };
-        let Tries { activation, transition, cause, .. } = tries;
-        Retrial { activation: *activation, transition: transition.clone(), cause: cause.clone(), payload }
     }
 
     /// Automatic transitions of activations for which nothing runs.
@@ -228,13 +260,13 @@ impl Look<'_> {
     }
 
     fn is_idle(&self) -> bool {
-        self.flying.is_empty() && self.standing.ledger.tries.iter().all(|tries| tries.next.is_none())
+        self.flying.is_empty() && !self.standing.ledger.tries.iter().any(Tries::is_under_way)
     }
 
     /// Something runs for it, or its next try has a time of its own.
     fn is_busy(&self, activation: ActivationId) -> bool {
         self.flying.contains_key(&activation)
-            || self.standing.ledger.of(activation).is_some_and(|tries| tries.next.is_some())
+            || self.standing.ledger.of(activation).is_some_and(Tries::is_under_way)
     }
 
     /// Waits that have to ask for events, or to which some were sent.
@@ -358,26 +390,36 @@ impl Look<'_> {
     }
 
     fn act(&self, call: ActionCall, message: Option<u64>) -> Next {
-        let tries = self.standing.ledger.of(call.activation);
-        let tries = tries.filter(|tries| tries.transition == call.transition);
         let crashes = self.standing.ledger.deaths.get(&call.activation).copied().unwrap_or(0);
         if crashes >= self.max_crashes {
-            let text = format!(
-                "the process died {crashes} times while `{}` ran for transition `{}`; it is not tried again by itself",
-                call.action, call.transition
-            );
-            let mut ledger = self.standing.ledger.clone();
-            let retrial = Retrial::of(&call);
-            let error = Failure::new("crashed", text).finally();
-            ledger.failed(&retrial, message, self.now, error.clone());
-            return self.stop_with(ledger, error, Some(call.activation));
+            let who = format!("the process died {crashes} times");
+            return self.crashed(self.standing.ledger.clone(), &call, message, &who);
         }
-        // Retries that went back to an earlier place are counted by the activation.
-        let activation = self.standing.snapshot.activation(call.activation);
-        let back = activation.and_then(|activation| activation.retried.get(&call.transition)).copied();
-        let failed = tries.map_or(0, |tries| tries.failed).saturating_add(back.unwrap_or(0));
-        let attempt = failed.saturating_add(crashes).saturating_add(1);
+        if self.posts && !self.registry.actions.contains_key(&call.action) {
+            return self.posted(&call, message);
+        }
+        let attempt = attempt_of(self.standing, &call);
         Next::Act(Box::new(Act { call, message, attempt }))
+    }
+
+    /// The action is for a worker elsewhere, and the run rests meanwhile.
+    fn posted(&self, call: &ActionCall, message: Option<u64>) -> Next {
+        let mut ledger = self.standing.ledger.clone();
+        let tries = ledger.tried(&Retrial::of(call), message);
+        tries.next = None;
+        tries.posted = Some(Box::new(Posted { action: call.action.clone(), at: self.now, lease: None }));
+        moved(Move::note(ledger))
+    }
+
+    /// An action under which somebody has died too often is not tried again.
+    fn crashed(&self, mut ledger: Ledger, call: &ActionCall, message: Option<u64>, who: &str) -> Next {
+        let text = format!(
+            "{who} while `{}` ran for transition `{}`; it is not tried again by itself",
+            call.action, call.transition
+        );
+        let error = Failure::new("crashed", text).finally();
+        ledger.failed(&Retrial::of(call), message, self.now, error.clone());
+        self.stop_with(ledger, error, Some(call.activation))
     }
 
     /// A message that nobody takes.
@@ -406,11 +448,12 @@ impl Look<'_> {
 
     fn rest(&self) -> Rest {
         let Standing { snapshot, ledger, .. } = self.standing;
-        let going = !self.flying.is_empty() || ledger.tries.iter().any(|tries| tries.next.is_some());
+        let going = !self.flying.is_empty() || ledger.tries.iter().any(Tries::is_under_way);
         let status = if going { Status::Running } else { Status::Waiting };
         let tries = ledger.tries.iter().filter(|tries| !self.flying.contains_key(&tries.activation));
         let retry = tries.filter_map(|tries| tries.next).min();
-        let wake = earliest([snapshot.next_due(self.now), retry, self.expiry(), ledger.deadline]);
+        let lease = ledger.tries.iter().filter_map(Tries::lease).map(Lease::ends).min();
+        let wake = earliest([snapshot.next_due(self.now), retry, lease, self.expiry(), ledger.deadline]);
         Rest { status, wake }
     }
 
@@ -423,6 +466,17 @@ impl Look<'_> {
 
 fn moved(next: Move) -> Next {
     Next::Move(Box::new(next))
+}
+
+/// Which try of a call the next one is, counted from 1.
+pub(crate) fn attempt_of(standing: &Standing, call: &ActionCall) -> u32 {
+    let tries = standing.ledger.of(call.activation).filter(|tries| tries.transition == call.transition);
+    let crashes = standing.ledger.deaths.get(&call.activation).copied().unwrap_or(0);
+    // Retries that went back to an earlier place are counted by the activation.
+    let activation = standing.snapshot.activation(call.activation);
+    let back = activation.and_then(|activation| activation.retried.get(&call.transition)).copied();
+    let failed = tries.map_or(0, |tries| tries.failed).saturating_add(back.unwrap_or(0));
+    failed.saturating_add(crashes).saturating_add(1)
 }
 
 fn undecidable(error: &stepwell_core::DecideError) -> Failure {

@@ -293,7 +293,7 @@ impl Inner {
         next: Move,
     ) -> Result<(), Turnless> {
         let workflow = next.repin.as_ref().unwrap_or(&standing.workflow);
-        let pass = if standing.head.owner.is_none() { self.pass_for(workflow) } else { None };
+        let pass = if standing.head.owner.is_none() { self.pass_for(scope.tenant(), workflow) } else { None };
         let _under_way = self.under_way();
         let turned = self.turn_with(scope, standing, next, pass.as_ref()).await?;
         self.go_on(scope, turned, pass);
@@ -556,6 +556,10 @@ impl Inner {
             next.repin = Some(to);
             // What it waits for may be something else: it asks again.
             next.ledger.asked.clear();
+            // So may be what a worker elsewhere was given: whoever has it is told that it is gone.
+            for tries in next.ledger.tries.iter_mut().filter(|tries| tries.posted.is_some()) {
+                (tries.posted, tries.next, tries.by_hand) = (None, Some(now), true);
+            }
             match self.anyone(scope, &standing, next).await {
                 Ok(()) => return Ok(migrated),
                 Err(Turnless::Moved) => {}
@@ -585,7 +589,9 @@ impl Inner {
 fn retry(mut ledger: Ledger, now: stepwell_core::Timestamp) -> Option<Move> {
     let stopped = ledger.stopped.take();
     // What is due already may be running.
-    let rests = |tries: &Tries| tries.failed > 0 && tries.next.is_none_or(|next| next > now);
+    let rests = |tries: &Tries| {
+        tries.failed > 0 && tries.posted.is_none() && tries.next.is_none_or(|next| next > now)
+    };
     if stopped.is_none() && !ledger.tries.iter().any(rests) {
         return None;
     }

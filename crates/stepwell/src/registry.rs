@@ -47,8 +47,24 @@ pub(crate) struct Workflow {
     /// Who has made it known, if it was not the embedding program itself: what its runs do to the data is theirs to be
     /// allowed.
     publisher: OnceLock<Option<Arc<Actor>>>,
-    /// This process has every action and guard of it; found out when first asked.
-    is_served: OnceLock<bool>,
+    /// What it needs and this process does not have; found out when first asked.
+    lacks: OnceLock<Lacks>,
+}
+
+/// What a definition needs and a process does not have.
+#[derive(Debug, Default)]
+pub(crate) struct Lacks {
+    /// Actions of which nothing is registered, which workers elsewhere may do, each with the edition that is asked for.
+    pub(crate) actions: Vec<(Name, Option<u32>)>,
+    /// Something that nobody elsewhere can do.
+    pub(crate) others: bool,
+}
+
+impl Lacks {
+    /// Workers elsewhere may do what this process cannot.
+    pub(crate) fn only_actions(&self) -> bool {
+        !self.others && !self.actions.is_empty()
+    }
 }
 
 impl Workflow {
@@ -69,7 +85,7 @@ impl Workflow {
             has_events,
             unfit,
             publisher: OnceLock::new(),
-            is_served: OnceLock::new(),
+            lacks: OnceLock::new(),
         }
     }
 
@@ -234,7 +250,7 @@ impl Registry {
     }
 
     /// Everything that a tenant's runs may be pinned to, as far as it is known here.
-    fn of(&self, tenant: TenantId) -> Vec<Arc<Workflow>> {
+    pub(crate) fn of(&self, tenant: TenantId) -> Vec<Arc<Workflow>> {
         let workflows = self.workflows.read().unwrap_or_else(PoisonError::into_inner);
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
         let learned = learned.get(&tenant).into_iter().flat_map(Learned::values);
@@ -265,16 +281,19 @@ impl Registry {
         self.triggered().iter().any(by_clock)
     }
 
-    /// The definitions of a tenant's runs of which this process has every action and guard.
-    pub(crate) fn servable(&self, tenant: TenantId) -> Vec<(DefinitionHash, Name)> {
-        let workflows = self.of(tenant);
-        let served = workflows.iter().filter(|workflow| self.serves(workflow));
-        served.map(|workflow| (workflow.definition.hash(), workflow.definition.name().clone())).collect()
+    /// What a workflow needs and this process does not have.
+    pub(crate) fn lacks<'a>(&self, workflow: &'a Workflow) -> &'a Lacks {
+        workflow.lacks.get_or_init(|| self.lacking(&workflow.definition))
     }
 
-    /// This process has every action and guard of a definition.
-    pub(crate) fn serves(&self, workflow: &Workflow) -> bool {
-        *workflow.is_served.get_or_init(|| self.missing(&workflow.definition).is_empty())
+    fn lacking(&self, definition: &Definition) -> Lacks {
+        let calls = definition.spec().transitions.iter().filter_map(|transition| transition.action.as_ref());
+        let unknown = calls.filter(|call| !self.actions.contains_key(&call.name));
+        let mut actions: Vec<_> = unknown.map(|call| (call.name.clone(), call.version)).collect();
+        actions.sort();
+        actions.dedup();
+        let has_guards = definition.named_guards().into_iter().all(|name| self.guards.contains_key(name));
+        Lacks { actions, others: !has_guards || !self.other_editions(definition).is_empty() }
     }
 
     /// What is known to be wrong with the calls of a definition that was written as a document.
@@ -291,13 +310,19 @@ impl Registry {
         (!wrong.is_empty()).then(|| format!("workflow `{}`: {}", definition.name(), wrong.join("; ")))
     }
 
-    /// What a definition needs and this process does not have.
-    pub(crate) fn missing(&self, definition: &Definition) -> Vec<String> {
-        let actions = definition.actions().into_iter().filter(|name| !self.actions.contains_key(*name));
+    /// What a definition needs and neither this process has nor workers elsewhere do.
+    pub(crate) fn missing(
+        &self,
+        definition: &Definition,
+        is_elsewhere: impl Fn(&Name, Option<u32>) -> bool,
+    ) -> Vec<String> {
+        let actions = self.lacking(definition).actions.into_iter();
+        let actions = actions.filter(|(name, version)| !is_elsewhere(name, *version));
+        let mut actions: Vec<_> = actions.map(|(name, _)| format!("action `{name}`")).collect();
+        actions.dedup();
         let guards = definition.named_guards().into_iter().filter(|name| !self.guards.contains_key(*name));
-        let actions = actions.map(|name| format!("action `{name}`"));
         let others = self.other_editions(definition);
-        actions.chain(others).chain(guards.map(|name| format!("guard `{name}`"))).collect()
+        actions.into_iter().chain(others).chain(guards.map(|name| format!("guard `{name}`"))).collect()
     }
 
     /// The actions of which a definition needs another edition than this process has.

@@ -217,7 +217,7 @@ async fn claim(
     now: Timestamp,
 ) -> Result<Taken, EngineError> {
     let (limited, free): (Vec<_>, Vec<_>) =
-        inner.registry.servable(scope.tenant()).into_iter().partition(|(_, name)| inner.room.limits(name));
+        inner.servable(scope).await?.into_iter().partition(|(_, name)| inner.room.limits(name));
     let all = free.iter().map(|(hash, _)| *hash).collect();
     let mut taken = claim_for(inner, scope, None, share, all, dead, now).await?;
     let mut names: Vec<Name> = limited.iter().map(|(_, name)| name.clone()).collect();

@@ -150,6 +150,23 @@ pub(crate) async fn reveal(
     Ok(revealed)
 }
 
+/// What secrets of these names are now: to be hidden in what somebody gives back who was given them. One that is no more
+/// hides nothing.
+pub(crate) async fn known(
+    source: Option<&Arc<dyn Secrets>>,
+    scope: TenantScope,
+    names: &[String],
+) -> Result<Revealed, String> {
+    let mut revealed = Revealed::default();
+    let Some(source) = source else { return Ok(revealed) };
+    for name in names {
+        let secret = source.secret(scope, name).await;
+        revealed.0.extend(secret.map_err(|why| format!("secret `{name}` cannot be read: {why}"))?);
+    }
+    revealed.0.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    Ok(revealed)
+}
+
 /// What these actions are given is written down.
 fn is_kept(action: &str) -> bool {
     let kept = ["store.", "links.", "workflow.", "flow."];

@@ -226,9 +226,9 @@ impl Inner {
             }
             Ok(Decision::Act(call)) => {
                 let mut ledger = standing.ledger.clone();
-                if ledger.of(call.activation).is_some_and(|tries| tries.next.is_some()) {
+                if ledger.of(call.activation).is_some_and(Tries::is_under_way) {
                     return later(
-                        "what would take the signal is being tried again, and it is not to be kept",
+                        "what would take the signal is under way or tried again, and it is not to be kept",
                     );
                 }
                 ledger.tries.retain(|tries| tries.activation != call.activation);

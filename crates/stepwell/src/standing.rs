@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use stepwell_core::dispatch::Retrial;
 use stepwell_core::snapshot::{Activation, ActivationId, ActivationStatus};
 use stepwell_core::spec::Trigger;
 use stepwell_core::{Cause, Change, Definition, Name, RunId, Snapshot, Timestamp};
@@ -12,7 +13,7 @@ use stepwell_store::{
 };
 
 use crate::error::EngineError;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Tries};
 use crate::post::{Letter, Says};
 use crate::registry::{Registry, Workflow};
 
@@ -86,8 +87,11 @@ impl Standing {
 
     /// An action may run for this activation: one that begins by itself, or whose trigger is there.
     fn may_act(&self, activation: &Activation) -> bool {
-        if self.ledger.of(activation.id).is_some_and(|tries| tries.next.is_some()) {
-            return true;
+        match self.ledger.of(activation.id) {
+            // A worker elsewhere does it: no process's death is its.
+            Some(tries) if tries.posted.is_some() => return false,
+            Some(tries) if tries.next.is_some() => return true,
+            _ => {}
         }
         let came = |name: &Name| {
             self.inbox
@@ -110,9 +114,25 @@ impl Standing {
         self.is_tried_again(id) || due()
     }
 
-    /// What came from outside for this activation is tried again.
+    /// What came from outside for this activation is tried again, or done by a worker elsewhere.
     pub(crate) fn is_tried_again(&self, id: ActivationId) -> bool {
-        self.ledger.of(id).is_some_and(|tries| tries.next.is_some() && tries.cause != Cause::Auto)
+        self.ledger.of(id).is_some_and(|tries| tries.is_under_way() && tries.cause != Cause::Auto)
+    }
+
+    /// Nothing begins until an operator has done something.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.snapshot.is_terminal() || self.suspended || self.ledger.stopped.is_some()
+    }
+
+    /// What is to be tried again, with what its trigger brought.
+    pub(crate) fn retrial(&self, tries: &Tries) -> Retrial {
+        let letter = self.inbox.iter().find(|letter| Some(letter.seq) == tries.message);
+        let payload = match letter.map(|letter| &letter.says) {
+            Some(Says::Signal { payload, .. }) => payload.clone(),
+            _ => tries.payload.clone(),
+        };
+        let Tries { activation, transition, cause, .. } = tries;
+        Retrial { activation: *activation, transition: transition.clone(), cause: cause.clone(), payload }
     }
 
     pub(crate) fn run(&self) -> RunId {

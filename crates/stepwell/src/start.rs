@@ -298,7 +298,7 @@ impl Inner {
             found => found?,
         };
         let run = wanted.id.unwrap_or_else(|| RunId::new(self.host.ids.next()));
-        let pass = if first.is_some() { None } else { self.pass_for(&workflow) };
+        let pass = if first.is_some() { None } else { self.pass_for(scope.tenant(), &workflow) };
         let owner = pass.as_ref().map(|_| self.process());
         let Fresh { new, standing, next, shadings } =
             self.fresh_of(workflow.clone(), wanted, run, None, owner).await?;

@@ -22,6 +22,7 @@ use crate::lists;
 use crate::look::{Look, Next, Rest};
 use crate::observe::Committing;
 use crate::post::Says;
+use crate::remote;
 use crate::room::Pass;
 use crate::standing::{Along, Flying, Move, Standing};
 
@@ -99,7 +100,15 @@ impl Inner {
     pub(crate) async fn look(&self, standing: &Standing, flying: &Flying, now: Timestamp) -> Next {
         let (registry, options) = (&self.registry, &self.options);
         let (max_crashes, signal_kept_ms) = (options.max_crashes, options.signal_kept_ms);
-        Look { registry, standing, flying, now, max_crashes, signal_kept_ms }.next().await
+        let posts = !self.is_stateless;
+        Look { registry, standing, flying, now, max_crashes, signal_kept_ms, posts }.next().await
+    }
+
+    /// The same for a run in memory, which nobody elsewhere can find.
+    pub(crate) async fn look_in_memory(&self, standing: &Standing, now: Timestamp) -> Next {
+        let (registry, options, flying) = (&self.registry, &self.options, &Flying::new());
+        let (max_crashes, signal_kept_ms) = (options.max_crashes, options.signal_kept_ms);
+        Look { registry, standing, flying, now, max_crashes, signal_kept_ms, posts: false }.next().await
     }
 
     /// Commits a move. `flying` are the actions that go on beside it.
@@ -117,7 +126,7 @@ impl Inner {
         draft.add(next, state);
         // What its operations give is in the state only after the commit: what comes next is decided then.
         let is_filled = !draft.along.fills.is_empty();
-        let next = if is_filled { None } else { Some(self.follow(&mut draft, flying, by, now).await) };
+        let next = if is_filled { None } else { Some(self.follow(scope, &mut draft, flying, by, now).await) };
         let Draft { mut after, states, takes, definition, along, in_order, .. } = draft;
         let flying = still_flying(flying, &after);
         let (status, wake, owner) = match &next {
@@ -126,6 +135,7 @@ impl Inner {
         };
         expect_fence(standing, &mut after, owner, by);
         let (open, close) = waits(standing, &after);
+        let offered = remote::offered(&open);
         let shadings = along.shadings.unwrap_or(u64::MAX).min(self.registry.shadings());
         let before = Some(standing.snapshot.context());
         let mut shadows = self.shadows(&after.workflow, before, after.snapshot.context());
@@ -157,6 +167,7 @@ impl Inner {
             Box::pin(self.catch_up(scope, created.chain([after.run()]).collect())).await;
         }
         self.look_at(started);
+        self.desk.offer(scope.tenant(), &offered);
         let Some(mut committed) = committed else {
             return self.applied_unseen(scope, &after, &flying, owned).await;
         };
@@ -176,7 +187,14 @@ impl Inner {
 
     /// What comes after the moves of a draft. Moves that follow by themselves go into the same commit: nothing happens
     /// outside between them, so nobody could tell. Each still has its version, its entry and its state.
-    async fn follow(&self, draft: &mut Draft<'_>, flying: &Flying, by: By, now: Timestamp) -> Next {
+    async fn follow(
+        &self,
+        scope: TenantScope,
+        draft: &mut Draft<'_>,
+        flying: &Flying,
+        by: By,
+        now: Timestamp,
+    ) -> Next {
         // What runs for somebody else's run only they know, and what this process cannot serve it does not decide.
         let before = draft.before;
         let free = matches!(by, By::Owner) || before.head.owner.is_none();
@@ -189,7 +207,7 @@ impl Inner {
                 Next::Move(more) if free && draft.has_room() && more.along.send.is_empty() => more,
                 next => return next,
             };
-            if !self.registry.serves(&draft.after.workflow) {
+            if !self.serves(scope.tenant(), &draft.after.workflow) {
                 return Next::Move(more);
             }
             match self.checkpoint_of(&more) {
@@ -486,11 +504,12 @@ fn expect_fence(before: &Standing, after: &mut Standing, owner: Ownership, by: B
 /// The waits that open and close with a step.
 fn waits(before: &Standing, after: &Standing) -> (Vec<OpenWait>, Vec<u64>) {
     let has_waits = before.workflow.has_waits || after.workflow.has_waits;
-    if !has_waits || Arc::ptr_eq(&before.snapshot, &after.snapshot) {
+    let has_tasks = before.ledger.has_posted() || after.ledger.has_posted();
+    if !has_tasks && (!has_waits || Arc::ptr_eq(&before.snapshot, &after.snapshot)) {
         return (Vec::new(), Vec::new());
     }
-    let was = open_waits_of(before.definition(), &before.snapshot);
-    let is = open_waits_of(after.definition(), &after.snapshot);
+    let was = remote::with_tasks(before, open_waits_of(before.definition(), &before.snapshot));
+    let is = remote::with_tasks(after, open_waits_of(after.definition(), &after.snapshot));
     let gone = |wait: &&OpenWait| !is.iter().any(|now| now.activation == wait.activation);
     let close = was.iter().filter(gone).map(|wait| wait.activation).collect();
     let open = is.iter().filter(|wait| !was.contains(wait)).cloned().collect();

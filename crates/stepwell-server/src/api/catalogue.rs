@@ -289,7 +289,9 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 async fn validate(call: Call<Nothing, ValidateDocument, Written>) -> Result<Reply, Problem> {
-    let checked = call.engine().catalogue().check(call.query.name.as_deref(), &call.body.0)?;
+    let catalogue = call.engine().catalogue();
+    catalogue.refresh().await?;
+    let checked = catalogue.check(call.query.name.as_deref(), &call.body.0)?;
     Reply::ok(&DocumentChecked {
         valid: checked.is_sound(),
         problems: DocumentProblem::all(checked.problems),

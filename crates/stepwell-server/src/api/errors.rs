@@ -30,6 +30,7 @@ impl From<EngineError> for Problem {
                 let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "moved", detail);
                 problem.param("revision", *actual)
             }
+            EngineError::TaskGone { fence, .. } => conflict("taskGone").param("fence", *fence),
             EngineError::NoSchedule(_) => Problem::new(StatusCode::NOT_FOUND, "noSchedule", detail),
             EngineError::Planned { workflow, trigger, .. } => {
                 let problem = conflict("planned").param("workflow", workflow.as_str());
@@ -109,6 +110,7 @@ impl From<CatalogueError> for Problem {
                     Absent::Workflow => "unknownWorkflow",
                     Absent::Version => "noVersion",
                     Absent::Draft => "noDraft",
+                    Absent::Action => "noAction",
                 };
                 Problem::new(StatusCode::NOT_FOUND, code, detail)
             }

@@ -36,6 +36,7 @@ mod schedules;
 mod shapes;
 mod sse;
 mod state;
+mod tasks;
 mod tenants;
 mod trace;
 mod triggers;
@@ -214,6 +215,7 @@ pub fn routes() -> Vec<Route> {
     all.extend(keys::routes());
     all.extend(links::routes());
     all.extend(state::routes());
+    all.extend(tasks::routes());
     all.extend(tenants::routes());
     all.extend(upkeep::routes());
     all

@@ -193,6 +193,8 @@ impl Taken {
         }
         let flag = match self.name.as_str() {
             "If-None-Match" => "create-only".to_owned(),
+            // `--output` says how an answer is shown.
+            "output" => "output-schema".to_owned(),
             name if self.kind == Kind::List && name.ends_with('s') => kebab(&name[..name.len() - 1]),
             name => kebab(name),
         };

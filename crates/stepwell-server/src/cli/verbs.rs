@@ -30,6 +30,7 @@ impl Verb {
 
 /// What each noun is about.
 pub(crate) const NOUNS: &[(&str, &str)] = &[
+    ("action", "Actions that steps call, here or at workers elsewhere"),
     ("apikey", "Keys with which programs ask the server"),
     ("audit", "Who did what"),
     ("event", "Events, and what they are called"),
@@ -42,6 +43,7 @@ pub(crate) const NOUNS: &[(&str, &str)] = &[
     ("schedule", "Workflows that start by the clock"),
     ("signal", "Signals to runs"),
     ("state", "Slots that runs share"),
+    ("task", "What workers elsewhere are to do"),
     ("tenant", "The tenants of the server"),
     ("trigger", "What starts workflows, and why something did not"),
     ("wait", "What runs wait for"),
@@ -49,6 +51,10 @@ pub(crate) const NOUNS: &[(&str, &str)] = &[
 
 /// The verbs.
 pub(crate) const VERBS: &[Verb] = &[
+    verb("action", "list", "listActions").columns(&["name", "remote", "version", "group", "about"]),
+    verb("action", "show", "showAction"),
+    verb("action", "put", "putAction"),
+    verb("action", "delete", "deleteAction").asks(),
     verb("apikey", "list", "listApiKeys").columns(&["id", "name", "permissions", "expiresAt", "createdAt"]),
     verb("apikey", "create", "createApiKey"),
     verb("apikey", "rotate", "rotateApiKey"),
@@ -111,6 +117,8 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("signal", "send", "signalRun"),
     verb("state", "list", "listWorkflowSlots"),
     verb("state", "list-of-run", "listExecutionSlots"),
+    verb("task", "list", "listTasks").columns(&["id", "action", "state", "place", "since", "worker"]),
+    verb("task", "release", "releaseTask"),
     verb("tenant", "list", "listTenants"),
     verb("tenant", "create", "createTenant"),
     verb("tenant", "show", "showTenant"),

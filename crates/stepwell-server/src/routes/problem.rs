@@ -261,6 +261,7 @@ fn engine(error: EngineError) -> Problem {
         EngineError::Store(StoreError::Corrupt(_) | StoreError::Schema(_) | StoreError::Invalid(_))
         | EngineError::Undecidable(_)
         | EngineError::NoSchedule(_)
+        | EngineError::TaskGone { .. }
         | EngineError::Planned { .. }
         | EngineError::Restore(_)
         | EngineError::Unreadable { .. }

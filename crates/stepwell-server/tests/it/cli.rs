@@ -41,6 +41,22 @@ fn through(folder: &Path, way: &[&str]) {
     assert_eq!(code(&["run", "start"]), Some(2));
     assert_eq!(code(&["run", "list", "--status", "sleeping"]), Some(6));
 
+    let put = ask(&[
+        "action",
+        "put",
+        "pay.charge",
+        "--about",
+        "Takes money.",
+        "--output-schema",
+        r#"{"type": "object"}"#,
+    ]);
+    assert_eq!((&put["remote"], &put["output"]), (&json!(true), &json!({"type": "object"})));
+    assert_eq!(ask(&["action", "show", "pay.charge"])["about"], "Takes money.");
+    assert_eq!(code(&["action", "put", "store.set"]), Some(6));
+    assert_eq!(ask(&["task", "list"])["items"], json!([]));
+    assert_eq!(code(&["action", "delete", "pay.charge", "--yes"]), Some(0));
+    assert_eq!(code(&["action", "show", "pay.charge"]), Some(3));
+
     let run =
         ask(&["run", "start", "tour", "--input", r#"{"visitor": "ann"}"#])["id"].as_str().unwrap().to_owned();
     assert_eq!(ask(&["run", "show", &run])["workflow"], "tour");

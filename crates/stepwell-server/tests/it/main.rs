@@ -36,6 +36,7 @@ mod site;
 mod smtp;
 mod state;
 mod table;
+mod tasks;
 mod telemetry;
 mod tenants;
 mod tokens;
@@ -44,6 +45,7 @@ mod triggers;
 mod upkeep;
 mod web;
 mod webhook;
+mod workers;
 mod workflows;
 
 use std::io::Write;

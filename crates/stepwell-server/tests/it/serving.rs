@@ -68,10 +68,14 @@ fn started(mut command: Command, folder: &Path) -> Serving {
 
 impl Serving {
     pub(crate) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        self.send(method, path, "application/json", &body.map(Value::to_string).unwrap_or_default())
+    }
+
+    /// The same with a body of another kind.
+    pub(crate) fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let body = body.map(Value::to_string).unwrap_or_default();
-        let kind = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
+        let kind = if body.is_empty() { String::new() } else { format!("content-type: {kind}\r\n") };
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\nconnection: close\r\n{kind}content-length: {}\r\n\r\n{body}",
             self.key,

@@ -5,7 +5,7 @@ use stepwell_core::document::{Problem, Problems};
 use stepwell_core::near::did_you_mean;
 use stepwell_core::{Document, Name};
 
-use super::{Catalogue, CatalogueError};
+use super::{Catalogue, CatalogueError, RemoteAction};
 use crate::actor::Permission;
 use crate::fit::check_calls;
 use crate::schedule::check_document_triggers;
@@ -63,7 +63,10 @@ impl Catalogue {
         if let Err(CatalogueError::Invalid(why)) = self.may_be_called(&own) {
             problems.push(Problem::new("badName", document.place_of_name(), why));
         }
-        let known: Vec<_> = self.engine.inner.registry.described.values().cloned().collect();
+        let inner = &self.engine.inner;
+        let mut known: Vec<_> = inner.registry.described.values().cloned().collect();
+        let elsewhere = inner.catalogues.held(self.engine.scope().tenant());
+        known.extend(elsewhere.actions().map(RemoteAction::info));
         for wrong in check_calls(document.definition(), &known) {
             let pointer =
                 if wrong.pointer.is_empty() { String::new() } else { format!("`{}` ", wrong.pointer) };
@@ -78,11 +81,14 @@ impl Catalogue {
     /// What this engine lacks to run a document.
     pub(super) fn warnings(&self, document: &Document) -> Vec<Problem> {
         let (inner, definition) = (&self.engine.inner, document.definition());
+        let elsewhere = inner.catalogues.held(self.engine.scope().tenant());
         let mut warnings = Vec::new();
         for transition in &definition.spec().transitions {
             let Some(call) = &transition.action else { continue };
-            if !inner.registry.actions.contains_key(&call.name) {
-                let hint = did_you_mean(&call.name, inner.registry.actions.keys().map(Name::as_str));
+            if !inner.registry.actions.contains_key(&call.name) && elsewhere.action(&call.name).is_none() {
+                let own = inner.registry.actions.keys().map(Name::as_str);
+                let remote = elsewhere.actions().map(|action| action.name.as_str());
+                let hint = did_you_mean(&call.name, own.chain(remote));
                 let message = format!("action `{}` is not known to this engine{hint}", call.name);
                 warnings.push(at_step(document, &transition.id, "", "unknownAction", message));
             }

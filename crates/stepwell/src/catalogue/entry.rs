@@ -23,6 +23,8 @@ const OWNER: &str = "stepwell.catalogue";
 pub(super) const DRAFT: &str = "draft/";
 /// What the keys of workflows begin with.
 pub(super) const WORKFLOW: &str = "workflow/";
+/// What the keys of actions begin with that workers elsewhere do.
+pub(super) const ACTION: &str = "action/";
 /// The key that counts the changes that matter to starts.
 pub(super) const CHANGES: &str = "changes";
 /// How often a change is decided again because somebody else was faster.
@@ -120,6 +122,8 @@ pub(super) struct Writing {
     audit: Vec<AuditRow>,
     /// Workflows whose starts it changes.
     touched: Vec<Name>,
+    /// It changes what workers elsewhere do.
+    concerns_actions: bool,
 }
 
 impl Writing {
@@ -143,6 +147,16 @@ impl Writing {
     pub(super) fn has_draft(&mut self, name: &Name, has: bool) {
         let fields = Map::from_iter([("draft".to_owned(), Value::Bool(has))]);
         self.op(workflow_key(name), CellOp::Merge { fields }, Expect::Anything);
+    }
+
+    /// Writes down an action that workers elsewhere do, or takes it away.
+    pub(super) fn action(&mut self, name: &Name, action: Option<&impl Serialize>) {
+        let key = format!("{ACTION}{name}");
+        match action {
+            Some(action) => self.set(key, action, Expect::Anything),
+            None => self.op(key, CellOp::Delete, Expect::Anything),
+        }
+        self.concerns_actions = true;
     }
 
     pub(super) fn define(&mut self, definition: StoredDefinition) {
@@ -222,11 +236,12 @@ impl Catalogue {
 
     /// Makes a change, in one commit; gives the revision that the first cell has then.
     pub(super) async fn commit(&self, writing: Writing) -> Result<u64, CatalogueError> {
-        let Writing { cells, definitions, audit, touched } = writing;
+        let Writing { cells, definitions, audit, touched, concerns_actions } = writing;
+        let is_counted = concerns_actions || !touched.is_empty();
         let (inner, scope, actor) = (&self.engine.inner, self.engine.scope(), self.engine.actor_id());
         let mut commit = Commit::new(CommitId(inner.host.ids.next()), inner.host.now());
         commit.cells = cells;
-        if !touched.is_empty() {
+        if is_counted {
             let (key, op) = (cell_key(CHANGES.to_owned()), CellOp::Increment { by: Number::from(1) });
             commit.cells.push(CellWrite { key, op, expect: Expect::Anything, initial: None, by: None });
         }
@@ -234,10 +249,12 @@ impl Catalogue {
         commit.audit = audit.into_iter().map(|row| AuditRow { actor: actor.clone(), ..row }).collect();
         commit.actor = actor;
         let results = inner.write_down(scope, &commit).await?;
-        if !touched.is_empty() {
+        if is_counted {
             let changes = results.last().map_or(u64::MAX, |result| result.revision);
             inner.catalogues.changed(scope.tenant(), changes);
             inner.wake.notify_one();
+        }
+        if !touched.is_empty() {
             Box::pin(self.after_change(&touched)).await;
         }
         Ok(results.first().map_or(0, |result| result.revision))

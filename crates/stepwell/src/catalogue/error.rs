@@ -15,6 +15,8 @@ pub enum Absent {
     Version,
     /// A draft.
     Draft,
+    /// An action that workers elsewhere do.
+    Action,
 }
 
 /// Why the catalogue did not do what it was asked. Nothing was changed, unless the error says that nobody knows.

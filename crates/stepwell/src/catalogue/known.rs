@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Deserialize;
 use stepwell_core::near::did_you_mean;
-use stepwell_core::{Name, Timestamp};
+use stepwell_core::{DefinitionHash, Name, Timestamp};
 use stepwell_store::{Cell, CellQuery, Store, StoreError, TenantId, TenantScope};
 
-use super::entry::{CHANGES, Entry, Pinned, Stamp, WORKFLOW, cell_key, those, version_key};
+use super::actions::{Remote, RemoteAction};
+use super::entry::{ACTION, CHANGES, Entry, Pinned, Stamp, WORKFLOW, cell_key, those, version_key};
 use crate::data::kv::one;
 use crate::engine::Inner;
 use crate::error::EngineError;
@@ -44,6 +45,8 @@ pub(crate) struct Known {
     /// How often it had been changed when it was read, or less.
     changes: u64,
     workflows: BTreeMap<Name, Entry>,
+    /// The actions that workers elsewhere do.
+    actions: BTreeMap<Name, Arc<Remote>>,
 }
 
 impl Known {
@@ -55,6 +58,21 @@ impl Known {
     /// A workflow that has been published and cannot be started.
     pub(crate) fn is_inactive(&self, name: &str) -> bool {
         self.listed(name).is_some_and(|entry| entry.active().is_none())
+    }
+
+    /// An action that workers elsewhere do.
+    pub(crate) fn action(&self, name: &str) -> Option<&Arc<Remote>> {
+        self.actions.get(name)
+    }
+
+    /// The actions that workers elsewhere do, in the order of their names.
+    pub(crate) fn actions(&self) -> impl Iterator<Item = &RemoteAction> {
+        self.actions.values().map(|remote| &remote.action)
+    }
+
+    /// Workers elsewhere do this action, in the edition that is asked for.
+    pub(crate) fn does(&self, name: &str, version: Option<u32>) -> bool {
+        self.action(name).is_some_and(|known| version.is_none_or(|version| version == known.action.version))
     }
 
     fn names(&self) -> impl Iterator<Item = &Name> {
@@ -91,6 +109,11 @@ impl Catalogues {
         self.changed(tenant, u64::MAX);
     }
 
+    /// A tenant's catalogue as it was read last.
+    pub(crate) fn held(&self, tenant: TenantId) -> Arc<Known> {
+        self.lock().get(&tenant).map(|held| held.known.clone()).unwrap_or_default()
+    }
+
     /// A tenant's catalogue, no older than a second.
     pub(crate) async fn known(
         &self,
@@ -109,7 +132,11 @@ impl Catalogues {
         let known = match changes == held.known.changes {
             true => held.known,
             // It was counted before it is read: what is read is no older than that.
-            false => Arc::new(Known { changes, workflows: read(store, scope, now).await? }),
+            false => {
+                let workflows = read(store, scope, now, WORKFLOW, published).await?;
+                let actions = read(store, scope, now, ACTION, remote).await?;
+                Arc::new(Known { changes, workflows, actions })
+            }
         };
         let mut all = self.lock();
         let held = all.entry(scope.tenant()).or_default();
@@ -121,22 +148,37 @@ impl Catalogues {
     }
 }
 
-/// Reads a whole catalogue.
-async fn read(
+/// Reads all cells of a catalogue whose keys begin so.
+async fn read<T>(
     store: &dyn Store,
     scope: TenantScope,
     now: Timestamp,
-) -> Result<BTreeMap<Name, Entry>, StoreError> {
-    let (mut workflows, mut cursor) = (BTreeMap::new(), None);
+    prefix: &str,
+    each: fn(&Cell) -> Option<(Name, T)>,
+) -> Result<BTreeMap<Name, T>, StoreError> {
+    let (mut found, mut cursor) = (BTreeMap::new(), None);
     loop {
-        let query = CellQuery { cursor, ..those(WORKFLOW.to_owned(), now, READ_AT_ONCE) };
+        let query = CellQuery { cursor, ..those(prefix.to_owned(), now, READ_AT_ONCE) };
         let page = store.cells(scope, query).await?;
-        workflows.extend(page.items.iter().filter_map(published));
+        found.extend(page.items.iter().filter_map(each));
         match page.next {
             Some(next) => cursor = Some(next),
-            None => return Ok(workflows),
+            None => return Ok(found),
         }
     }
+}
+
+/// An action that workers elsewhere do; one that cannot be read is not served.
+fn remote(cell: &Cell) -> Option<(Name, Arc<Remote>)> {
+    let name = Name::from(cell.key.key.strip_prefix(ACTION)?);
+    match RemoteAction::deserialize(cell.value.as_ref()?).map_err(|error| error.to_string()) {
+        Ok(action) => match action.read() {
+            Ok(read) => return Some((name, Arc::new(read))),
+            Err(error) => tracing::error!(action = %name, %error, "a remote action cannot be used"),
+        },
+        Err(error) => tracing::error!(action = %name, %error, "a remote action cannot be read"),
+    }
+    None
 }
 
 /// A workflow that has been published; one that has only a draft says nothing about starts.
@@ -153,7 +195,30 @@ fn published(cell: &Cell) -> Option<(Name, Entry)> {
 }
 
 impl Inner {
-    async fn catalogue_of(&self, scope: TenantScope) -> Result<Arc<Known>, EngineError> {
+    /// This process and the tenant's workers have every action and guard of a definition.
+    pub(crate) fn serves(&self, tenant: TenantId, workflow: &Workflow) -> bool {
+        let lacks = self.registry.lacks(workflow);
+        if lacks.others || lacks.actions.is_empty() {
+            return !lacks.others;
+        }
+        let known = self.catalogues.held(tenant);
+        lacks.actions.iter().all(|(name, version)| known.does(name, *version))
+    }
+
+    /// The definitions of a tenant's runs of which this process and the tenant's workers have every action and guard.
+    pub(crate) async fn servable(
+        &self,
+        scope: TenantScope,
+    ) -> Result<Vec<(DefinitionHash, Name)>, EngineError> {
+        let workflows = self.registry.of(scope.tenant());
+        if workflows.iter().any(|workflow| self.registry.lacks(workflow).only_actions()) {
+            self.catalogue_of(scope).await?;
+        }
+        let served = workflows.iter().filter(|workflow| self.serves(scope.tenant(), workflow));
+        Ok(served.map(|workflow| (workflow.definition.hash(), workflow.definition.name().clone())).collect())
+    }
+
+    pub(crate) async fn catalogue_of(&self, scope: TenantScope) -> Result<Arc<Known>, EngineError> {
         Ok(self.catalogues.known(&*self.store, scope, self.host.now()).await?)
     }
 

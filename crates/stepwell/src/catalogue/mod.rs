@@ -4,6 +4,7 @@
 //! published it and when; every change is one commit (`entry.rs`). What a start by name needs of it is kept in memory and read again
 //! when it is older than a second (`known.rs`).
 
+mod actions;
 mod activation;
 mod bundle;
 mod check;
@@ -14,6 +15,7 @@ mod known;
 mod publish;
 mod versions;
 
+pub use actions::RemoteAction;
 pub use activation::Activated;
 pub use bundle::{Export, Import, Imported, Outcome, Which};
 pub use check::Checked;

@@ -80,6 +80,7 @@ impl Catalogue {
         self.may_change(&name)?;
         let Publish { from, activate, note } = publish;
         let note = noted(note)?;
+        self.refresh().await?;
         self.change(&format!("workflow `{name}`"), || {
             Box::pin(self.publishing(&name, &from, activate, note.as_deref()))
         })

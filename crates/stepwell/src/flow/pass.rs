@@ -20,7 +20,7 @@ use crate::landing::{Landing, Unfit};
 use crate::ledger::Ledger;
 use crate::look::{Act, Next};
 use crate::registry::Workflow;
-use crate::standing::{Along, Flying, Move, Standing};
+use crate::standing::{Along, Move, Standing};
 
 /// Why a pass came to no pause. Nothing has happened.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl<'a> Pass<'a> {
     pub(crate) async fn next(&mut self) -> Result<Option<Box<ActionCall>>, Passless> {
         loop {
             let now = self.inner.host.now();
-            match self.inner.look(&self.standing, &Flying::new(), now).await {
+            match self.inner.look_in_memory(&self.standing, now).await {
                 Next::Move(next) => {
                     let stopped = next.ledger.stopped.clone();
                     self.moved(*next)?;

@@ -17,6 +17,7 @@ mod migrating;
 mod observing;
 mod operators;
 mod ownership;
+mod remote;
 mod retention;
 mod schedules;
 mod shadows;

@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use stepwell::RunView;
 use stepwell::core::snapshot::Finished;
 use stepwell::core::{Failure, Name, RunId, Timestamp};
 use stepwell::ledger::{Tried, Tries};
 use stepwell::store::{HistoryRow, RunSummary, WaitRow};
+use stepwell::{RunView, TaskId};
 
 use crate::api::shapes::{Id, Instant, RunStatus};
 use crate::routes::problem::Problem;
@@ -144,6 +144,48 @@ struct TriesShown {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Instant>")]
     next_at: Option<Timestamp>,
+    /// A worker elsewhere is to do it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<TaskHeld>,
+}
+
+/// What a worker elsewhere is to do.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct TaskHeld {
+    /// The task's id.
+    id: String,
+    /// The action.
+    #[schemars(with = "String")]
+    action: Name,
+    /// Since when it is to be done.
+    #[schemars(with = "Instant")]
+    since: Timestamp,
+    /// The worker that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
+    /// When it is given to somebody else unless the worker is heard of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Instant>")]
+    lease_until: Option<Timestamp>,
+    /// How far it has come, in the worker's own words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<Value>,
+}
+
+impl TaskHeld {
+    fn of(run: RunId, tries: &Tries) -> Option<Self> {
+        let posted = tries.posted.as_ref()?;
+        let lease = posted.lease.as_ref();
+        Some(TaskHeld {
+            id: TaskId { run, activation: tries.activation }.to_string(),
+            action: posted.action.clone(),
+            since: posted.at,
+            worker: lease.map(|lease| lease.worker.clone()),
+            lease_until: lease.map(|lease| lease.until),
+            note: lease.and_then(|lease| lease.note.clone()),
+        })
+    }
 }
 
 /// A try that failed.
@@ -174,7 +216,9 @@ impl RunShown {
             Finished::Completed { output, .. } => Some(output.clone().unwrap_or_default()),
             Finished::Cancelled => None,
         });
+        let run = snapshot.instance_id();
         let tries = view.ledger.tries.into_iter().map(|tries: Tries| TriesShown {
+            task: TaskHeld::of(run, &tries),
             transition: tries.transition,
             failed: tries.failed,
             next_at: tries.next,
