@@ -87,7 +87,7 @@ async fn links_are_deleted_by_an_end_or_both_and_counted() {
     }
     let gone = async |query: &str| site.delete(&format!("{LINKS}?{query}")).await;
     gone("").await.is(422, "invalid");
-    gone("fromType=task").await.is(400, "badParameter");
+    gone("fromType=task").await.is(422, "invalid");
     gone("relation=related").await.is(422, "invalid");
     let both = "fromType=task&fromId=a&toType=issue&toId=2";
     assert_eq!(gone(both).await.json(), json!({"deletedCount": 1}));
