@@ -62,7 +62,7 @@ fn place(route: &Route, asked: &Asked, key: &str) -> Place {
     // Whose request it is that nobody in particular makes is in what it brings.
     if route.needs == Needs::Nothing && route.method != Method::GET {
         add(asked.query.as_deref().unwrap_or_default().as_bytes());
-        add(asked.headers.get("x-flow-token").map(|token| token.as_bytes()).unwrap_or_default());
+        add(asked.headers.get("x-flow-token").map(axum::http::HeaderValue::as_bytes).unwrap_or_default());
         add(&asked.body);
     }
     hash.finalize().into()

@@ -124,7 +124,7 @@ impl Keys {
                 self.state().known = Some(Known { keys: Arc::new(keys), at: Instant::now() });
             }
             Err(why) => {
-                tracing::warn!(from = %source.url, %why, "an issuer's keys cannot be had; those known go on")
+                tracing::warn!(from = %source.url, %why, "an issuer's keys cannot be had; those known go on");
             }
         }
     }
