@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stepwell_core::graph::{AwaitedEvent, open_waits};
 use stepwell_core::snapshot::{ChildEnd, Finished};
-use stepwell_core::{DecideError, Definition, DefinitionHash, Failure, Snapshot, Timestamp};
+use stepwell_core::{DecideError, Definition, DefinitionHash, Failure, Name, Snapshot, Timestamp};
 use stepwell_store::plan::ownership;
 use stepwell_store::{
     Commit, CommitError, CommitId, Committed, NextState, OpenWait, Ownership, ProcessId, Refused, Status,
@@ -134,8 +134,7 @@ impl Inner {
             None => (Status::Running, standing.head.wake, Ownership::Keep),
         };
         expect_fence(standing, &mut after, owner, by);
-        let (open, close) = waits(standing, &after);
-        let offered = remote::offered(&open);
+        let (open, close, offered) = waits(standing, &after);
         let shadings = along.shadings.unwrap_or(u64::MAX).min(self.registry.shadings());
         let before = Some(standing.snapshot.context());
         let mut shadows = self.shadows(&after.workflow, before, after.snapshot.context());
@@ -501,19 +500,20 @@ fn expect_fence(before: &Standing, after: &mut Standing, owner: Ownership, by: B
     }
 }
 
-/// The waits that open and close with a step.
-fn waits(before: &Standing, after: &Standing) -> (Vec<OpenWait>, Vec<u64>) {
+/// The waits that open and close with a step, and the actions of the tasks among them that wait for a worker.
+fn waits(before: &Standing, after: &Standing) -> (Vec<OpenWait>, Vec<u64>, Vec<Name>) {
     let has_waits = before.workflow.has_waits || after.workflow.has_waits;
     let has_tasks = before.ledger.has_posted() || after.ledger.has_posted();
     if !has_tasks && (!has_waits || Arc::ptr_eq(&before.snapshot, &after.snapshot)) {
-        return (Vec::new(), Vec::new());
+        return (Vec::new(), Vec::new(), Vec::new());
     }
     let was = remote::with_tasks(before, open_waits_of(before.definition(), &before.snapshot));
     let is = remote::with_tasks(after, open_waits_of(after.definition(), &after.snapshot));
     let gone = |wait: &&OpenWait| !is.iter().any(|now| now.activation == wait.activation);
     let close = was.iter().filter(gone).map(|wait| wait.activation).collect();
-    let open = is.iter().filter(|wait| !was.contains(wait)).cloned().collect();
-    (open, close)
+    let open: Vec<_> = is.iter().filter(|wait| !was.contains(wait)).cloned().collect();
+    let offered = remote::offered(&open);
+    (open, close, offered)
 }
 
 pub(crate) fn open_waits_of(definition: &Definition, snapshot: &Snapshot) -> Vec<OpenWait> {

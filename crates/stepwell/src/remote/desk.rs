@@ -56,7 +56,8 @@ impl Desk {
     /// The right to give a task away, if nobody in this process does already.
     pub(super) fn take(&self, tenant: TenantId, task: TaskId) -> Option<Taking<'_>> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.insert((tenant, task)).then_some(Taking { desk: self, key: (tenant, task) })
+        // Only who has the right gives it up again.
+        taken.insert((tenant, task)).then(|| Taking { desk: self, key: (tenant, task) })
     }
 }
 

@@ -302,7 +302,7 @@ async fn what_comes_while_a_signals_task_is_under_way_waits_for_it() {
         done(&engine, &task, json!(n * 10)).await;
         assert_eq!(context(&run).await["got"], json!(n * 10));
     }
-    assert_eq!((status(&run).await, places(&run).await.len()), (Status::Completed, 1));
+    assert_eq!(status(&run).await, Status::Completed);
     assert_eq!(words(&engine, run.id()).await, ["__start", "GO", "GO", "END"]);
 }
 
