@@ -80,7 +80,7 @@ pub(super) fn prove(size: Size) -> Result<(), String> {
         "--seed",
         SEED,
         "--workers",
-        "2",
+        "1",
     ]);
     command.args(["--max-examples", if size == Size::Full { "160" } else { "3" }]);
     for operation in &endless {
