@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let opened = Opened::open(&settings).await?;
         let engine = start::engine(&settings, opened.store(), start::options(&settings)).await?;
-        let server = Arc::new(start::server(&settings, &engine)?);
+        let server = Arc::new(start::server(&settings, &opened, &engine)?);
         let loaded = load_examples(&engine).await?;
         let key = fresh_key(&server, data).await?;
         let listener = listen(&settings, &server).await?;

@@ -65,7 +65,7 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let opened = Opened::open(&settings).await?;
         let engine = start::engine(&settings, opened.store(), start::options(&settings)).await?;
-        let server = Arc::new(start::server(&settings, &engine)?);
+        let server = Arc::new(start::server(&settings, &opened, &engine)?);
         let listener = listen(&settings, &server).await?;
         let url = url_of(&listener)?;
         output::line(&url)?;

@@ -14,6 +14,7 @@ use stepwell_sqlite::{OpenError, SqliteStore};
 
 use crate::config::{MailSecurity, Settings};
 use crate::exit::{Code, Failure};
+use crate::facts;
 
 /// A store that is open, as what it is.
 pub(crate) enum Opened {
@@ -163,7 +164,7 @@ impl Secrets for FoldersThenEnvironment {
 }
 
 /// The API of an engine.
-pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Failure> {
+pub(crate) fn server(settings: &Settings, opened: &Opened, engine: &Engine) -> Result<Server, Failure> {
     let from = &settings.server;
     let options = ApiOptions {
         body_bytes: from.body_bytes,
@@ -173,7 +174,8 @@ pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Fai
         burst: from.burst,
         ..ApiOptions::default()
     };
-    let server = Server::new(engine.clone(), options);
+    let server =
+        Server::new(engine.clone(), options).with_store_facts(facts::of(opened, &settings.database.url));
     let Some(file) = &settings.flows.key_file else { return Ok(server) };
     let ring = ring(Path::new(file))?;
     let flows = stepwell::flow::Flows::builder(engine, ring)

@@ -10,6 +10,7 @@ mod auth;
 mod call;
 mod catalogue;
 mod data;
+mod doctor;
 mod errors;
 mod events;
 mod expressions;
@@ -55,6 +56,7 @@ use stepwell::{Actor, Engine, EngineError, Permission};
 use tokio::sync::watch;
 
 pub use apikeys::{ApiKey, ApiKeys, NewKey};
+pub use doctor::{StoreFacts, StoreFactsOf};
 pub use openapi::openapi;
 pub use route::{Needs, Route};
 
@@ -100,6 +102,7 @@ impl Default for ApiOptions {
 pub struct Server {
     pub(crate) engine: Engine,
     pub(crate) flows: Option<Flows>,
+    pub(crate) store_facts: Option<StoreFactsOf>,
     pub(crate) keys: ApiKeys,
     pub(crate) options: ApiOptions,
     tenants: Tenants,
@@ -172,6 +175,7 @@ pub fn routes() -> Vec<Route> {
     all.extend(workflows::routes());
     all.extend(audit::routes());
     all.extend(data::routes());
+    all.extend(doctor::routes());
     all.extend(flows::routes());
     all.extend(handles::routes());
     all.extend(keys::routes());
@@ -187,7 +191,16 @@ impl Server {
     pub fn new(engine: Engine, options: ApiOptions) -> Self {
         let pace = Pace::new(options.requests_per_second, options.burst);
         let (keys, tenants) = (ApiKeys::new(engine.clone()), Tenants::new(engine.clone()));
-        Server { engine, flows: None, keys, options, tenants, pace, stopping: watch::Sender::new(false) }
+        Server {
+            engine,
+            flows: None,
+            store_facts: None,
+            keys,
+            options,
+            tenants,
+            pace,
+            stopping: watch::Sender::new(false),
+        }
     }
 
     /// Whoever waits for something is answered with how it stands, and streams end: the server is about to stop.
@@ -210,6 +223,13 @@ impl Server {
     #[must_use]
     pub fn with_flows(mut self, flows: Flows) -> Self {
         self.flows = Some(flows);
+        self
+    }
+
+    /// It can say how its store is doing.
+    #[must_use]
+    pub fn with_store_facts(mut self, facts: StoreFactsOf) -> Self {
+        self.store_facts = Some(facts);
         self
     }
 

@@ -62,6 +62,8 @@ pub(crate) struct Operation {
     pub(crate) path: String,
     pub(crate) about: String,
     pub(crate) is_page: bool,
+    /// Its answer has no end.
+    pub(crate) is_stream: bool,
     taken: Vec<Taken>,
     body: Body,
 }
@@ -85,14 +87,16 @@ impl Operation {
                 .unwrap_or(usize::MAX)
         });
         taken.extend(fields);
-        let mut answers = operation["responses"].as_object()?.values();
+        let answers = operation["responses"].as_object()?;
+        let is_stream = answers.values().any(|answer| answer["content"].get("text/event-stream").is_some());
+        let mut answers = answers.values();
         let is_page = answers.any(|answer| {
             let reference = answer.pointer("/content/application~1json/schema/$ref").and_then(Value::as_str);
             reference.is_some_and(|reference| reference.contains("/PageOf"))
         });
         let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes()).ok()?;
         let about = operation["summary"].as_str().unwrap_or_default().trim_end_matches('.').to_owned();
-        Some(Operation { method, path: path.clone(), about, is_page, taken, body })
+        Some(Operation { method, path: path.clone(), about, is_page, is_stream, taken, body })
     }
 
     /// The verb with its arguments, beside those that every verb has.
@@ -338,7 +342,7 @@ fn body(contract: &Value, body: &Value) -> (Body, Vec<Taken>) {
 }
 
 /// JSON, `@FILE` with JSON in it, `-` for standard input, or a text that is no JSON.
-fn any(text: &str) -> Result<Value, Failure> {
+pub(super) fn any(text: &str) -> Result<Value, Failure> {
     let file = if text == "-" { Some("-") } else { text.strip_prefix('@') };
     match file {
         Some(file) => serde_json::from_str(&read(file)?)

@@ -133,6 +133,16 @@ fn shown_fields(fields: &Map<String, Value>) -> impl Iterator<Item = (&String, &
     fields.iter().filter(|(_, value)| !value.as_array().is_some_and(Vec::is_empty))
 }
 
+/// A text that stands out, for people at a terminal.
+pub(super) fn bold(text: &str) -> String {
+    coloured(text, 1)
+}
+
+/// A text in a colour, for people at a terminal who want it.
+pub(super) fn coloured(text: &str, code: u8) -> String {
+    if has_colour() { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+}
+
 /// Colour is for people at a terminal who want it.
 fn has_colour() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
