@@ -110,7 +110,7 @@ impl Of {
 }
 
 async fn migrate(of: &Of) -> Result<(), Failure> {
-    let bar = output::spinner("migrations");
+    let bar = output::busy("migrating");
     let store = Opened::open(&of.settings()?).await?.store();
     let version = store.migrate().await?;
     bar.finish_and_clear();

@@ -28,7 +28,16 @@ pub(crate) fn talk(text: &str) {
 
 /// Says how far something has come whose length nobody knows, to whoever sits at a terminal; it is hidden from everybody else.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{spinner} {pos} {msg}, {elapsed}");
+    turning("{spinner} {pos} {msg}, {elapsed}", what)
+}
+
+/// Says that something goes on, to whoever sits at a terminal.
+pub(crate) fn busy(what: &'static str) -> ProgressBar {
+    turning("{spinner} {msg}, {elapsed}", what)
+}
+
+fn turning(template: &str, what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template);
     let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
     let bar = ProgressBar::new_spinner().with_style(style).with_message(what);
     bar.enable_steady_tick(std::time::Duration::from_millis(100));

@@ -82,19 +82,19 @@ struct HowFar {
 
 impl HowFar {
     fn read(&self) -> Result<Diagnose, Problem> {
-        let mut options = Diagnose::default();
-        options.limit = self.limit.unwrap_or(options.limit);
-        options.examples = self.examples.unwrap_or(options.examples);
-        for (said, ms) in [
-            (&self.late, &mut options.late_ms),
-            (&self.long, &mut options.long_ms),
-            (&self.old, &mut options.old_ms),
-        ] {
-            if let Some(text) = said {
-                *ms = u64::try_from(span(text)?.as_millis()).unwrap_or(u64::MAX);
-            }
-        }
-        Ok(options)
+        let ms = |said: &Option<String>, default: u64| match said {
+            Some(text) => Ok::<_, Problem>(u64::try_from(span(text)?.as_millis()).unwrap_or(u64::MAX)),
+            None => Ok(default),
+        };
+        let usual = Diagnose::default();
+        Ok(Diagnose {
+            limit: self.limit.unwrap_or(usual.limit),
+            examples: self.examples.unwrap_or(usual.examples),
+            late_ms: ms(&self.late, usual.late_ms)?,
+            long_ms: ms(&self.long, usual.long_ms)?,
+            old_ms: ms(&self.old, usual.old_ms)?,
+            ..usual
+        })
     }
 }
 

@@ -101,7 +101,7 @@ impl Operation {
 
     /// The verb with its arguments, beside those that every verb has.
     pub(crate) fn command(&self, mut command: Command) -> Command {
-        for taken in &self.taken {
+        for taken in self.taken.iter().filter(|taken| !taken.is_dry_run()) {
             command = command.arg(taken.arg());
         }
         match self.body {
@@ -116,6 +116,11 @@ impl Operation {
             Body::None | Body::Fields => {}
         }
         command.about(self.about.clone()).long_about(None)
+    }
+
+    /// It can be tried out where it is done: `--dry-run` asks for that.
+    pub(crate) fn has_dry_run(&self) -> bool {
+        self.taken.iter().any(Taken::is_dry_run)
     }
 
     /// The runs that it names: their ids may be cut short.
@@ -183,6 +188,11 @@ impl Operation {
 }
 
 impl Taken {
+    /// It is said by the flag that every verb has.
+    fn is_dry_run(&self) -> bool {
+        self.name == "dryRun"
+    }
+
     /// Two arguments of one name may go to two places.
     fn id(&self) -> String {
         format!("{:?}:{}", self.place, self.name)
@@ -214,7 +224,7 @@ impl Taken {
     }
 
     fn values(&self, matches: &ArgMatches, given: Option<String>) -> Result<Vec<Value>, Failure> {
-        let id = self.id();
+        let id = if self.is_dry_run() { "dry_run".to_owned() } else { self.id() };
         if self.name == "If-None-Match" {
             return Ok(if matches.get_flag(&id) { vec!["*".into()] } else { Vec::new() });
         }
@@ -250,11 +260,13 @@ fn tag(name: &str, text: &str) -> String {
 
 /// `definitionVersion` as `definition-version`.
 pub(super) fn kebab(name: &str) -> String {
-    let mut text = String::new();
-    for (at, c) in name.char_indices() {
-        if c.is_ascii_uppercase() && at > 0 && !text.ends_with('-') {
+    let (mut text, mut before) = (String::new(), '-');
+    for c in name.chars() {
+        // `Last-Event-ID` has three words, and `timeZone` has two.
+        if c.is_ascii_uppercase() && before.is_ascii_lowercase() {
             text.push('-');
         }
+        before = c;
         text.push(if c == '_' { '-' } else { c.to_ascii_lowercase() });
     }
     text

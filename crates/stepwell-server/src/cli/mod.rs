@@ -113,7 +113,7 @@ async fn asked(
         whole.push((id, whole_id(client, given).await?));
     }
     let asking = operation.asking(matches, &whole)?;
-    if shown.dry_run && asking.method != axum::http::Method::GET {
+    if shown.dry_run && !operation.has_dry_run() && asking.method != axum::http::Method::GET {
         return dry(&asking);
     }
     if verb.asks && !shown.yes && !is_sure(&format!("{} {} {}", verb.noun, verb.verb, asking.path))? {
@@ -122,7 +122,10 @@ async fn asked(
     if operation.is_stream {
         return watch::cell(client, shown, &asking).await;
     }
-    let answered = client.ask(asking.clone()).await?;
+    let bar = verb.is_long.then(|| crate::output::busy(verb.verb));
+    let answered = client.ask(asking.clone()).await;
+    bar.iter().for_each(indicatif::ProgressBar::finish_and_clear);
+    let answered = answered?;
     if let Some(text) = answered.text() {
         return crate::output::print(&text);
     }

@@ -41,7 +41,7 @@ pub(crate) struct Shown {
     /// Ask nothing before something is done.
     #[arg(short, long, global = true)]
     pub(crate) yes: bool,
-    /// Only show the request that would be sent.
+    /// Only show the request that would be sent; where the server can try it out, what would come of it.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
     /// Every page of a listing, not only the first.

@@ -10,15 +10,22 @@ pub(crate) struct Verb {
     pub(crate) columns: &'static [&'static str],
     /// Somebody at a terminal is asked before it is done.
     pub(crate) asks: bool,
+    /// It may take a while: somebody at a terminal is shown that it goes on.
+    pub(crate) is_long: bool,
 }
 
 const fn verb(noun: &'static str, verb: &'static str, operation: &'static str) -> Verb {
-    Verb { noun, verb, operation, columns: &[], asks: false }
+    Verb { noun, verb, operation, columns: &[], asks: false, is_long: false }
 }
 
 impl Verb {
     const fn columns(mut self, columns: &'static [&'static str]) -> Self {
         self.columns = columns;
+        self
+    }
+
+    const fn long(mut self) -> Self {
+        self.is_long = true;
         self
     }
 
@@ -55,7 +62,7 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("apikey", "revoke", "revokeApiKey").asks(),
     verb("audit", "list", "listAudit").columns(&["at", "operation", "subject", "actor", "run"]),
     verb("audit", "seals", "listAuditSeals"),
-    verb("audit", "verify", "verifyAudit"),
+    verb("audit", "verify", "verifyAudit").long(),
     verb("event", "show", "showEvent"),
     verb("event", "types", "listEventTypes").columns(&["name", "about", "correlation"]),
     verb("event", "show-type", "showEventType"),
@@ -64,7 +71,7 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("flow", "start", "startFlow"),
     verb("handle", "list", "listHandles"),
     verb("handle", "revoke", "revokeHandles").asks(),
-    verb("handle", "cleanup", "cleanUpHandles"),
+    verb("handle", "cleanup", "cleanUpHandles").long(),
     verb("key", "list", "listSealingKeys"),
     verb("kv", "namespaces", "listKeyNamespaces"),
     verb("kv", "list", "listKeys").columns(&["key", "value", "revision", "expiresAt", "updatedAt"]),
@@ -154,6 +161,6 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("workflow", "restore", "restoreWorkflow"),
     verb("workflow", "changes", "diffVersions"),
     verb("workflow", "view", "drawWorkflow"),
-    verb("workflow", "export", "exportWorkflows"),
-    verb("workflow", "import", "importWorkflows"),
+    verb("workflow", "export", "exportWorkflows").long(),
+    verb("workflow", "import", "importWorkflows").long(),
 ];

@@ -42,9 +42,7 @@ fn described(out: &mut String, contract: &Value, method: &str, path: &str, opera
         (None, Some(all)) if all.is_empty() => "nothing".to_owned(),
         _ => "a credential".to_owned(),
     };
-    let host = operation["x-tenant"]
-        .as_str()
-        .map(|tenant| format!(", in {tenant} tenant").replace("own tenant", "own tenant"));
+    let host = operation["x-tenant"].as_str().map(|tenant| format!(", in {tenant} tenant"));
     let _ = writeln!(out, "{} {}\n", text("summary"), text("description"));
     let _ = writeln!(out, "`{}`; needs {needs}{}.\n", text("operationId"), host.unwrap_or_default());
     let mut rows = Vec::new();

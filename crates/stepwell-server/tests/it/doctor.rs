@@ -101,7 +101,9 @@ fn the_commands_that_the_doctor_prints_repair_what_it_has_found() {
         verb("stepwell schedule put nightly '0 3 * * *' tour --input '{\"visitor\": \"moon\"}'").0,
         Some(0)
     );
-    let schedule = verb("stepwell run list --workflow stepwell.schedule -o id").1;
+    // Examples have schedules too; ours is the newest.
+    let schedules = verb("stepwell run list --workflow stepwell.schedule -o id").1;
+    let schedule = schedules.lines().next().unwrap();
     assert_eq!(verb(&format!("stepwell run cancel {schedule} --yes")).0, Some(0));
 
     let (code, out, err) = verb("stepwell doctor --json");

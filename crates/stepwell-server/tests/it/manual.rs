@@ -152,6 +152,8 @@ stepwell state delete tour greeting --yes
 stepwell upkeep cleanup --json | grep -q expiredCells
 stepwell upkeep heal tour --json | grep -q '"runs":1'
 stepwell event emit NOBODY_CARES '{"n": 1}' --id 7 --json > said
+stepwell workflow export --json > bundle
+stepwell workflow import bundle --dry-run --json > said
 stepwell kv set story watched 1 > said
 timeout 20 stepwell kv watch story watched --json > watched & WATCHER=$!
 until [ -s watched ]; do sleep 0.05; done

@@ -13,11 +13,11 @@ use stepwell::host::{BoxFuture, Clock};
 use stepwell::store::Status;
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{
-    Actor, Command, Diagnose, Diagnosis, EngineError, Finding, Host, ManualClock, Operator, Schedule, Signal,
-    Start,
+    Actor, Command, Diagnose, Diagnosis, EngineError, Event, Finding, Host, ManualClock, Operator, Schedule,
+    Signal, Start,
 };
 
-use crate::kit::{LEASE_MS, ground, mortal, settle, start, status, store_within};
+use crate::kit::{LEASE_MS, Watched, ground, mortal, settle, start, status, store_within};
 use crate::world::{Gate, Script, desk, job};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -277,6 +277,24 @@ async fn schedules_that_are_late_ended_or_whose_runs_fail_are_named() {
     asks.put_schedule(Schedule::new("hourly", "0 * * * *", "job")).await.unwrap();
     let diagnosis = diagnosed(&asks).await;
     assert!(diagnosis.findings.iter().all(|found| found.kind != Kind::SchedulesStopped), "{diagnosis:#?}");
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_delivered_is_named_until_it_is() {
+    let (store, clock) = ground().await;
+    let asks = TestEngine::start_on(store.clone(), clock.clone(), idle).await.unwrap();
+    let event = asks.emit(Event::new("PAID").id("1")).await.unwrap().event;
+    let watched = Watched::new(store);
+    watched.fail_reads(100_000);
+    let works = TestEngine::start_on(watched.clone(), clock, |engine| engine).await.unwrap();
+    works.advance(30 * MINUTE).await;
+    let diagnosis = diagnosed(&works).await;
+    let failed = only(&diagnosis, Kind::EventsFailed);
+    assert_eq!(failed.examples[0].run, Some(event));
+    assert!(failed.examples[0].why.contains("tried again at"), "{failed:?}");
+    watched.fail_reads(0);
+    works.advance(DAY).await;
+    assert_eq!(diagnosed(&works).await.findings, []);
 }
 
 #[tokio::test]
