@@ -79,8 +79,11 @@ fn told(found: &Value, shown: &Shown) -> Result<(), Failure> {
     }
     let errors = found["findings"].as_array().into_iter().flatten();
     let errors = errors.filter(|finding| finding["severity"] == "error").count();
-    let message =
-        if shown.quiet { String::new() } else { format!("{errors} things do not go on by themselves") };
+    let message = if shown.quiet {
+        String::new()
+    } else {
+        format!("findings that do not go away by themselves: {errors}")
+    };
     Err(Failure::new(Code::Failed, message))
 }
 
@@ -95,7 +98,7 @@ fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
 /// What is stuck, in sections.
 fn all(found: &Value) -> String {
     let mut out = String::new();
-    findings(&mut out, found);
+    findings(&mut out, found, true);
     if list(found, "findings").next().is_none() {
         let _ = writeln!(out, "{}", coloured("Nothing is stuck.", 32));
     }
@@ -128,12 +131,12 @@ fn all(found: &Value) -> String {
     let _ = writeln!(out, "\n{}", bold("Looked at"));
     for looked in list(found, "looked") {
         let rest = if looked["all"] == true { "" } else { ", and there are more: `--limit`" };
-        let _ = writeln!(out, "  {:>6} {}{rest}", looked["rows"], text(looked, "at"));
+        let _ = writeln!(out, "  {:>6} {}{rest}", looked["rows"].to_string(), text(looked, "at"));
     }
     out
 }
 
-fn findings(out: &mut String, found: &Value) {
+fn findings(out: &mut String, found: &Value, with_next: bool) {
     for finding in list(found, "findings") {
         let severity = text(finding, "severity");
         let code = match severity {
@@ -154,7 +157,9 @@ fn findings(out: &mut String, found: &Value) {
         for example in list(finding, "examples") {
             let name = example["run"].as_str().or_else(|| example["name"].as_str()).unwrap_or("here");
             let _ = writeln!(out, "  - {name}: {}", text(example, "why"));
-            next(out, example, "next", "      ");
+            if with_next {
+                next(out, example, "next", "      ");
+            }
         }
     }
 }
@@ -194,7 +199,7 @@ fn one(run: &Value) -> String {
         let _ = writeln!(out, "Process {} works on it, which {lives}.", text(&run["owner"], "id"));
     }
     parts(&mut out, run);
-    findings(&mut out, run);
+    findings(&mut out, run, false);
     if list(run, "remedies").next().is_some() {
         let _ = writeln!(out, "{}", bold("What can be done"));
         next(&mut out, run, "remedies", "  ");

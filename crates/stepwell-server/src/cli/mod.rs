@@ -63,7 +63,8 @@ fn earlier() -> Arg {
 
 /// The verb with the arguments that every verb has: who is asked, and how the answer is shown.
 fn everywhere(command: Command) -> Command {
-    Shown::augment_args(Target::augment_args(command))
+    // What a verb itself takes is not under their headings.
+    Shown::augment_args(Target::augment_args(command)).next_help_heading(clap::builder::Resettable::Reset)
 }
 
 /// Does what the command line says, if it is one of these verbs.
