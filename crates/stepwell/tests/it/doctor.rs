@@ -145,7 +145,11 @@ async fn a_run_that_nobody_takes_is_late_and_a_process_that_works_takes_it() {
 async fn what_a_dead_process_owned_is_named_and_so_are_steps_under_which_processes_die() {
     let (store, clock) = ground().await;
     let gate = Gate::new();
-    let (asks, _asks) = mortal(store.clone(), &clock, |engine| idle(engine.workflow(job(|work| work)))).await;
+    let action = gate.action();
+    let (asks, _asks) = mortal(store.clone(), &clock, |engine| {
+        idle(engine.workflow(job(|work| work)).action("work", action))
+    })
+    .await;
     let action = gate.action();
     let works = |engine: Builder| engine.workflow(job(|work| work)).action("work", action);
     let (first, tasks) = mortal(store.clone(), &clock, works).await;
@@ -239,7 +243,10 @@ async fn suspended_runs_old_waits_and_full_inboxes_are_named() {
     assert_eq!(old.examples[0].run, Some(waits.id()));
     assert!(old.examples[0].remedies.contains(&Remedy::Signal(waits.id(), "GO".into())), "{old:?}");
     engine.operate(aside.id(), Command::Resume, &Operator::default()).await.unwrap();
-    waits.signal(Signal::new("GO")).await.unwrap();
+    // What it kept has expired meanwhile.
+    for run in [&aside, &waits] {
+        run.signal(Signal::new("GO")).await.unwrap();
+    }
     engine.settle().await;
     assert_eq!(diagnosed(&engine).await.findings, []);
 }
