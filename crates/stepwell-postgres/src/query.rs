@@ -401,7 +401,7 @@ pub(crate) async fn records(on: &Connections, tenant: TenantId, query: &RecordQu
         RecordQuery::Handles(query) => handles::list(on, tenant, query).await,
         RecordQuery::Undelivered { now, limit } => handles::undelivered(on, tenant, *now, *limit).await,
         // Nobody's row: the store answers it, which knows whose sessions stand.
-        RecordQuery::Living { .. } => Ok(one(None)),
+        RecordQuery::Living { .. } | RecordQuery::Processes { .. } => Ok(one(None)),
         RecordQuery::Tally { of, limit, cursor } => tally(on, tenant, of, *limit, cursor.as_deref()).await,
     }
 }

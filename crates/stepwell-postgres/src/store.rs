@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use stepwell_core::{Limits, RunId, Timestamp};
+use stepwell_store::store::page_rows;
 use stepwell_store::{
     BatchMeter, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document,
     DocumentQuery, Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page,
@@ -240,6 +241,22 @@ impl PostgresStore {
         Ok(!leased.is_empty() && !is_gone)
     }
 
+    /// The processes that are known; the lease of one whose session is gone is over.
+    async fn processes(&self, limit: u32) -> Read<Page<Record>> {
+        let gone = self.session.as_ref().map(Session::gone).unwrap_or_default();
+        let rows = self.on.one(Sees::None, Mode::Reads, sql::process_list, &[]).await?;
+        let mut items = Vec::new();
+        for row in &rows {
+            let (process, lives_until) = (ProcessId(rows::get(row, 0)?), rows::at(row, 1)?);
+            let lives_until = if gone.contains(&process) { Timestamp::MIN } else { lives_until };
+            items.push((process, lives_until));
+        }
+        items.sort_unstable();
+        items.truncate(page_rows(limit));
+        let shown = items.into_iter().map(|(process, lives_until)| Record::Process { process, lives_until });
+        Ok(Page { items: shown.collect(), next: None })
+    }
+
     /// Processes whose lease goes on and whose session stands; and what time it is there.
     async fn living(&self, beat: &Beat) -> Read<(Vec<Uuid>, Option<Reading>)> {
         let gone = self.session.as_ref().map(Session::gone).unwrap_or_default();
@@ -433,6 +450,9 @@ impl Store for PostgresStore {
                 items: lives.then_some(Record::Living(process)).into_iter().collect(),
                 next: None,
             });
+        }
+        if let RecordQuery::Processes { limit } = query {
+            return again!(self.processes(limit));
         }
         again!(query::records(&self.on, scope.tenant(), &query))
     }

@@ -110,8 +110,10 @@ impl Of {
 }
 
 async fn migrate(of: &Of) -> Result<(), Failure> {
+    let bar = output::busy("migrating");
     let store = Opened::open(&of.settings()?).await?.store();
     let version = store.migrate().await?;
+    bar.finish_and_clear();
     of.say(&json!({"schema": version.0}))
 }
 

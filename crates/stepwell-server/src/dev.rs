@@ -40,7 +40,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let telemetry = start::telemetry(&settings, &opened)?;
         let options = start::options(&settings);
         let engine = start::engine(&settings, opened.store(), options, Some(&telemetry)).await?;
-        let server = Arc::new(start::server(&settings, &engine)?.with_telemetry(telemetry));
+        let server = Arc::new(start::server(&settings, &opened, &engine)?.with_telemetry(telemetry));
         let loaded = load_examples(&engine).await?;
         let key = fresh_key(&server, data).await?;
         let listener = listen(&settings, &server).await?;

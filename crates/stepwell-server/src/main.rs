@@ -1,5 +1,6 @@
 //! The stepwell binary: `stepwell <noun> <verb>`.
 
+mod bench;
 mod cli;
 mod config;
 mod db;
@@ -7,7 +8,9 @@ mod dev;
 mod examples;
 mod exit;
 mod expr;
+mod facts;
 mod log;
+mod manual;
 mod output;
 mod server;
 mod simulate;
@@ -33,6 +36,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measures what the disk and the engine do here, in a file of its own that it takes away again.
+    Bench(bench::Options),
+    /// Prints a script that lets a shell complete commands.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
     /// Shows the configuration.
     Config {
         #[command(subcommand)]
@@ -43,12 +53,24 @@ enum Command {
         #[command(subcommand)]
         verb: db::Verb,
     },
+    /// Writes the reference documentation, as it is kept in `docs/reference`.
+    #[command(hide = true)]
+    Docs {
+        /// The folder to write to.
+        folder: std::path::PathBuf,
+    },
     /// Starts a server to try things out with: SQLite in a folder, the examples, a key, and what to do next.
     Dev(dev::Options),
     /// Tries out expressions.
     Expr {
         #[command(subcommand)]
         verb: expr::Verb,
+    },
+    /// Prints the manual page, or writes a page for every command.
+    Man {
+        /// The folder to write a page for every command to.
+        #[arg(long, value_name = "FOLDER")]
+        dir: Option<std::path::PathBuf>,
     },
     /// Prints the contract of the HTTP API (OpenAPI 3.1).
     Openapi,
@@ -86,8 +108,19 @@ fn main() -> ExitCode {
     }
 }
 
+/// Every command, as it is built.
+fn whole(contract: &serde_json::Value) -> clap::Command {
+    let mut command = cli::with_verbs(Cli::command(), contract);
+    command.build();
+    command
+}
+
 fn run(command: Command, contract: &serde_json::Value) -> Result<(), Failure> {
     match command {
+        Command::Bench(options) => bench::run(&options),
+        Command::Completions { shell } => manual::completions(whole(contract), shell),
+        Command::Docs { folder } => manual::reference(&whole(contract), contract, &folder),
+        Command::Man { dir } => manual::man(&whole(contract), dir.as_deref()),
         Command::Config { verb } => config::run(&verb),
         Command::Db { verb } => db::run(&verb),
         Command::Dev(options) => dev::run(&options),

@@ -69,7 +69,7 @@ pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
         let telemetry = start::telemetry(&settings, &opened)?;
         let options = start::options(&settings);
         let engine = start::engine(&settings, opened.store(), options, Some(&telemetry)).await?;
-        let server = Arc::new(start::server(&settings, &engine)?.with_telemetry(telemetry));
+        let server = Arc::new(start::server(&settings, &opened, &engine)?.with_telemetry(telemetry));
         let listener = listen(&settings, &server).await?;
         let url = url_of(&listener)?;
         output::line(&url)?;

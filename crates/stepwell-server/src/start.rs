@@ -16,6 +16,7 @@ use stepwell_sqlite::{OpenError, SqliteStore};
 
 use crate::config::{self, MailSecurity, Oidc, Settings};
 use crate::exit::{Code, Failure};
+use crate::facts;
 
 /// How long whoever starts or resumes a flow waits at most for its next pause, if requests may wait that long.
 const SETTLE: Duration = Duration::from_secs(30);
@@ -261,7 +262,7 @@ impl Secrets for FoldersThenEnvironment {
 }
 
 /// The API of an engine.
-pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Failure> {
+pub(crate) fn server(settings: &Settings, opened: &Opened, engine: &Engine) -> Result<Server, Failure> {
     let from = &settings.server;
     let options = ApiOptions {
         body_bytes: from.body_bytes,
@@ -284,6 +285,7 @@ pub(crate) fn server(settings: &Settings, engine: &Engine) -> Result<Server, Fai
     let issuers = settings.auth.oidc.iter().map(issuer).collect::<Result<_, _>>()?;
     let server = Server::new(engine.clone(), options).with_issuers(issuers);
     let server = server.map_err(|error| Failure::new(Code::Invalid, format!("auth.oidc: {error}")))?;
+    let server = server.with_store_facts(facts::of(opened, &settings.database.url));
     let Some(file) = &settings.flows.key_file else { return Ok(server) };
     let ring = ring(Path::new(file))?;
     let flows = stepwell::flow::Flows::builder(engine, ring)

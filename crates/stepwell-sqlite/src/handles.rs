@@ -218,6 +218,16 @@ pub(crate) fn lives(connection: &Connection, process: ProcessId, now: Timestamp)
     statement.exists(params![process.0.into_bytes(), now.micros()])
 }
 
+/// The processes that are known.
+pub(crate) fn processes(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<Record>> {
+    let mut statement = connection.prepare_cached(sql::process_list)?;
+    let found = statement.query_map(params![page_rows(limit) as i64], |row| {
+        let lives_until = Timestamp::from_micros(row.get(1)?);
+        Ok(Record::Process { process: ProcessId(Uuid::from_bytes(row.get(0)?)), lives_until })
+    })?;
+    found.collect()
+}
+
 fn kind(row: &Row<'_>, column: usize) -> rusqlite::Result<HandleKind> {
     let word: String = row.get(column)?;
     HandleKind::parse(&word).ok_or_else(|| {

@@ -409,6 +409,9 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
         RecordQuery::Living { process, now } => {
             Ok(one(handles::lives(connection, *process, *now)?.then_some(Record::Living(*process))))
         }
+        RecordQuery::Processes { limit } => {
+            Ok(Page { items: handles::processes(connection, *limit)?, next: None })
+        }
         RecordQuery::Tally { of, limit, cursor } => tally(connection, tenant, of, *limit, cursor.as_deref()),
     }
 }

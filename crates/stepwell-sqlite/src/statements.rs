@@ -30,7 +30,7 @@ sql! {
     inbox_delete inbox_get inbox_insert inbox_list
     key_get key_put
     link_delete link_get link_put links_all links_beginning links_ending links_forward links_reverse
-    process_beat process_dead process_expire process_forget process_lives process_living process_owners
+    process_beat process_dead process_expire process_forget process_list process_lives process_living process_owners
     purge_cells purge_checkpoints purge_documents purge_handles purge_inbox purge_keys purge_run purge_shadows purge_waits
     run_get run_insert run_step run_turn run_wake run_write
     runs_all runs_by_boolean runs_by_number runs_by_text runs_in_need runs_of_parent runs_of_workflow
@@ -96,6 +96,7 @@ mod tests {
         "tenant_next",
         "process_beat",
         "process_dead",
+        "process_list",
         "process_lives",
         "process_living",
         "process_expire",

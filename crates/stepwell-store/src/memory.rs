@@ -698,8 +698,17 @@ impl Store for MemoryStore {
             let items = lives.then_some(Record::Living(process)).into_iter().collect();
             return Ok(Page { items, next: None });
         }
+        if let RecordQuery::Processes { limit } = query {
+            let state = self.state();
+            let known = state.processes.iter().take(page_rows(limit));
+            let shown =
+                known.map(|(process, until)| Record::Process { process: *process, lives_until: *until });
+            return Ok(Page { items: shown.collect(), next: None });
+        }
         self.read(scope, |tables| match query {
-            RecordQuery::Living { .. } => Ok(Page { items: Vec::new(), next: None }),
+            RecordQuery::Living { .. } | RecordQuery::Processes { .. } => {
+                Ok(Page { items: Vec::new(), next: None })
+            }
             RecordQuery::Definition(hash) => {
                 let items = tables.definitions.get(&hash).cloned().map(Record::Definition);
                 Ok(Page { items: items.into_iter().collect(), next: None })

@@ -428,6 +428,11 @@ pub enum RecordQuery {
         /// The engine's time.
         now: Timestamp,
     },
+    /// The processes that are known, in the order of their ids. Nobody's own: every tenant is told the same.
+    Processes {
+        /// How many at most.
+        limit: u32,
+    },
     /// Handles whose delivery is due, in the order in which they are.
     Undelivered {
         /// Due by then.
@@ -502,6 +507,13 @@ pub enum Record {
     Handle(Box<HandleRow>),
     /// A process that lives.
     Living(ProcessId),
+    /// A process that is known.
+    Process {
+        /// The process.
+        process: ProcessId,
+        /// Until when it counts as living by its last heartbeat.
+        lives_until: Timestamp,
+    },
     /// Something that is in use.
     Tally {
         /// Its name.

@@ -21,6 +21,11 @@ pub trait Clock: Send + Sync {
     /// The clock of the database that several processes share shows this: a clock that can, goes by it from here on, so
     /// that they agree.
     fn follow(&self, _: Reading) {}
+    /// By how many milliseconds it is ahead of the computer's own clock, because it follows another; `None` if it follows
+    /// none.
+    fn ahead_ms(&self) -> Option<i64> {
+        None
+    }
 }
 
 /// Runs tasks beside the caller.
@@ -120,6 +125,10 @@ impl Clock for SystemClock {
             self.shown.fetch_max(self.at(Instant::now()), Ordering::AcqRel);
         }
         self.ahead.fetch_add(behind, Ordering::AcqRel);
+    }
+
+    fn ahead_ms(&self) -> Option<i64> {
+        Some(self.ahead.load(Ordering::Acquire) / 1_000)
     }
 
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {

@@ -12,6 +12,7 @@ pub mod catalogue;
 pub mod cron;
 pub mod cx;
 pub mod data;
+pub mod doctor;
 pub mod engine;
 pub mod error;
 pub mod events;
@@ -54,6 +55,7 @@ pub use actor::{Actor, Permission};
 pub use catalogue::{Catalogue, CatalogueError};
 pub use cx::{Cx, Once, Op};
 pub use data::{Changes, DataError};
+pub use doctor::{Diagnose, Diagnosis, Finding, RunDiagnosis};
 pub use engine::{Builder, Engine, Options, Run, RunView};
 pub use error::{EngineError, RunError};
 pub use events::{Emitted, Event, EventType};
@@ -84,3 +86,8 @@ pub fn new_run_id() -> stepwell_core::RunId {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So are the examples of the first steps.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/getting-started.md")]
+struct GettingStarted;

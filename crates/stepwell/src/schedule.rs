@@ -366,7 +366,7 @@ impl Inner {
 }
 
 /// The schedule that a run is.
-fn scheduled(standing: &Standing) -> Result<Scheduled, EngineError> {
+pub(crate) fn scheduled(standing: &Standing) -> Result<Scheduled, EngineError> {
     let read = Scheduled::deserialize(standing.snapshot.context());
     read.map_err(|error| EngineError::Unreadable { run: standing.run(), why: error.to_string() })
 }

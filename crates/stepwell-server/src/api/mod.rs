@@ -10,6 +10,7 @@ mod auth;
 mod call;
 mod catalogue;
 mod data;
+mod doctor;
 mod errors;
 mod events;
 mod expressions;
@@ -63,6 +64,7 @@ use stepwell::{Actor, Engine, EngineError, Permission};
 use tokio::sync::watch;
 
 pub use apikeys::{ApiKey, ApiKeys, NewKey};
+pub use doctor::{StoreFacts, StoreFactsOf};
 pub use oidc::{Algorithm, IssuerOptions, KeySource, TenantOf};
 pub use openapi::openapi;
 pub use quota::Quota;
@@ -133,6 +135,7 @@ impl Default for ApiOptions {
 pub struct Server {
     pub(crate) engine: Engine,
     pub(crate) flows: Option<Flows>,
+    pub(crate) store_facts: Option<StoreFactsOf>,
     pub(crate) keys: ApiKeys,
     pub(crate) options: ApiOptions,
     issuers: Issuers,
@@ -210,6 +213,7 @@ pub fn routes() -> Vec<Route> {
     all.extend(workflows::routes());
     all.extend(audit::routes());
     all.extend(data::routes());
+    all.extend(doctor::routes());
     all.extend(flows::routes());
     all.extend(handles::routes());
     all.extend(keys::routes());
@@ -231,6 +235,7 @@ impl Server {
             open_pace: OpenPace::new(options.open_per_second),
             guesses: Guesses::new(options.guesses_per_minute),
             flows: None,
+            store_facts: None,
             issuers: Issuers::default(),
             underway: Underway::default(),
             rooms: Rooms::default(),
@@ -281,6 +286,13 @@ impl Server {
     #[must_use]
     pub fn with_flows(mut self, flows: Flows) -> Self {
         self.flows = Some(flows);
+        self
+    }
+
+    /// It can say how its store is doing.
+    #[must_use]
+    pub fn with_store_facts(mut self, facts: StoreFactsOf) -> Self {
+        self.store_facts = Some(facts);
         self
     }
 

@@ -62,6 +62,8 @@ pub(crate) struct Operation {
     pub(crate) path: String,
     pub(crate) about: String,
     pub(crate) is_page: bool,
+    /// Its answer has no end.
+    pub(crate) is_stream: bool,
     taken: Vec<Taken>,
     body: Body,
 }
@@ -85,19 +87,21 @@ impl Operation {
                 .unwrap_or(usize::MAX)
         });
         taken.extend(fields);
-        let mut answers = operation["responses"].as_object()?.values();
+        let answers = operation["responses"].as_object()?;
+        let is_stream = answers.values().any(|answer| answer["content"].get("text/event-stream").is_some());
+        let mut answers = answers.values();
         let is_page = answers.any(|answer| {
             let reference = answer.pointer("/content/application~1json/schema/$ref").and_then(Value::as_str);
             reference.is_some_and(|reference| reference.contains("/PageOf"))
         });
         let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes()).ok()?;
         let about = operation["summary"].as_str().unwrap_or_default().trim_end_matches('.').to_owned();
-        Some(Operation { method, path: path.clone(), about, is_page, taken, body })
+        Some(Operation { method, path: path.clone(), about, is_page, is_stream, taken, body })
     }
 
     /// The verb with its arguments, beside those that every verb has.
     pub(crate) fn command(&self, mut command: Command) -> Command {
-        for taken in &self.taken {
+        for taken in self.taken.iter().filter(|taken| !taken.is_dry_run()) {
             command = command.arg(taken.arg());
         }
         match self.body {
@@ -112,6 +116,11 @@ impl Operation {
             Body::None | Body::Fields => {}
         }
         command.about(self.about.clone()).long_about(None)
+    }
+
+    /// It can be tried out where it is done: `--dry-run` asks for that.
+    pub(crate) fn has_dry_run(&self) -> bool {
+        self.taken.iter().any(Taken::is_dry_run)
     }
 
     /// The runs that it names: their ids may be cut short.
@@ -179,6 +188,11 @@ impl Operation {
 }
 
 impl Taken {
+    /// It is said by the flag that every verb has.
+    fn is_dry_run(&self) -> bool {
+        self.name == "dryRun"
+    }
+
     /// Two arguments of one name may go to two places.
     fn id(&self) -> String {
         format!("{:?}:{}", self.place, self.name)
@@ -212,7 +226,7 @@ impl Taken {
     }
 
     fn values(&self, matches: &ArgMatches, given: Option<String>) -> Result<Vec<Value>, Failure> {
-        let id = self.id();
+        let id = if self.is_dry_run() { "dry_run".to_owned() } else { self.id() };
         if self.name == "If-None-Match" {
             return Ok(if matches.get_flag(&id) { vec!["*".into()] } else { Vec::new() });
         }
@@ -248,11 +262,13 @@ fn tag(name: &str, text: &str) -> String {
 
 /// `definitionVersion` as `definition-version`.
 pub(super) fn kebab(name: &str) -> String {
-    let mut text = String::new();
-    for (at, c) in name.char_indices() {
-        if c.is_ascii_uppercase() && at > 0 && !text.ends_with('-') {
+    let (mut text, mut before) = (String::new(), '-');
+    for c in name.chars() {
+        // `Last-Event-ID` has three words, and `timeZone` has two.
+        if c.is_ascii_uppercase() && before.is_ascii_lowercase() {
             text.push('-');
         }
+        before = c;
         text.push(if c == '_' { '-' } else { c.to_ascii_lowercase() });
     }
     text
@@ -340,7 +356,7 @@ fn body(contract: &Value, body: &Value) -> (Body, Vec<Taken>) {
 }
 
 /// JSON, `@FILE` with JSON in it, `-` for standard input, or a text that is no JSON.
-fn any(text: &str) -> Result<Value, Failure> {
+pub(super) fn any(text: &str) -> Result<Value, Failure> {
     let file = if text == "-" { Some("-") } else { text.strip_prefix('@') };
     match file {
         Some(file) => serde_json::from_str(&read(file)?)

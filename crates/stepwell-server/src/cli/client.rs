@@ -47,6 +47,9 @@ pub(crate) struct Target {
     /// How long to wait for an answer.
     #[arg(long, value_name = "DURATION", default_value = "90s", global = true)]
     timeout: String,
+    /// Say what is asked and answered.
+    #[arg(short, long, global = true)]
+    verbose: bool,
 }
 
 /// A request to the API.
@@ -102,6 +105,7 @@ enum Way {
 pub(crate) struct Client {
     way: Way,
     timeout: Duration,
+    is_verbose: bool,
 }
 
 impl Target {
@@ -112,7 +116,7 @@ impl Target {
             Some(url) => self.store(url).await?,
             None => self.remote()?,
         };
-        Ok(Client { way, timeout })
+        Ok(Client { way, timeout, is_verbose: self.verbose })
     }
 
     fn remote(&self) -> Result<Way, Failure> {
@@ -171,7 +175,7 @@ impl Target {
         let user = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
         let caller =
             Caller::new(TenantScope::vouched(tenant), Actor::new(format!("cli:{user}"), Permission::ALL));
-        let router = Arc::new(start::server(&settings, &engine)?).router();
+        let router = Arc::new(start::server(&settings, &opened, &engine)?).router();
         Ok(Way::Store { router, caller, engine })
     }
 }
@@ -206,6 +210,7 @@ impl Client {
 
     async fn begin(&self, asking: Asking) -> Result<(StatusCode, String, Body), Failure> {
         let Asking { method, path, headers, body } = asking;
+        let (asked, began) = (format!("{method} {path}"), std::time::Instant::now());
         let (kind, body) = body.map_or((None, Vec::new()), |(kind, body)| (Some(kind), body));
         let base = match &self.way {
             Way::Server { url, .. } => url.as_str(),
@@ -240,6 +245,10 @@ impl Client {
             }
         };
         let (head, body) = response.into_parts();
+        if self.is_verbose {
+            let took = began.elapsed().as_millis();
+            crate::output::talk(&format!("{asked}: {} after {took} ms", head.status));
+        }
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         Ok((head.status, kind.to_owned(), body))
     }

@@ -3,14 +3,17 @@
 mod apply;
 mod args;
 mod client;
+mod doctor;
+mod emit;
 mod show;
+mod upkeep;
 mod verbs;
 mod watch;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::Duration;
 
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::Value;
 use stepwell::core::time::duration_ms;
 
@@ -37,26 +40,51 @@ pub(crate) fn with_verbs(mut command: Command, contract: &Value) -> Command {
     for verb in VERBS {
         let operation = Operation::of(contract, verb.operation);
         let operation = operation.unwrap_or_else(|| unreachable!("`{}` is an operation", verb.operation));
-        let added = operation.command(everywhere(Command::new(verb.verb)));
+        let mut added = operation.command(everywhere(Command::new(verb.verb)));
+        if is_run_show(verb) {
+            added = added.arg(earlier());
+        }
         command = command.mut_subcommand(verb.noun, |noun| noun.subcommand(added));
     }
-    apply::with_verbs(watch::with_verbs(command))
+    doctor::with_verbs(upkeep::with_verbs(emit::with_verbs(apply::with_verbs(watch::with_verbs(command)))))
+}
+
+/// The argument of the operation that shows an earlier state.
+const VERSION: &str = "Path:version";
+
+fn is_run_show(verb: &Verb) -> bool {
+    (verb.noun, verb.verb) == ("run", "show")
+}
+
+/// `run show --version N` is another operation.
+fn earlier() -> Arg {
+    Arg::new(VERSION).long("version").value_name("NUMBER").help("Show the state that it had at this version")
 }
 
 /// The verb with the arguments that every verb has: who is asked, and how the answer is shown.
 fn everywhere(command: Command) -> Command {
-    Shown::augment_args(Target::augment_args(command))
+    // What a verb itself takes is not under their headings.
+    Shown::augment_args(Target::augment_args(command)).next_help_heading(clap::builder::Resettable::Reset)
 }
 
 /// Does what the command line says, if it is one of these verbs.
 pub(crate) fn run(matches: &ArgMatches, contract: &Value) -> Option<Result<(), Failure>> {
     let (noun, matches) = matches.subcommand()?;
-    let (verb, matches) = matches.subcommand()?;
-    if let Some(done) = watch::run(noun, verb, matches).or_else(|| apply::run(noun, verb, matches)) {
+    if let Some(done) = doctor::run(noun, matches) {
         return Some(done);
     }
+    let (verb, matches) = matches.subcommand()?;
+    let done = watch::run(noun, verb, matches)
+        .or_else(|| apply::run(noun, verb, matches))
+        .or_else(|| emit::run(noun, verb, matches))
+        .or_else(|| upkeep::run(noun, verb, matches));
+    if done.is_some() {
+        return done;
+    }
     let verb = VERBS.iter().find(|known| known.noun == noun && known.verb == verb)?;
-    let operation = Operation::of(contract, verb.operation)?;
+    let is_earlier = is_run_show(verb) && matches.contains_id(VERSION);
+    let operation = if is_earlier { "showRunVersion" } else { verb.operation };
+    let operation = Operation::of(contract, operation)?;
     Some(runtime().and_then(|runtime| runtime.block_on(ask(verb, &operation, matches))))
 }
 
@@ -86,13 +114,19 @@ async fn asked(
         whole.push((id, whole_id(client, given).await?));
     }
     let asking = operation.asking(matches, &whole)?;
-    if shown.dry_run && asking.method != axum::http::Method::GET {
+    if shown.dry_run && !operation.has_dry_run() && asking.method != axum::http::Method::GET {
         return dry(&asking);
     }
     if verb.asks && !shown.yes && !is_sure(&format!("{} {} {}", verb.noun, verb.verb, asking.path))? {
         return Err(Failure::new(Code::Conflict, "nothing was done"));
     }
-    let answered = client.ask(asking.clone()).await?;
+    if operation.is_stream {
+        return watch::cell(client, shown, &asking).await;
+    }
+    let bar = verb.is_long.then(|| crate::output::busy(verb.verb));
+    let answered = client.ask(asking.clone()).await;
+    bar.iter().for_each(indicatif::ProgressBar::finish_and_clear);
+    let answered = answered?;
     if let Some(text) = answered.text() {
         return crate::output::print(&text);
     }

@@ -41,7 +41,7 @@ pub(crate) struct Shown {
     /// Ask nothing before something is done.
     #[arg(short, long, global = true)]
     pub(crate) yes: bool,
-    /// Only show the request that would be sent.
+    /// Only show the request that would be sent; where the server can try it out, what would come of it.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
     /// Every page of a listing, not only the first.
@@ -131,6 +131,16 @@ fn heading(column: &str) -> String {
 /// What is empty says nothing.
 fn shown_fields(fields: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     fields.iter().filter(|(_, value)| !value.as_array().is_some_and(Vec::is_empty))
+}
+
+/// A text that stands out, for people at a terminal.
+pub(super) fn bold(text: &str) -> String {
+    coloured(text, 1)
+}
+
+/// A text in a colour, for people at a terminal who want it.
+pub(super) fn coloured(text: &str, code: u8) -> String {
+    if has_colour() { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
 }
 
 /// Colour is for people at a terminal who want it.

@@ -10,15 +10,22 @@ pub(crate) struct Verb {
     pub(crate) columns: &'static [&'static str],
     /// Somebody at a terminal is asked before it is done.
     pub(crate) asks: bool,
+    /// It may take a while: somebody at a terminal is shown that it goes on.
+    pub(crate) is_long: bool,
 }
 
 const fn verb(noun: &'static str, verb: &'static str, operation: &'static str) -> Verb {
-    Verb { noun, verb, operation, columns: &[], asks: false }
+    Verb { noun, verb, operation, columns: &[], asks: false, is_long: false }
 }
 
 impl Verb {
     const fn columns(mut self, columns: &'static [&'static str]) -> Self {
         self.columns = columns;
+        self
+    }
+
+    const fn long(mut self) -> Self {
+        self.is_long = true;
         self
     }
 
@@ -61,7 +68,7 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("apikey", "revoke", "revokeApiKey").asks(),
     verb("audit", "list", "listAudit").columns(&["at", "operation", "subject", "actor", "run"]),
     verb("audit", "seals", "listAuditSeals"),
-    verb("audit", "verify", "verifyAudit"),
+    verb("audit", "verify", "verifyAudit").long(),
     verb("event", "show", "showEvent"),
     verb("event", "types", "listEventTypes").columns(&["name", "about", "correlation"]),
     verb("event", "show-type", "showEventType"),
@@ -70,7 +77,7 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("flow", "start", "startFlow"),
     verb("handle", "list", "listHandles"),
     verb("handle", "revoke", "revokeHandles").asks(),
-    verb("handle", "cleanup", "cleanUpHandles"),
+    verb("handle", "cleanup", "cleanUpHandles").long(),
     verb("key", "list", "listSealingKeys"),
     verb("kv", "namespaces", "listKeyNamespaces"),
     verb("kv", "list", "listKeys").columns(&["key", "value", "revision", "expiresAt", "updatedAt"]),
@@ -79,6 +86,7 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("kv", "delete", "deleteKey").asks(),
     verb("kv", "increment", "incrementKey"),
     verb("kv", "change", "changeData"),
+    verb("kv", "watch", "watchKey"),
     verb("link", "namespaces", "listLinkNamespaces"),
     verb("link", "list", "listLinks"),
     verb("link", "put", "putLink"),
@@ -117,6 +125,24 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("signal", "send", "signalRun"),
     verb("state", "list", "listWorkflowSlots"),
     verb("state", "list-of-run", "listExecutionSlots"),
+    verb("state", "get", "getWorkflowSlot"),
+    verb("state", "set", "setWorkflowSlot"),
+    verb("state", "delete", "deleteWorkflowSlot").asks(),
+    verb("state", "increment", "incrementWorkflowSlot"),
+    verb("state", "merge", "mergeWorkflowSlot"),
+    verb("state", "append", "appendWorkflowSlot"),
+    verb("state", "remove-first", "removeFirstWorkflowSlot"),
+    verb("state", "remove-last", "removeLastWorkflowSlot"),
+    verb("state", "watch", "watchWorkflowSlot"),
+    verb("state", "get-of-run", "getExecutionSlot"),
+    verb("state", "set-of-run", "setExecutionSlot"),
+    verb("state", "delete-of-run", "deleteExecutionSlot").asks(),
+    verb("state", "increment-of-run", "incrementExecutionSlot"),
+    verb("state", "merge-of-run", "mergeExecutionSlot"),
+    verb("state", "append-of-run", "appendExecutionSlot"),
+    verb("state", "remove-first-of-run", "removeFirstExecutionSlot"),
+    verb("state", "remove-last-of-run", "removeLastExecutionSlot"),
+    verb("state", "watch-of-run", "watchExecutionSlot"),
     verb("task", "list", "listTasks").columns(&["id", "action", "state", "place", "since", "worker"]),
     verb("task", "release", "releaseTask"),
     verb("tenant", "list", "listTenants"),
@@ -133,12 +159,16 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("workflow", "versions", "listVersions"),
     verb("workflow", "version", "showVersion"),
     verb("workflow", "publish", "publishVersion"),
+    verb("workflow", "show-draft", "showDraft"),
+    verb("workflow", "put-draft", "putDraft"),
+    verb("workflow", "delete-draft", "deleteDraft").asks(),
+    verb("workflow", "publish-draft", "publishDraft"),
     verb("workflow", "activate", "activateVersion"),
     verb("workflow", "deactivate", "deactivateWorkflow").asks(),
     verb("workflow", "archive", "archiveWorkflow").asks(),
     verb("workflow", "restore", "restoreWorkflow"),
     verb("workflow", "changes", "diffVersions"),
     verb("workflow", "view", "drawWorkflow"),
-    verb("workflow", "export", "exportWorkflows"),
-    verb("workflow", "import", "importWorkflows"),
+    verb("workflow", "export", "exportWorkflows").long(),
+    verb("workflow", "import", "importWorkflows").long(),
 ];

@@ -98,6 +98,24 @@ async fn follow(client: &Client, shown: &Shown, run: &str) -> Result<(), Failure
     }
 }
 
+/// Shows a value whenever it changes, until whoever watches has seen enough (Ctrl-C).
+pub(super) async fn cell(client: &Client, shown: &Shown, asking: &Asking) -> Result<(), Failure> {
+    let mut body = client.stream(asking.clone()).await?;
+    let mut text = String::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        text.push_str(&String::from_utf8_lossy(frame.data_ref().map_or(&[], |data| data)));
+        while let Some(end) = text.find("\n\n") {
+            let event: String = text.drain(..end + 2).collect();
+            let Some(data) = line(&event, "data: ") else { continue };
+            match (shown.format(), line(&event, "id: ")) {
+                (Format::Table, Some(revision)) => output::line(&format!("revision {revision:<6} {data}"))?,
+                _ => output::line(data)?,
+            }
+        }
+    }
+    Err(Failure::new(Code::Unreachable, "the server has ended the stream: watch again"))
+}
+
 fn line<'a>(event: &'a str, name: &str) -> Option<&'a str> {
     event.lines().find_map(|line| line.strip_prefix(name))
 }

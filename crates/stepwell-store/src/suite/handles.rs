@@ -23,7 +23,7 @@ use crate::commit::{
 use crate::handle::{HandleChange, HandleKind, HandleQuery, HandleRow, HandleWrite};
 use crate::run::ProcessId;
 use crate::shadow::ShadowWrite;
-use crate::store::{Beat, RecordQuery, Recorded, RunQuery, StoreError, Sweep, SweepWhat, Swept};
+use crate::store::{Beat, Record, RecordQuery, Recorded, RunQuery, StoreError, Sweep, SweepWhat, Swept};
 
 /// No handle.
 const NONE: [u8; 0] = [];
@@ -937,6 +937,14 @@ cases! { handles as __suite_handles;
         }
         let query = RecordQuery::Living { process: process(1), now: at(21) };
         assert_eq!(store.records(tenant(7), query).await.unwrap().items.len(), 1, "processes are nobody's own");
+        let known = store.records(tenant(7), RecordQuery::Processes { limit: 10 }).await.unwrap();
+        let until = |wanted: u128| {
+            known.items.iter().find_map(|record| match record {
+                Record::Process { process: known, lives_until } if *known == process(wanted) => Some(*lives_until),
+                _ => None,
+            })
+        };
+        assert_eq!((until(1), known.next), (Some(at(30)), None), "it has beaten at 20, for 10");
     }
 
     /// Of any number of writers that have read the same fence, one is applied; the others learn what it is now.

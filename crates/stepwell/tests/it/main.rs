@@ -8,6 +8,7 @@ mod children;
 mod cron;
 mod crowd;
 mod data;
+mod doctor;
 mod documents;
 mod events;
 mod failures;

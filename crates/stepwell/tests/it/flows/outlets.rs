@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepwell::core::spec::Transition;
 use stepwell::core::{Name, Spec};
+use stepwell::doctor::Kind;
 use stepwell::engine::Builder;
 use stepwell::flow::{
     Answer, Durable, FlowError, Flows, FlowsBuilder, Handle, KeyRing, Message, Outgoing, OutletError, Resume,
@@ -13,7 +14,7 @@ use stepwell::flow::{
 };
 use stepwell::host::BoxFuture;
 use stepwell::store::Status;
-use stepwell::{ActionError, Cx, Engine, Start};
+use stepwell::{ActionError, Cx, Diagnose, Engine, Start};
 
 use super::{add, begin, begun, go, handles, next, nothing, ring, sum, walk};
 use crate::kit::{self, LEASE_MS, audit, eventually, ground, mortal, other_tenant, soon, words};
@@ -480,4 +481,24 @@ async fn a_message_is_kept_sealed_until_it_is_sent() {
     let is_in = |needle: &str| kept.windows(needle.len()).any(|part| part == needle.as_bytes());
     let token = post.token();
     assert!(!is_in(token.split_once('.').unwrap().1) && !is_in("ann@example.org") && !is_in("confirm"));
+}
+
+#[tokio::test]
+async fn a_message_that_nobody_sends_is_named_by_the_doctor() {
+    let (store, clock) = ground().await;
+    let (first, tasks) = mortal(store.clone(), &clock, office).await;
+    let post = Post::default();
+    let flows = with_post(&first, "handle", &post);
+    let token = begun(&flows, "confirm").await;
+    // Whoever sends dies; what is to be sent is committed all the same.
+    tasks.kill().await;
+    go(&flows, &token).await.unwrap();
+    let (second, _tasks) = mortal(store, &clock, office).await;
+    second.advance(Duration::from_secs(180)).await;
+    assert_eq!(post.sent().len(), 0);
+    let diagnosis = second.diagnose(&Diagnose::default()).await.unwrap();
+    let unsent: Vec<_> =
+        diagnosis.findings.iter().filter(|finding| finding.kind == Kind::MessagesUnsent).collect();
+    assert_eq!(unsent.len(), 1, "{diagnosis:#?}");
+    assert!(unsent[0].what.contains("`confirm`") && !diagnosis.is_healthy(), "{unsent:?}");
 }
