@@ -325,14 +325,17 @@ impl Doctor<'_> {
         self.findings.add(Severity::Warning, Kind::InboxesFull, what, why, example);
     }
 
-    /// What a run needs and this process does not have.
+    /// What a run needs and neither this process has nor workers elsewhere do.
     pub(super) async fn missing(&self, loaded: &Loaded) -> Result<Vec<String>, EngineError> {
         let (inner, scope) = (&self.engine.inner, self.engine.scope());
         if inner.registry.by_hash(scope.tenant(), loaded.definition).is_none() {
             learn(inner, scope, loaded.definition).await?;
         }
+        let known = inner.catalogue_of(scope).await?;
         Ok(match inner.registry.by_hash(scope.tenant(), loaded.definition) {
-            Some(workflow) => inner.registry.missing(&workflow.definition),
+            Some(workflow) => {
+                inner.registry.missing(&workflow.definition, |name, version| known.does(name, version))
+            }
             None => vec![format!("definition {} of `{}`", loaded.definition.short(), loaded.workflow)],
         })
     }
