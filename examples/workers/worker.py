@@ -152,12 +152,12 @@ def work(given):
 def main():
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, lambda *_: stopping.set())
-    wanted = {"actions": list(ACTIONS), "worker": NAME, "lease": f"{LEASE_S}s", "wait": f"{WAIT_S}s"}
+    wanted = {"actions": list(ACTIONS), "worker": NAME, "lease": f"{LEASE_S}s"}
     print(f"{NAME}: asks {URL} for {', '.join(ACTIONS)}", flush=True)
     tries = 0
     while not stopping.is_set():
         try:
-            tasks, tries = ask("/v1/tasks/poll", wanted)["tasks"], 0
+            tasks, tries = ask(f"/v1/tasks/poll?wait={WAIT_S}s", wanted)["tasks"], 0
         except OSError as error:
             if not may_pass(error):
                 sys.exit(f"{NAME}: the server refuses: {error}")

@@ -144,11 +144,11 @@ async function work(task: Task): Promise<void> {
 async function main(): Promise<void> {
   process.on("SIGTERM", () => (stopping = true));
   process.on("SIGINT", () => (stopping = true));
-  const wanted = { actions: Object.keys(actions), worker: name, lease: `${leaseS}s`, wait: `${waitS}s` };
+  const wanted = { actions: Object.keys(actions), worker: name, lease: `${leaseS}s` };
   console.log(`${name}: asks ${url} for ${wanted.actions.join(", ")}`);
   for (let tries = 0; !stopping; ) {
     try {
-      const given: { tasks: Task[] } = await ask("/v1/tasks/poll", wanted);
+      const given: { tasks: Task[] } = await ask(`/v1/tasks/poll?wait=${waitS}s`, wanted);
       tries = 0;
       for (const task of given.tasks) {
         await work(task);

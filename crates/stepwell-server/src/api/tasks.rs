@@ -12,6 +12,7 @@ use stepwell::{Done, Permission};
 use super::call::{Call, Json, Nothing};
 use super::reply::Reply;
 use super::route::{Route, get, post};
+use super::runs::wait_of;
 use super::shapes::{Id, Instant, Listing, Page, Span, span};
 use crate::routes::problem::Problem;
 
@@ -46,7 +47,13 @@ struct PollTasks {
     /// How many tasks it takes at most; 1 unless this says otherwise.
     #[schemars(range(min = 1, max = 10))]
     max: Option<u8>,
-    /// How long to wait for the first; not at all unless this says otherwise.
+}
+
+/// How long to wait for something to do.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Waiting {
+    /// Wait for a task for at most so long; not at all without this.
     #[schemars(with = "Option<Span>")]
     wait: Option<String>,
 }
@@ -309,16 +316,16 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn poll(call: Call<Nothing, Nothing, Json<PollTasks>>) -> Result<Reply, Problem> {
+async fn poll(call: Call<Nothing, Waiting, Json<PollTasks>>) -> Result<Reply, Problem> {
+    let wait = wait_of(&call, call.query.wait.as_deref())?;
     let (engine, server) = (call.engine(), call.server);
-    let Json(PollTasks { actions, worker, lease, max, wait }) = call.body;
+    let Json(PollTasks { actions, worker, lease, max }) = call.body;
     let mut poll = Poll::new(worker, actions.iter().map(String::as_str)).lease(lease_of(lease.as_deref())?);
     if let Some(max) = max {
         poll = poll.max(usize::from(max));
     }
-    if let Some(wait) = &wait {
-        poll = poll.wait(span(wait)?.min(server.options.max_wait));
-    }
+    poll = wait.into_iter().fold(poll, Poll::wait);
+    let _waits = wait.map(|_| server.telemetry.requests().wait());
     let tasks = engine.tasks().poll_until(poll, server.stopping()).await?;
     Reply::ok(&TasksGiven { tasks: tasks.into_iter().map(TaskGiven::from).collect() })
 }

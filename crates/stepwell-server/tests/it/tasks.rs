@@ -43,8 +43,8 @@ async fn start(desk: &Desk, cents: u32) -> String {
 
 /// The one task there is, or comes soon.
 async fn task(desk: &Desk) -> Value {
-    let body = json!({"actions": ["pay.charge"], "worker": "ann", "wait": "20s", "max": 10});
-    let given = desk.post("/v1/tasks/poll", &body).await;
+    let body = json!({"actions": ["pay.charge"], "worker": "ann", "max": 10});
+    let given = desk.post("/v1/tasks/poll?wait=20s", &body).await;
     assert_eq!(given.status, 200, "{given:?}");
     let tasks = given.json()["tasks"].as_array().unwrap().clone();
     assert_eq!(tasks.len(), 1, "{tasks:?}");
@@ -160,8 +160,8 @@ async fn a_task_that_is_given_back_or_fails_is_told_so() {
 #[tokio::test]
 async fn whoever_waits_for_a_task_is_answered_when_the_server_stops() {
     let desk = shop().await;
-    let (router, ours) = (desk.router.clone(), desk.ask(Method::POST, "/v1/tasks/poll"));
-    let body = json!({"actions": ["pay.charge"], "worker": "ann", "wait": "60s"});
+    let (router, ours) = (desk.router.clone(), desk.ask(Method::POST, "/v1/tasks/poll?wait=60s"));
+    let body = json!({"actions": ["pay.charge"], "worker": "ann"});
     let waiting = tokio::spawn(async move { ours.json(&body).to(&router).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     desk.server.stop();

@@ -145,8 +145,8 @@ fn the_example_workers_do_what_the_server_gives_them_and_one_may_be_killed() {
     assert_eq!((&first["run"], &first["worker"]), (&json!(killed), &json!("python")));
     python.0.kill().unwrap();
     python.0.wait().unwrap();
-    let asks = json!({"actions": ["text.shout"], "worker": "third", "lease": "30s", "wait": "20s"});
-    let given = server.ask("POST", "/v1/tasks/poll", Some(&asks)).json();
+    let asks = json!({"actions": ["text.shout"], "worker": "third", "lease": "30s"});
+    let given = server.ask("POST", "/v1/tasks/poll?wait=20s", Some(&asks)).json();
     let second = &given["tasks"][0];
     assert_eq!((&second["id"], &second["attempt"]), (&first["id"], &json!(2)), "{given}");
     assert!(second["fence"].as_u64() > first["fence"].as_u64(), "{first} {second}");

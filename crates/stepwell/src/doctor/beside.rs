@@ -12,6 +12,7 @@ use super::Doctor;
 use super::finding::{Example, Kind, Remedy, Severity, span};
 use super::runs::is_own;
 use crate::error::EngineError;
+use crate::remote::{TaskRow, TaskState};
 use crate::schedule::{self, Scheduled};
 use crate::upkeep::ago;
 
@@ -37,6 +38,10 @@ impl Doctor<'_> {
         let page = self.engine.store().waits(self.engine.scope(), query).await?;
         self.looked("open waits", page.items.len(), page.next.is_none());
         for row in &page.items {
+            if let Some(task) = TaskRow::of(row) {
+                self.task(&task);
+                continue;
+            }
             let is_overdue = row.wait.until.is_some_and(|until| self.is_late(until));
             let is_old = self.now.ms_since(row.wait.since) > self.options.old_ms;
             if !is_overdue && !is_old {
@@ -50,6 +55,26 @@ impl Doctor<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A task that no worker takes.
+    fn task(&mut self, task: &TaskRow) {
+        let waited_ms = self.now.ms_since(task.since);
+        if task.state != TaskState::Waiting || waited_ms < self.options.late_ms {
+            return;
+        }
+        let (run, action) = (task.id.run, &task.action);
+        let example = Example {
+            run: Some(run),
+            name: Some(task.id.to_string()),
+            workflow: None,
+            since: Some(task.since),
+            why: format!("waits at `{}` for a worker for {}", task.place, span(waited_ms)),
+            remedies: vec![Remedy::Explain(run), Remedy::Cancel(run)],
+        };
+        let what = format!("no worker takes the tasks of action `{action}`");
+        let why = "start a worker that asks for this action, or more of them";
+        self.findings.add(Severity::Warning, Kind::TasksWaiting, what, why, example);
     }
 
     fn wait(&mut self, row: &WaitRow, loaded: &Loaded, is_overdue: bool) {
@@ -268,6 +293,10 @@ impl Doctor<'_> {
         };
         let page = self.engine.store().waits(self.engine.scope(), query).await?;
         for row in &page.items {
+            if let Some(task) = TaskRow::of(row) {
+                self.task(&task);
+                continue;
+            }
             let is_overdue = row.wait.until.is_some_and(|until| self.is_late(until));
             if is_overdue || self.now.ms_since(row.wait.since) > self.options.old_ms {
                 self.wait(row, loaded, is_overdue);

@@ -52,6 +52,8 @@ pub enum Kind {
     WaitsOverdue,
     /// A run has waited for very long.
     WaitsOld,
+    /// No worker takes what is there for it to do.
+    TasksWaiting,
     /// Somebody has put runs aside.
     RunsSuspended,
     /// Events could not be delivered.
@@ -88,6 +90,7 @@ impl Kind {
             Kind::InboxesFull => "inboxesFull",
             Kind::WaitsOverdue => "waitsOverdue",
             Kind::WaitsOld => "waitsOld",
+            Kind::TasksWaiting => "tasksWaiting",
             Kind::RunsSuspended => "runsSuspended",
             Kind::EventsFailed => "eventsFailed",
             Kind::SchedulesStopped => "schedulesStopped",

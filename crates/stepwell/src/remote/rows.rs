@@ -95,7 +95,8 @@ pub struct TaskRow {
 }
 
 impl TaskRow {
-    fn of(row: &WaitRow) -> Option<Self> {
+    /// What a row of the table of waits says of a task, if it is one.
+    pub(crate) fn of(row: &WaitRow) -> Option<Self> {
         let detail: Value = serde_json::from_slice(&row.wait.detail).ok()?;
         let Detail { action, transition, state, worker, fence, leased_at } =
             Detail::deserialize(detail.get("task")?).ok()?;
