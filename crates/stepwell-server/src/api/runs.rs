@@ -316,7 +316,10 @@ async fn show(call: Call<OfRun, Waiting>) -> Result<Reply, Problem> {
 }
 
 /// How long the request wants to wait, in its query or as a preference, and no longer than allowed.
-pub(super) fn wait_of<P, Q, B>(call: &Call<P, Q, B>, asked: Option<&str>) -> Result<Option<Duration>, Problem> {
+pub(super) fn wait_of<P, Q, B>(
+    call: &Call<P, Q, B>,
+    asked: Option<&str>,
+) -> Result<Option<Duration>, Problem> {
     let asked = asked.map(span).transpose()?;
     Ok(asked.or_else(|| preferred_wait(&call.headers)).map(|wait| wait.min(call.server.options.max_wait)))
 }

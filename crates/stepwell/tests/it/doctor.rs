@@ -13,8 +13,8 @@ use stepwell::host::{BoxFuture, Clock};
 use stepwell::store::Status;
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{
-    Actor, Command, Diagnose, Diagnosis, EngineError, Event, Finding, Host, ManualClock, Operator, Schedule,
-    Signal, Start,
+    Actor, Command, Diagnose, Diagnosis, EngineError, Event, Finding, Host, ManualClock, Operator, Poll,
+    RemoteAction, Schedule, Signal, Start,
 };
 
 use crate::kit::{LEASE_MS, Watched, ground, mortal, settle, start, status, store_within};
@@ -249,6 +249,26 @@ async fn suspended_runs_old_waits_and_full_inboxes_are_named() {
     }
     engine.settle().await;
     assert_eq!(diagnosed(&engine).await.findings, []);
+}
+
+#[tokio::test]
+async fn tasks_that_no_worker_takes_are_named_until_one_does() {
+    let engine = start(|engine| engine).await.unwrap();
+    engine.catalogue().put_action(RemoteAction::new("work")).await.unwrap();
+    engine.register(job(|work| work)).unwrap();
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(diagnosed(&engine).await.findings, []);
+    engine.advance(2 * MINUTE).await;
+    let diagnosis = diagnosed(&engine).await;
+    let finding = only(&diagnosis, Kind::TasksWaiting);
+    assert!(finding.what.contains("`work`") && diagnosis.is_healthy(), "{finding:?}");
+    assert_eq!((finding.count, finding.examples[0].run), (1, Some(run.id())));
+    let taken = engine.tasks().poll(Poll::new("ann", ["work"])).await.unwrap();
+    assert_eq!(diagnosed(&engine).await.findings, []);
+    engine.tasks().complete(taken[0].id, taken[0].fence, json!("done")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
 }
 
 #[tokio::test]
