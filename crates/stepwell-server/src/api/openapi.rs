@@ -151,6 +151,44 @@ fn place_of<'a>(operation: &'a Value, parameter: &str) -> Option<&'a str> {
 fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> Value {
     let mut parameters = parameters("path", &(route.takes.path)(schemas));
     parameters.extend(self::parameters("query", &(route.takes.query)(schemas)));
+    parameters.extend(headers(route));
+    let mut operation = json!({
+        "operationId": route.id,
+        "tags": [tag(route.path)],
+        "summary": route.about,
+        "parameters": parameters,
+        "responses": responses(route, schemas, problem),
+    });
+    if !route.notes.is_empty() {
+        operation["description"] = route.notes.into();
+    }
+    if let Some(body) = body(route, schemas) {
+        operation["requestBody"] = body;
+    }
+    match route.needs {
+        Needs::Nothing => operation["security"] = json!([]),
+        Needs::Credential => operation["security"] = json!([{ "bearer": [] }]),
+        Needs::Permission(permission) => {
+            operation["security"] = json!([{ "bearer": [permission.as_str()] }]);
+            operation["x-permission"] = permission.as_str().into();
+        }
+        Needs::Host => {
+            operation["security"] = json!([{ "bearer": ["workflow:admin"] }]);
+            operation["x-permission"] = "workflow:admin".into();
+            operation["x-tenant"] = "the server's own".into();
+        }
+        Needs::HostView => {
+            operation["security"] = json!([{ "bearer": ["workflow:view"] }]);
+            operation["x-permission"] = "workflow:view".into();
+            operation["x-tenant"] = "the server's own".into();
+        }
+    }
+    operation
+}
+
+/// The headers that a route reads.
+fn headers(route: &Route) -> Vec<Value> {
+    let mut parameters = Vec::new();
     if route.is_keyed {
         let about = "The same key and request give the same answer, and happen once.";
         parameters.push(header(
@@ -194,38 +232,7 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
     for (name, about) in &route.headers {
         parameters.push(header(name, about, &json!({ "type": "string" })));
     }
-    let mut operation = json!({
-        "operationId": route.id,
-        "tags": [tag(route.path)],
-        "summary": route.about,
-        "parameters": parameters,
-        "responses": responses(route, schemas, problem),
-    });
-    if !route.notes.is_empty() {
-        operation["description"] = route.notes.into();
-    }
-    if let Some(body) = body(route, schemas) {
-        operation["requestBody"] = body;
-    }
-    match route.needs {
-        Needs::Nothing => operation["security"] = json!([]),
-        Needs::Credential => operation["security"] = json!([{ "bearer": [] }]),
-        Needs::Permission(permission) => {
-            operation["security"] = json!([{ "bearer": [permission.as_str()] }]);
-            operation["x-permission"] = permission.as_str().into();
-        }
-        Needs::Host => {
-            operation["security"] = json!([{ "bearer": ["workflow:admin"] }]);
-            operation["x-permission"] = "workflow:admin".into();
-            operation["x-tenant"] = "the server's own".into();
-        }
-        Needs::HostView => {
-            operation["security"] = json!([{ "bearer": ["workflow:view"] }]);
-            operation["x-permission"] = "workflow:view".into();
-            operation["x-tenant"] = "the server's own".into();
-        }
-    }
-    operation
+    parameters
 }
 
 /// What a route is about: the first part of its path.
