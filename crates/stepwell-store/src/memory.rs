@@ -495,6 +495,22 @@ impl Tables {
     }
 }
 
+impl MemoryStore {
+    /// The process, if it lives.
+    fn living(&self, process: ProcessId, now: Timestamp) -> Page<Record> {
+        let lives = self.state().processes.get(&process).is_some_and(|until| *until > now);
+        Page { items: lives.then_some(Record::Living(process)).into_iter().collect(), next: None }
+    }
+
+    /// The processes that are known.
+    fn processes(&self, limit: u32) -> Page<Record> {
+        let state = self.state();
+        let known = state.processes.iter().take(page_rows(limit));
+        let shown = known.map(|(process, until)| Record::Process { process: *process, lives_until: *until });
+        Page { items: shown.collect(), next: None }
+    }
+}
+
 #[async_trait]
 impl Store for MemoryStore {
     async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
@@ -693,17 +709,10 @@ impl Store for MemoryStore {
     }
 
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
-        if let RecordQuery::Living { process, now } = query {
-            let lives = self.state().processes.get(&process).is_some_and(|until| *until > now);
-            let items = lives.then_some(Record::Living(process)).into_iter().collect();
-            return Ok(Page { items, next: None });
-        }
-        if let RecordQuery::Processes { limit } = query {
-            let state = self.state();
-            let known = state.processes.iter().take(page_rows(limit));
-            let shown =
-                known.map(|(process, until)| Record::Process { process: *process, lives_until: *until });
-            return Ok(Page { items: shown.collect(), next: None });
+        match query {
+            RecordQuery::Living { process, now } => return Ok(self.living(process, now)),
+            RecordQuery::Processes { limit } => return Ok(self.processes(limit)),
+            _ => {}
         }
         self.read(scope, |tables| match query {
             RecordQuery::Living { .. } | RecordQuery::Processes { .. } => {

@@ -304,7 +304,7 @@ impl Doctor<'_> {
 
     /// An inbox that is nearly full.
     pub(super) fn inbox(&mut self, loaded: &Loaded) {
-        let (kept, most) = (loaded.inbox.len() as u64, self.engine.inner.limits().inbox as u64);
+        let (kept, most) = (loaded.inbox.len() as u64, self.engine.inner.limits().inbox);
         if kept * 100 < most * self.options.inbox_percent {
             return;
         }
