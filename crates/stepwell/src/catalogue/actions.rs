@@ -113,17 +113,17 @@ impl Remote {
     pub(crate) fn takes(&self, input: &mut Value) -> Result<(), Failure> {
         fit::as_lists(input, &self.lists);
         let misfits = self.input.as_ref().map(|schema| schema.check(input)).unwrap_or_default();
-        unfit(misfits, "invalidInput", "the input does not fit")
+        unfit(&misfits, "invalidInput", "the input does not fit")
     }
 
     /// The output as the run takes it.
     pub(crate) fn gives(&self, output: &Value) -> Result<(), Failure> {
         let misfits = self.output.as_ref().map(|schema| schema.check(output)).unwrap_or_default();
-        unfit(misfits, "invalidResult", "what the worker gave does not fit")
+        unfit(&misfits, "invalidResult", "what the worker gave does not fit")
     }
 }
 
-fn unfit(misfits: Vec<Misfit>, code: &str, what: &str) -> Result<(), Failure> {
+fn unfit(misfits: &[Misfit], code: &str, what: &str) -> Result<(), Failure> {
     if misfits.is_empty() {
         return Ok(());
     }

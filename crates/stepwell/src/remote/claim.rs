@@ -104,7 +104,7 @@ impl Inner {
                         note: None,
                         secrets,
                     };
-                    (Move::note(leased(&standing, id, Some(lease))), Some(task))
+                    (Move::note(leased(&standing, id, Some(&lease))), Some(task))
                 }
                 Err(None) => return Ok(None),
                 // It would fail wherever it ran.
@@ -205,7 +205,7 @@ impl Inner {
             let standing = self.load_task(scope, id, fence).await?;
             let (_, lease) = held(&standing, id, fence, self.host.now())?;
             let lease = change(lease, self.host.now());
-            let next = Move::note(leased(&standing, id, lease.clone()));
+            let next = Move::note(leased(&standing, id, lease.as_ref()));
             match self.anyone(scope, &standing, next).await {
                 Ok(()) => return Ok(lease),
                 Err(Turnless::Moved) => {}
@@ -269,10 +269,10 @@ pub(super) fn held(
 }
 
 /// The ledger with a task that is somebody's, or nobody's.
-fn leased(standing: &Standing, id: TaskId, lease: Option<Lease>) -> Ledger {
+fn leased(standing: &Standing, id: TaskId, lease: Option<&Lease>) -> Ledger {
     let mut ledger = standing.ledger.clone();
     for tries in ledger.tries.iter_mut().filter(|tries| tries.activation == id.activation) {
-        tries.posted.iter_mut().for_each(|posted| posted.lease.clone_from(&lease));
+        tries.posted.iter_mut().for_each(|posted| posted.lease = lease.cloned());
     }
     ledger
 }
