@@ -176,7 +176,7 @@ impl SpanId {
 
     /// A try of an action: `nonce` tells those apart that count as the same try.
     pub(crate) fn of_try(run: RunId, activation: ActivationId, attempt: u32, nonce: u64) -> Self {
-        Self::made(run, activation ^ mixed(nonce), u64::from(attempt) << 32 | 4)
+        Self::made(run, activation, mixed(nonce) ^ (u64::from(attempt) << 32 | 4))
     }
 
     fn made(run: RunId, what: u64, which: u64) -> Self {

@@ -331,13 +331,15 @@ impl Doctor<'_> {
         if inner.registry.by_hash(scope.tenant(), loaded.definition).is_none() {
             learn(inner, scope, loaded.definition).await?;
         }
+        let Some(workflow) = inner.registry.by_hash(scope.tenant(), loaded.definition) else {
+            return Ok(vec![format!("definition {} of `{}`", loaded.definition.short(), loaded.workflow)]);
+        };
+        let lacks = inner.registry.missing(&workflow.definition, |_, _| false);
+        if lacks.is_empty() {
+            return Ok(lacks);
+        }
         let known = inner.catalogue_of(scope).await?;
-        Ok(match inner.registry.by_hash(scope.tenant(), loaded.definition) {
-            Some(workflow) => {
-                inner.registry.missing(&workflow.definition, |name, version| known.does(name, version))
-            }
-            None => vec![format!("definition {} of `{}`", loaded.definition.short(), loaded.workflow)],
-        })
+        Ok(inner.registry.missing(&workflow.definition, |name, version| known.does(name, version)))
     }
 }
 
