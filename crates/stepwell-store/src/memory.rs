@@ -335,6 +335,15 @@ impl Tables {
         Ok(Page { items: items.into_iter().map(|row| Record::Handle(Box::new(row))).collect(), next })
     }
 
+    /// The handles whose messages should have been sent, the oldest first.
+    fn undelivered(&self, now: Timestamp, limit: u32) -> Page<Record> {
+        let due = |row: &&HandleRow| row.deliver_at.is_some_and(|at| at <= now);
+        let mut rows: Vec<_> = self.handles.values().filter(due).cloned().collect();
+        rows.sort_by_key(|row| (row.deliver_at, row.handle));
+        rows.truncate(page_rows(limit));
+        Page { items: rows.into_iter().map(|row| Record::Handle(Box::new(row))).collect(), next: None }
+    }
+
     fn tally(&self, of: &Tally, limit: u32, cursor: Option<&str>) -> Page<Record> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         let mut count = |name| *counts.entry(name).or_default() += 1;
@@ -766,16 +775,7 @@ impl Store for MemoryStore {
                 Ok(Page { items: row.map(Record::Handle).into_iter().collect(), next: None })
             }
             RecordQuery::Handles(query) => tables.handles(&query),
-            RecordQuery::Undelivered { now, limit } => {
-                let due = |row: &&HandleRow| row.deliver_at.is_some_and(|at| at <= now);
-                let mut rows: Vec<_> = tables.handles.values().filter(due).cloned().collect();
-                rows.sort_by_key(|row| (row.deliver_at, row.handle));
-                rows.truncate(page_rows(limit));
-                Ok(Page {
-                    items: rows.into_iter().map(|row| Record::Handle(Box::new(row))).collect(),
-                    next: None,
-                })
-            }
+            RecordQuery::Undelivered { now, limit } => Ok(tables.undelivered(now, limit)),
             RecordQuery::Tally { of, limit, cursor } => Ok(tables.tally(&of, limit, cursor.as_deref())),
         })
     }

@@ -170,9 +170,7 @@ impl Inner {
         let Some(mut committed) = committed else {
             return self.applied_unseen(scope, &after, &flying, owned).await;
         };
-        if let Some(head) = committed.head.take() {
-            after.head = head;
-        }
+        after.head = committed.head.take().unwrap_or(after.head);
         let next = match next {
             Some(next) => next,
             None => {

@@ -443,7 +443,7 @@ impl Reads for Written {
             "text/plain" => serde_json::json!({"type": "string"}),
             _ => serde_json::json!({ "description": "The document.", "examples": [example] }),
         };
-        DOCUMENTS.iter().map(|kind| (*kind, schema(*kind))).collect()
+        DOCUMENTS.iter().map(|kind| (*kind, schema(kind))).collect()
     }
 
     fn read((): &(), headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {

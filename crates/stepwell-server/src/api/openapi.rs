@@ -105,7 +105,7 @@ fn link(paths: &mut Map<String, Value>, routes: &[Route]) {
         let mut links = Map::new();
         for to in routes.iter().filter(|to| to.id != from.id) {
             if from.method == Method::PUT && is_at_or_below(to.path, from.path) {
-                links.insert(to.id.to_owned(), linked(to, kept_parts(from, to)));
+                links.insert(to.id.to_owned(), linked(to, &kept_parts(from, to)));
             }
             for lead in from.leads.iter().filter(|lead| is_at_or_below(to.path, lead.to)) {
                 let operation = &paths[&shown_path(to)][method(to)];
@@ -113,7 +113,7 @@ fn link(paths: &mut Map<String, Value>, routes: &[Route]) {
                 let mut taken = kept_parts(from, to);
                 let pointer = format!("$response.body#{}", lead.pointer);
                 taken.insert(format!("{place}.{}", lead.parameter), pointer.into());
-                links.insert(to.id.to_owned(), linked(to, taken));
+                links.insert(to.id.to_owned(), linked(to, &taken));
             }
         }
         let operation = paths.get_mut(&shown_path(from)).map(|methods| &mut methods[method(from)]);
@@ -138,7 +138,7 @@ fn kept_parts(from: &Route, to: &Route) -> Map<String, Value> {
     names.map(|name| (format!("path.{name}"), format!("$request.path.{name}").into())).collect()
 }
 
-fn linked(to: &Route, parameters: Map<String, Value>) -> Value {
+fn linked(to: &Route, parameters: &Map<String, Value>) -> Value {
     json!({ "operationId": to.id, "parameters": parameters })
 }
 

@@ -133,10 +133,8 @@ cases! { tallies as __suite_tallies;
         started(store, make.create(due_run(run(2), 5))).await;
         let owned = NewRun { owner: Some(process(1)), open: vec![wait(1)], ..due_run(run(3), 5) };
         started(store, make.create(owned)).await;
-        let mut number = 4;
-        for status in [Status::Pending, Status::Suspended, Status::Failed] {
+        for (number, status) in (4..).zip([Status::Pending, Status::Suspended, Status::Failed]) {
             started(store, make.create(NewRun { status, ..new_run(run(number)) })).await;
-            number += 1;
         }
         assert_eq!(live(9).await, counts(&[("live", 6)]));
         for max in 1..=6 {
