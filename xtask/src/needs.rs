@@ -27,8 +27,10 @@ const NEEDS: &[Need] = &[
     Need {
         program: "python3",
         packages: &["python3"],
-        why: "schemathesis, which holds the server to its contract",
+        why: "schemathesis, which holds the server to its contract, and an example worker",
     },
+    Need { program: "node", packages: &["nodejs"], why: "the example worker in TypeScript is run" },
+    Need { program: "npm", packages: &["npm"], why: "the compiler of TypeScript comes from there" },
     Need {
         program: ENSUREPIP,
         packages: &["python3-venv"],

@@ -18,6 +18,7 @@ use crate::hold::{Landed, elapsed};
 use crate::landing::{Landing, Unfit, invalid, refusal};
 use crate::ledger::{Lease, Tries};
 use crate::look::attempt_of;
+use crate::observe::Flight;
 use crate::once::Done;
 use crate::secrets;
 use crate::standing::Standing;
@@ -90,7 +91,12 @@ impl Inner {
             let answer = serde_json::to_vec(&finished).expect("what a task has come to is plain data").into();
             next.along.keys.push(KeyWrite { answer, ..key.clone() });
             match self.anyone(scope, &standing, next).await {
-                Ok(()) => return Ok(finished),
+                Ok(()) => {
+                    // What a worker did elsewhere is told when it is over: whether it would be was known to nobody before.
+                    let result = error.map_or(Ok(()), Err);
+                    Flight::begin(&landed.cx, lease.since).end(&result, landed.duration_us);
+                    return Ok(finished);
+                }
                 Err(Turnless::Moved) => standing = self.load_task(scope, id, fence).await?,
                 Err(done @ Turnless::Refused(Refused::Done { .. })) => return Err(done.into()),
                 Err(Turnless::Refused(refused)) if error.is_none() => error = Some(refusal(&refused)),

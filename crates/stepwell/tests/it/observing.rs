@@ -7,11 +7,13 @@ use std::time::Duration;
 use serde_json::json;
 use stepwell::core::retry::Retry;
 use stepwell::core::spec::{ChildRule, Place, Transition, Wait};
-use stepwell::core::{Definition, RunId, Spec};
+use stepwell::core::{Definition, Failure, RunId, Spec};
 use stepwell::observe::{Missed, SpanId};
 use stepwell::store::Status;
 use stepwell::testing::TestEngine;
-use stepwell::{ActionError, Command, Cx, EngineError, Fact, Observer, Operator, Signal, Start};
+use stepwell::{
+    ActionError, Command, Cx, EngineError, Fact, Observer, Operator, Poll, RemoteAction, Signal, Start,
+};
 
 use crate::kit::{LEASE_MS, ground, mortal, settle};
 
@@ -210,4 +212,27 @@ async fn who_takes_over_from_a_process_that_died_hears_of_it_and_who_is_late_too
     spans.sort_unstable();
     spans.dedup();
     assert_eq!(spans.len(), ids.len(), "every try is another span");
+}
+
+#[tokio::test]
+async fn what_a_worker_elsewhere_did_is_told_once_when_it_is_over() {
+    let listener = Arc::new(Listener::default());
+    let engine = TestEngine::start(|engine| engine.observer(listened(&listener))).await.unwrap();
+    engine.catalogue().put_action(RemoteAction::new("work")).await.unwrap();
+    let retried = Retry { attempts: 1, ..Retry::default() };
+    engine.register(crate::world::job(|work| work.retry(retried))).unwrap();
+    engine.start(Start::new("job")).await.unwrap();
+    engine.settle().await;
+    let asked = || Poll::new("ann", ["work"]);
+    let first = engine.tasks().poll(asked()).await.unwrap().remove(0);
+    listener.has(&[("work begins, try 1", 0)]);
+    engine.tasks().fail(first.id, first.fence, Failure::new("down", "it is down")).await.unwrap();
+    engine.advance(Duration::from_secs(2)).await;
+    let second = engine.tasks().poll(asked()).await.unwrap().remove(0);
+    for _ in 0..2 {
+        engine.tasks().complete(second.id, second.fence, json!("done")).await.unwrap();
+    }
+    let told =
+        [("work begins, try 1", 1), ("work failed: down", 1), ("work begins, try 2", 1), ("work done", 1)];
+    listener.has(&told);
 }
