@@ -75,7 +75,7 @@ cases! { tenants as __suite_tenants;
         assert_eq!(second.cells[0].value, Some(json!(2)));
         assert_eq!((second.runs.len(), second.waits.len(), second.audit.len()), (2, 1, 4));
         assert_eq!(second.links.iter().map(|link| link.id).collect::<Vec<_>>(), [link_id(2)]);
-        assert_eq!((second.unsealed.len(), second.seals.len(), second.tallies.len()), (1, 0, 5));
+        assert_eq!((second.unsealed.len(), second.seals.len(), second.tallies.len()), (1, 0, 6));
         assert_eq!(second.waits[0].wait.activation, 2);
         assert_eq!(second.shadows.iter().map(|row| &row.value).collect::<Vec<_>>(), [&2.into()]);
         assert_eq!(second.documents[1].1[0].documents[0].body, r#"{"text":"of 2"}"#);
