@@ -20,15 +20,12 @@ use crate::routes::problem::Problem;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OfTask {
-    /// Its id.
-    #[schemars(length(min = 1, max = 100))]
-    task: String,
-}
-
-impl OfTask {
-    fn id(&self) -> Result<TaskId, Problem> {
-        self.task.parse().map_err(|why: String| Problem::bad("badParameter", format!("{why}.")))
-    }
+    /// Its id: a run's id, a dot and a number.
+    #[schemars(
+        with = "String",
+        regex(pattern = r"^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\.[0-9]{1,15}$")
+    )]
+    task: TaskId,
 }
 
 /// What a worker asks for.
@@ -343,7 +340,7 @@ async fn list(call: Call<Nothing, ListTasks>) -> Result<Reply, Problem> {
 }
 
 async fn heartbeat(call: Call<OfTask, Nothing, Json<HeartbeatTask>>) -> Result<Reply, Problem> {
-    let (engine, task) = (call.engine(), call.path.id()?);
+    let (engine, task) = (call.engine(), call.path.task);
     let Json(HeartbeatTask { fence, lease, note }) = call.body;
     let lease = lease_of(lease.as_deref())?;
     let lease_until = engine.tasks().heartbeat(task, fence, lease, note).await?;
@@ -351,13 +348,13 @@ async fn heartbeat(call: Call<OfTask, Nothing, Json<HeartbeatTask>>) -> Result<R
 }
 
 async fn complete(call: Call<OfTask, Nothing, Json<CompleteTask>>) -> Result<Reply, Problem> {
-    let (engine, task) = (call.engine(), call.path.id()?);
+    let (engine, task) = (call.engine(), call.path.task);
     let Json(CompleteTask { fence, output }) = call.body;
     finished(engine.tasks().complete(task, fence, output).await?)
 }
 
 async fn fail(call: Call<OfTask, Nothing, Json<FailTask>>) -> Result<Reply, Problem> {
-    let (engine, task) = (call.engine(), call.path.id()?);
+    let (engine, task) = (call.engine(), call.path.task);
     let Json(FailTask { fence, error, is_final }) = call.body;
     let failure = Failure { is_final, ..Failure::new(error.code, error.message) };
     finished(engine.tasks().fail(task, fence, failure).await?)
@@ -371,7 +368,7 @@ fn finished(done: Done<Finished>) -> Result<Reply, Problem> {
 }
 
 async fn release(call: Call<OfTask, Nothing, Json<ReleaseTask>>) -> Result<Reply, Problem> {
-    let task = call.path.id()?;
+    let task = call.path.task;
     call.engine().tasks().release(task, call.body.0.fence).await?;
     Ok(Reply::nothing())
 }

@@ -71,7 +71,10 @@ impl Served {
             .env_remove("DATABASE_URL")
             // Nobody is asked to wait: what comes of waiting is shown elsewhere.
             .env("STEPWELL_SERVER__MAX_WAIT", "20ms")
+            // Whoever asks this much, and with wrong credentials on purpose, would be told to wait.
             .env("STEPWELL_SERVER__REQUESTS_PER_SECOND", "0")
+            .env("STEPWELL_SERVER__OPEN_PER_SECOND", "0")
+            .env("STEPWELL_SERVER__GUESSES_PER_MINUTE", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
