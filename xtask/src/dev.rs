@@ -7,7 +7,7 @@ use crate::{needs, process};
 /// Builds the release binary, then becomes `stepwell dev`.
 pub(crate) fn dev(args: &[String]) -> Result<ExitCode, String> {
     needs::ensure()?;
-    let binary = process::release_binary("stepwell-server", "stepwell", process::Lock::MayChange)?;
+    let binary = process::release_binary(&["stepwell-server"], "stepwell", process::Lock::MayChange)?;
     let mut command = Command::new(binary);
     command.arg("dev").args(args);
     become_command(&mut command)

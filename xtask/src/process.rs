@@ -88,9 +88,11 @@ pub(crate) fn succeeded(command: &Command, status: ExitStatus) -> Result<(), Str
     if status.success() { Ok(()) } else { Err(format!("`{}` ended with {status}", shown(command))) }
 }
 
-/// Builds one package's binaries in release form and says where `name` is.
-pub(crate) fn release_binary(package: &str, name: &str, lock: Lock) -> Result<PathBuf, String> {
-    let mut build = cargo(["build", "--release", "--package", package]);
+/// Builds the binaries of packages in release form and says where `name` is. Those that are needed together are built together:
+/// each set of packages has its own features of what they share, and so its own build of it.
+pub(crate) fn release_binary(packages: &[&str], name: &str, lock: Lock) -> Result<PathBuf, String> {
+    let mut build = cargo(["build", "--release"]);
+    packages.iter().for_each(|package| drop(build.args(["--package", package])));
     if let Lock::Locked = lock {
         build.arg("--locked");
     }

@@ -261,6 +261,9 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     PROOFS.iter().map(|proof| proof.name)
 }
 
+/// What the proofs run.
+const BUILT: &[&str] = &["stepwell-bench", "stepwell-server"];
+
 /// Builds what the proofs run.
 pub(crate) fn build() -> Result<(), String> {
     bench()?;
@@ -269,11 +272,11 @@ pub(crate) fn build() -> Result<(), String> {
 }
 
 fn bench() -> Result<PathBuf, String> {
-    process::release_binary("stepwell-bench", "stepwell-bench", process::Lock::Locked)
+    process::release_binary(BUILT, "stepwell-bench", process::Lock::Locked)
 }
 
 fn server() -> Result<PathBuf, String> {
-    process::release_binary("stepwell-server", "stepwell", process::Lock::Locked)
+    process::release_binary(BUILT, "stepwell", process::Lock::Locked)
 }
 
 /// Runs a program that prints one JSON object a line; they are passed on as they come, and kept.
