@@ -92,7 +92,9 @@ pub(crate) fn succeeded(command: &Command, status: ExitStatus) -> Result<(), Str
 /// each set of packages has its own features of what they share, and so its own build of it.
 pub(crate) fn release_binary(packages: &[&str], name: &str, lock: Lock) -> Result<PathBuf, String> {
     let mut build = cargo(["build", "--release"]);
-    packages.iter().for_each(|package| drop(build.args(["--package", package])));
+    for package in packages {
+        build.args(["--package", package]);
+    }
     if let Lock::Locked = lock {
         build.arg("--locked");
     }
