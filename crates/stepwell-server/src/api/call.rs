@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;
@@ -103,7 +103,7 @@ pub(crate) struct Whatever {}
 
 /// Reads parameters, from a path or a query, into a type.
 pub(crate) struct Fields<T> {
-    schema: Schema,
+    schema: OwnSchema,
     kinds: BTreeMap<String, Simple>,
     /// What parameters of other names are, if there may be any that are read.
     others: Option<Simple>,
@@ -129,7 +129,7 @@ impl<T: DeserializeOwned + JsonSchema> Fields<T> {
         let others = schema.get("additionalProperties").filter(|others| others.is_object());
         let others = others.map(|others| Simple::of(&schema, others));
         let is_open = schema["additionalProperties"] != Value::Bool(false);
-        Fields { kinds: kinds.collect(), others, is_open, schema: compiled(&schema), of: PhantomData }
+        Fields { kinds: kinds.collect(), others, is_open, schema: own_schema::<T>(), of: PhantomData }
     }
 
     /// The parameters, all of which are known and fit.
@@ -238,6 +238,14 @@ pub(crate) fn bound_integers(schema: &mut Value) {
 /// The largest integer up to which a float has them all.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 
+/// The schema of one of our types. It is compiled when it is first needed: the command line only describes routes, and
+/// should not take the time.
+pub(crate) type OwnSchema = LazyLock<Schema>;
+
+pub(crate) fn own_schema<T: JsonSchema>() -> OwnSchema {
+    LazyLock::new(|| compiled(&schema_of::<T>()))
+}
+
 /// A schema of our own.
 pub(crate) fn compiled(schema: &Value) -> Schema {
     Schema::compile(schema).unwrap_or_else(|problems| {
@@ -291,17 +299,17 @@ impl Reads for () {
 pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + JsonSchema + Send + 'static> Reads for Json<T> {
-    type Reader = Schema;
+    type Reader = OwnSchema;
 
-    fn reader() -> Schema {
-        compiled(&schema_of::<T>())
+    fn reader() -> OwnSchema {
+        own_schema::<T>()
     }
 
     fn contents(schemas: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
         vec![("application/json", schemas.subschema_for::<T>().to_value())]
     }
 
-    fn read(schema: &Schema, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
+    fn read(schema: &OwnSchema, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
         if Kind::of(headers) != Kind::Json {
             return Err(wrong_kind("`application/json`"));
         }
@@ -370,9 +378,9 @@ fn misread(error: &serde_json::Error) -> Misfit {
 pub(crate) struct Perhaps<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + JsonSchema + Default + Send + 'static> Reads for Perhaps<T> {
-    type Reader = Schema;
+    type Reader = OwnSchema;
 
-    fn reader() -> Schema {
+    fn reader() -> OwnSchema {
         Json::<T>::reader()
     }
 
@@ -384,7 +392,7 @@ impl<T: DeserializeOwned + JsonSchema + Default + Send + 'static> Reads for Perh
         true
     }
 
-    fn read(schema: &Schema, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
+    fn read(schema: &OwnSchema, headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
         if body.is_empty() {
             return Ok(Perhaps(T::default()));
         }

@@ -8,9 +8,8 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepwell::Permission;
-use stepwell::core::schema::Schema;
 
-use super::call::{Asked, Call, Fields, Reads, compiled, schema_of};
+use super::call::{Asked, Call, Fields, OwnSchema, Reads, own_schema};
 use super::reply::{Content, Reply};
 use crate::routes::problem::Problem;
 
@@ -98,7 +97,7 @@ pub(crate) struct Gives {
     pub(crate) kind: Option<&'static str>,
     pub(crate) schema: Option<SchemaIn>,
     /// Answers are held against it where mistakes are to be found.
-    checked: Option<Schema>,
+    checked: Option<OwnSchema>,
 }
 
 /// A route that is being described.
@@ -197,7 +196,7 @@ impl Describing {
     /// It answers with this status and JSON of a type.
     pub(crate) fn gives<T: JsonSchema>(mut self, status: StatusCode, about: &'static str) -> Self {
         let schema: SchemaIn = Box::new(|schemas| schemas.subschema_for::<T>().to_value());
-        let checked = cfg!(debug_assertions).then(|| compiled(&schema_of::<T>()));
+        let checked = cfg!(debug_assertions).then(own_schema::<T>);
         let kind = Some(super::reply::JSON);
         self.gives.push(Gives { status, about, kind, schema: Some(schema), checked });
         self
