@@ -155,8 +155,8 @@ impl Cluster {
     /// The one cluster of all processes of this user and checkout, started when there is none. Not durable.
     pub fn shared() -> Result<Cluster, String> {
         let programs = find_programs()?;
-        let account = Account::current()?;
-        let folder = shared_folder(&programs, &account)?;
+        let uid = own_uid()?;
+        let folder = shared_folder(&programs, uid)?;
         let socket_dir = server_folder(&folder)?;
         let deadline = Instant::now() + SHARED_LIMIT;
         loop {
@@ -168,7 +168,7 @@ impl Cluster {
             match alone.try_lock() {
                 // Nobody supervises, so whatever is there was left behind.
                 Ok(()) => {
-                    start_shared(&folder, &programs, &account, alone)?;
+                    start_shared(&folder, &programs, &Account::of(uid)?, alone)?;
                     return Ok(Cluster { socket_dir, kind: Kind::Shared { _users: users } });
                 }
                 Err(TryLockError::WouldBlock) if ask(&socket_dir) == Answer::Welcome => {
@@ -195,7 +195,7 @@ impl Cluster {
     /// however that happens, with the process.
     pub fn own(settings: &[(&str, &str)]) -> Result<Cluster, String> {
         let programs = find_programs()?;
-        let account = Account::current()?;
+        let account = Account::of(own_uid()?)?;
         let folder = tempfile::Builder::new()
             .prefix("stepwell-pg-")
             .tempdir()
@@ -362,6 +362,7 @@ fn arguments(socket_dir: &Path, settings: &[(&str, &str)]) -> Vec<OsString> {
 /// Clears what was left behind and starts the shared server. The caller holds `start.lock`; `alone` is the
 /// lock that says that there is a supervisor, and is handed on to it.
 fn start_shared(folder: &Path, programs: &Path, account: &Account, alone: File) -> Result<(), String> {
+    account.open_folder(folder)?;
     let server = folder.join("server");
     if server.exists() {
         if postmaster(&server.join("data")).is_ok() {
@@ -382,13 +383,13 @@ fn start_shared(folder: &Path, programs: &Path, account: &Account, alone: File) 
 }
 
 /// The same for all processes that would start the same server.
-fn shared_folder(programs: &Path, account: &Account) -> Result<PathBuf, String> {
+fn shared_folder(programs: &Path, uid: u32) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     let installed = fs::metadata(programs.join("postgres")).and_then(|found| found.modified()).ok();
     (env!("CARGO_MANIFEST_DIR"), programs, installed).hash(&mut hasher);
     (SUPERVISOR, SHARED_SUPERVISOR, SHARED_SETTINGS).hash(&mut hasher);
     let short = hasher.finish() & 0xffff_ffff;
-    let folder = env::temp_dir().join(format!("stepwell-pg-{}-{short:08x}", account.uid));
+    let folder = env::temp_dir().join(format!("stepwell-pg-{uid}-{short:08x}"));
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(format!("cannot create {}: {error}", folder.display()));
@@ -397,10 +398,9 @@ fn shared_folder(programs: &Path, account: &Account) -> Result<PathBuf, String> 
     }
     // In a folder for everybody, the name may have been taken by anybody.
     match fs::symlink_metadata(&folder) {
-        Ok(found) if found.is_dir() && found.uid() == account.uid => {}
+        Ok(found) if found.is_dir() && found.uid() == uid => {}
         _ => return Err(format!("{} is not a folder of this user: remove it", folder.display())),
     }
-    account.open_folder(&folder)?;
     Ok(folder)
 }
 
@@ -447,8 +447,6 @@ fn wait_for_lock(
 
 /// Who the server runs as.
 struct Account {
-    /// This process's own.
-    uid: u32,
     /// Another user and group, since PostgreSQL refuses to run as root.
     other: Option<(u32, u32)>,
     /// Whether the kernel can be asked to end the server with its supervisor.
@@ -456,15 +454,14 @@ struct Account {
 }
 
 impl Account {
-    fn current() -> Result<Account, String> {
-        let uid = id(&["-u"]).ok_or("`id -u` does not say who runs this: is the program `id` there?")?;
+    fn of(uid: u32) -> Result<Account, String> {
         let ends_with_parent = Command::new("setpriv")
             .args(["--pdeathsig", "QUIT", "true"])
             .stderr(Stdio::null())
             .status()
             .is_ok_and(|status| status.success());
         if uid != 0 {
-            return Ok(Account { uid, other: None, ends_with_parent });
+            return Ok(Account { other: None, ends_with_parent });
         }
         if !ends_with_parent {
             return Err(
@@ -482,7 +479,7 @@ impl Account {
                         nobody: create one, or run this as another user"
                 .to_owned());
         }
-        Ok(Account { uid, other, ends_with_parent })
+        Ok(Account { other, ends_with_parent })
     }
 
     /// As `chown` takes it; empty when nothing has to change hands.
@@ -507,6 +504,14 @@ impl Account {
         fs::set_permissions(folder, Permissions::from_mode(mode))
             .map_err(|error| format!("cannot set the permissions of {}: {error}", folder.display()))
     }
+}
+
+/// The user of this process. The system's own folder tells without a program's being started, which every test would wait
+/// for.
+fn own_uid() -> Result<u32, String> {
+    let told = fs::metadata("/proc/self").map(|found| found.uid()).ok();
+    told.or_else(|| id(&["-u"]))
+        .ok_or_else(|| "`id -u` does not say who runs this: is the program `id` there?".to_owned())
 }
 
 fn id(arguments: &[&str]) -> Option<u32> {
@@ -574,8 +579,13 @@ fn ask(socket_dir: &Path) -> Answer {
 /// Kills the server on `data` with all its processes, and waits until they have let go of the shared memory.
 fn kill_server(data: &Path) -> Result<(), String> {
     let (pid, segment) = postmaster(data)?;
-    // Stopped first, so that it starts no more processes while we look for them.
+    // Stopped first, so that it starts no more processes while we look for them. The signal is only on its way when it has
+    // been sent: a process that was forked meanwhile would be missed.
     signal("STOP", &[pid])?;
+    let stopped = Instant::now() + LIMIT;
+    while state(pid).is_some_and(|state| state != "T") && Instant::now() < stopped {
+        thread::sleep(Duration::from_millis(1));
+    }
     let mut pids = vec![pid];
     pids.extend(children(pid));
     signal("KILL", &pids)?;
@@ -632,12 +642,20 @@ fn processes() -> Vec<u32> {
 
 /// The parent of a process; none when the process has ended, even if nobody has waited for it yet.
 fn living_parent(pid: u32) -> Option<u32> {
+    let words = state_and_parent(pid)?;
+    if matches!(&words.0[..], "Z" | "X") { None } else { Some(words.1) }
+}
+
+fn state(pid: u32) -> Option<String> {
+    state_and_parent(pid).map(|(state, _)| state)
+}
+
+fn state_and_parent(pid: u32) -> Option<(String, u32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The program's name comes first, in parentheses, and may itself contain any of them.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut words = after_name.split_whitespace();
-    let state = words.next()?;
-    if matches!(state, "Z" | "X") { None } else { words.next()?.parse().ok() }
+    Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
 }
 
 fn command_line_names(pid: u32, folder: &Path) -> bool {
@@ -655,7 +673,7 @@ fn signal(name: &str, pids: &[u32]) -> Result<(), String> {
 }
 
 /// A value in a libpq string.
-fn quoted(value: &str) -> String {
+pub(crate) fn quoted(value: &str) -> String {
     if !value.is_empty() && !value.contains([' ', '\t', '\n', '\'', '\\']) {
         return value.to_owned();
     }

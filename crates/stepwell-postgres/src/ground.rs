@@ -1,11 +1,22 @@
-//! A schema of one's own in a throwaway cluster, for tests and measurements.
+//! A schema of its own for each test or measurement, in a throwaway cluster or on an external server.
+
+use std::env;
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stepwell_core::Limits;
-use tokio_postgres::NoTls;
+use tokio_postgres::config::Host;
+use tokio_postgres::{Client, Config, NoTls};
 use uuid::Uuid;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, quoted};
+use crate::error::described;
 use crate::{OpenError, Options, PostgresStore};
+
+/// The environment variable that names an external server to test on.
+pub const DATABASE_URL: &str = "STEPWELL_TEST_DATABASE_URL";
 
 /// The role that owns the tables.
 pub const OWNER: &str = "stepwell_owner";
@@ -14,16 +25,24 @@ pub const ENGINE: &str = "stepwell_engine";
 
 const DATABASE: &str = "postgres";
 
-/// Several processes may come to a new cluster at the same time.
+/// Creates the two roles. Several processes may do this to a new server at the same time.
 const ROLES: &str = "begin; select pg_advisory_xact_lock(7);
 do $$ begin
     if not exists (select 1 from pg_roles where rolname = 'stepwell_owner') then create role stepwell_owner login; end if;
     if not exists (select 1 from pg_roles where rolname = 'stepwell_engine') then create role stepwell_engine login; end if;
-    if not has_database_privilege('stepwell_owner', 'postgres', 'create') then grant create on database postgres to stepwell_owner; end if;
+    if not has_database_privilege('stepwell_owner', current_database(), 'create') then
+        execute format('grant create on database %I to stepwell_owner', current_database());
+    end if;
 end $$;
 commit;";
 
-/// A schema of one's own, and who may use it.
+/// Schemas of earlier processes on an external server are dropped when they are older than this.
+const ABANDONED: Duration = Duration::from_secs(60 * 60);
+
+/// Schemas that are used again, at most.
+const RECYCLED: i32 = 256;
+
+/// A schema, and the connection strings of the roles that use it.
 #[derive(Debug, Clone)]
 pub struct Ground {
     owner: String,
@@ -32,23 +51,96 @@ pub struct Ground {
     schema: String,
 }
 
+/// The right to use a recycled schema: nobody else gets it before this is dropped.
+#[derive(Debug)]
+pub struct Lease(
+    /// Holds the lock, none where the schema is a new one.
+    #[expect(dead_code, reason = "only its end matters")]
+    Option<Client>,
+);
+
 impl Ground {
-    /// An empty place for a schema.
+    /// Reserves a schema on the server that [`DATABASE_URL`] names or, without it, in the cluster that all test
+    /// processes share.
+    pub async fn shared() -> Result<Ground, String> {
+        match external_url() {
+            Some(url) => Ground::external(&url).await,
+            None => Ground::new(shared_cluster().await?).await,
+        }
+    }
+
+    /// Opens a store in an empty schema that other tests have used before, which takes a tenth of the time that making the
+    /// tables takes. Not for tests that change tables or look at what the server knows of them.
+    pub async fn open_recycled(
+        change: impl FnOnce(Options) -> Options,
+    ) -> Result<(PostgresStore, Lease), String> {
+        let (ground, lease) = match external_url() {
+            Some(url) => (Ground::external(&url).await?, Lease(None)),
+            None => Ground::recycled(shared_cluster().await?).await?,
+        };
+        let options = change(ground.options());
+        let store =
+            PostgresStore::open_with(&ground.engine, options).await.map_err(|error| error.to_string())?;
+        Ok((store, lease))
+    }
+
+    /// Reserves a schema in a cluster.
     pub async fn new(cluster: &Cluster) -> Result<Ground, String> {
-        let name = Uuid::from_u128(std::process::id().into()).simple().to_string();
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let schema = format!("s{}_{count}_{}", &name[name.len() - 8..], time.as_nanos());
-        let admin = cluster.admin_config_string(DATABASE);
-        let (client, connection) = tokio_postgres::connect(&admin, NoTls).await.map_err(|e| e.to_string())?;
-        let driver = tokio::spawn(connection);
-        client.batch_execute(ROLES).await.map_err(|error| crate::error::described(&error))?;
-        drop(client);
-        let _ = driver.await;
-        let (owner, engine) =
-            (cluster.config_string(OWNER, DATABASE), cluster.config_string(ENGINE, DATABASE));
-        Ok(Ground { owner, engine, admin, schema })
+        let ground = Ground::named(cluster, schema_name(SystemTime::now()));
+        connected(&ground.admin, async |client| execute(client, ROLES).await).await?;
+        Ok(ground)
+    }
+
+    /// Reserves a schema that was used before, or a new one if all of those are in use.
+    async fn recycled(cluster: &Cluster) -> Result<(Ground, Lease), String> {
+        let mut ground = Ground::named(cluster, schema_name(SystemTime::now()));
+        let connection = tokio_postgres::connect(&ground.admin, NoTls).await;
+        let (client, connection) = connection.map_err(|error| described(&error))?;
+        tokio::spawn(connection);
+        execute(&client, ROLES).await?;
+        let Some(schema) = free_schema(&client).await? else { return Ok((ground, Lease(None))) };
+        for config in [&mut ground.owner, &mut ground.engine] {
+            *config = format!("{config} application_name={schema}");
+        }
+        ground.schema = schema;
+        Ok((ground, Lease(Some(client))))
+    }
+
+    fn named(cluster: &Cluster, schema: String) -> Ground {
+        Ground {
+            owner: cluster.config_string(OWNER, DATABASE),
+            engine: cluster.config_string(ENGINE, DATABASE),
+            admin: cluster.admin_config_string(DATABASE),
+            schema,
+        }
+    }
+
+    /// Reserves a schema on an external server. The user of the URL must be allowed to create roles and schemas; the
+    /// server must accept connections without TLS.
+    pub async fn external(url: &str) -> Result<Ground, String> {
+        let config = Config::from_str(url)
+            .map_err(|error| format!("{DATABASE_URL} is no PostgreSQL connection string: {error}"))?;
+        // The same in every process that was given this URL, and known to nobody who was not.
+        let password = stepwell_core::topic::digest(format!("stepwell test role {url}").as_bytes());
+        let ground = Ground {
+            owner: as_role(&config, OWNER, &password)?,
+            engine: as_role(&config, ENGINE, &password)?,
+            admin: url.to_owned(),
+            schema: schema_name(SystemTime::now()),
+        };
+        connected(url, async |client| {
+            execute(client, ROLES).await?;
+            static ONCE: AtomicU32 = AtomicU32::new(0);
+            if ONCE.fetch_add(1, Ordering::Relaxed) > 0 {
+                return Ok(());
+            }
+            let alter = |role| format!("alter role {role} password '{password}';");
+            let passwords = format!("select pg_advisory_lock(7); {} {}", alter(OWNER), alter(ENGINE));
+            execute(client, &passwords).await?;
+            drop_abandoned(client).await
+        })
+        .await?;
+        Ok(ground)
     }
 
     /// The same in another process, from what [`Ground::text`] gave.
@@ -97,5 +189,135 @@ impl Ground {
     /// A store in the schema.
     pub async fn open(&self) -> Result<PostgresStore, OpenError> {
         PostgresStore::open_with(&self.engine, self.options()).await
+    }
+}
+
+fn external_url() -> Option<String> {
+    env::var(DATABASE_URL).ok().filter(|url| !url.is_empty())
+}
+
+/// The cluster that all test processes share; its lock is held until the process ends.
+async fn shared_cluster() -> Result<&'static Cluster, String> {
+    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
+    let start = || CLUSTER.get_or_init(Cluster::shared).as_ref();
+    let cluster = tokio::task::spawn_blocking(start).await.map_err(|error| error.to_string())?;
+    cluster.map_err(Clone::clone)
+}
+
+/// A name that no other process and no other call uses, and that tells when it was made.
+fn schema_name(now: SystemTime) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let process = Uuid::from_u128(std::process::id().into()).simple().to_string();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let nanos = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("s{}_{count}_{nanos}", &process[process.len() - 8..])
+}
+
+/// Whether a schema has a name of ours and was made before `limit`.
+fn is_older(schema: &str, limit: SystemTime) -> bool {
+    let parts: Vec<&str> = schema.split('_').collect();
+    let [process, count, nanos] = parts[..] else { return false };
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_ours = process.len() == 9 && process.starts_with('s') && digits(count) && digits(nanos);
+    let limit = limit.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    is_ours && nanos.parse::<u128>().is_ok_and(|nanos| nanos < limit)
+}
+
+/// Drops what earlier processes left on a server that outlives them.
+async fn drop_abandoned(client: &Client) -> Result<(), String> {
+    let limit = SystemTime::now() - ABANDONED;
+    let owned = "select nspname from pg_namespace where nspowner = 'stepwell_owner'::regrole";
+    let rows = client.query(owned, &[]).await.map_err(|error| described(&error))?;
+    let names = rows.iter().map(|row| row.get::<_, String>(0));
+    for schema in names.filter(|schema| is_older(schema, limit)) {
+        execute(client, &format!("drop schema if exists {schema} cascade")).await?;
+    }
+    Ok(())
+}
+
+/// The same server and database for another role.
+fn as_role(config: &Config, role: &str, password: &str) -> Result<String, String> {
+    let hosts: Vec<String> = config
+        .get_hosts()
+        .iter()
+        .map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(folder) => folder.display().to_string(),
+        })
+        .collect();
+    if hosts.is_empty() {
+        return Err(format!("{DATABASE_URL} names no host"));
+    }
+    let ports: Vec<String> = config.get_ports().iter().map(ToString::to_string).collect();
+    let database = config.get_dbname().or(config.get_user()).unwrap_or(DATABASE);
+    let mut words = vec![format!("host={}", quoted(&hosts.join(",")))];
+    words.extend((!ports.is_empty()).then(|| format!("port={}", ports.join(","))));
+    words.push(format!("user={role} password={password} dbname={}", quoted(database)));
+    Ok(words.join(" "))
+}
+
+/// Takes the first schema that nobody uses and empties it; none when all are in use. The lock is the session's.
+async fn free_schema(client: &Client) -> Result<Option<String>, String> {
+    // Schemas of another version of the tables have other names.
+    let version = stepwell_core::topic::digest(crate::migrate::text().as_bytes());
+    let lock = i32::from_str_radix(&version[..7], 16).unwrap_or_default();
+    let free = "select i from generate_series(0, $2 - 1) i where pg_try_advisory_lock($1, i) limit 1";
+    let Some(row) = client.query_opt(free, &[&lock, &RECYCLED]).await.map_err(|error| described(&error))?
+    else {
+        return Ok(None);
+    };
+    let schema = format!("again_{}_{}", &version[..8], row.get::<_, i32>(0));
+    // The test before may have ended while its connections were still at work.
+    let others = "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = $1";
+    while client.query_one(others, &[&schema]).await.map_err(|error| described(&error))?.get::<_, i64>(0) > 0
+    {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let tables = "select coalesce(string_agg(format('delete from %I.%I', schemaname, tablename), ';'), '')
+        from pg_tables where schemaname = $1 and tablename <> 'stepwell_migrations'";
+    let row = client.query_one(tables, &[&schema]).await.map_err(|error| described(&error))?;
+    execute(client, row.get(0)).await?;
+    Ok(Some(schema))
+}
+
+async fn execute(client: &Client, sql: &str) -> Result<(), String> {
+    client.batch_execute(sql).await.map_err(|error| described(&error))
+}
+
+/// Does something in a session of its own.
+async fn connected(
+    config: &str,
+    work: impl AsyncFnOnce(&Client) -> Result<(), String>,
+) -> Result<(), String> {
+    let (client, connection) =
+        tokio_postgres::connect(config, NoTls).await.map_err(|error| described(&error))?;
+    let driver = tokio::spawn(connection);
+    let done = work(&client).await;
+    drop(client);
+    let _ = driver.await;
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_old_schemas_of_tests_are_dropped() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000);
+        let name = schema_name(now);
+        assert!(is_older(&name, now + Duration::from_secs(1)));
+        assert!(!is_older(&name, now));
+        for other in ["public", "s_1_2", "shop_1_2", "s0000000a_x_1", "s0000000a_1_"] {
+            assert!(!is_older(other, now + Duration::from_secs(1)), "{other}");
+        }
+    }
+
+    #[test]
+    fn roles_connect_to_the_same_database() {
+        let config = Config::from_str("postgres://ann:pw@db.example.com:5433/shop").unwrap();
+        let role = as_role(&config, ENGINE, "secret").unwrap();
+        assert_eq!(role, "host=db.example.com port=5433 user=stepwell_engine password=secret dbname=shop");
+        assert!(as_role(&Config::new(), ENGINE, "secret").unwrap_err().contains("names no host"));
     }
 }

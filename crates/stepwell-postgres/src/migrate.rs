@@ -41,6 +41,12 @@ const MIGRATIONS: &[Migration] = &[Migration {
     ],
 }];
 
+/// The text of all migrations, which is another one when the tables are.
+#[cfg(feature = "cluster")]
+pub(crate) fn text() -> String {
+    MIGRATIONS.iter().map(|migration| migration.sql).collect()
+}
+
 const LEDGER: &str = "create table if not exists stepwell_migrations (
     version integer not null primary key, name text not null, checksum bytea not null)";
 

@@ -16,21 +16,13 @@ mod wall;
 
 mod asked;
 
-use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::ground::Ground;
 use stepwell_postgres::{Options, PostgresStore};
 use stepwell_store::MemoryStore;
 use stepwell_store::suite::{Fresh, script};
 
-/// The cluster that all tests share; its lock is held until the process ends.
-fn cluster() -> &'static Cluster {
-    static CLUSTER: std::sync::OnceLock<Cluster> = std::sync::OnceLock::new();
-    CLUSTER.get_or_init(|| Cluster::shared().unwrap())
-}
-
 async fn ground() -> Ground {
-    let cluster = tokio::task::spawn_blocking(cluster).await.unwrap();
-    Ground::new(cluster).await.unwrap()
+    Ground::shared().await.unwrap()
 }
 
 async fn open() -> PostgresStore {
@@ -42,16 +34,17 @@ async fn memory_store() -> Fresh {
 }
 
 async fn postgres_store() -> Fresh {
-    Fresh::new(open().await)
+    let (store, lease) = Ground::open_recycled(|options| options).await.unwrap();
+    Fresh::keeping(store, lease)
 }
 
 stepwell_store::conformance!(postgres, postgres_store);
 
 /// The statements for tenants that are spread over nodes, where they are not.
 async fn spread_store() -> Fresh {
-    let ground = ground().await;
-    let options = Options { spread: true, ..ground.options() };
-    Fresh::new(PostgresStore::open_with(ground.engine(), options).await.unwrap())
+    let spread = |options| Options { spread: true, ..options };
+    let (store, lease) = Ground::open_recycled(spread).await.unwrap();
+    Fresh::keeping(store, lease)
 }
 
 stepwell_store::conformance!(spread, spread_store);

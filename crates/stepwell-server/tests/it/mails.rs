@@ -47,7 +47,7 @@ async fn start(engine: &TestEngine, input: &Value) -> Run {
 
 async fn send(engine: &TestEngine, input: &Value) -> Result<Value, Failure> {
     let run = start(engine, input).await;
-    let result = tokio::time::timeout(Duration::from_secs(20), run.result()).await;
+    let result = tokio::time::timeout(Duration::from_secs(60), run.result()).await;
     match result.unwrap_or_else(|_| panic!("it takes too long: {input}")) {
         Ok(output) => Ok(output),
         Err(RunError::Failed { error, .. }) => Err(error),
@@ -143,7 +143,7 @@ async fn a_mail_that_is_tried_again_has_the_same_id() {
     let failures = run.view().await.unwrap().ledger.failures;
     assert!(failures.iter().all(|tried| tried.error.code == "smtp" && !tried.error.is_final), "{failures:?}");
     let mail = server.mail().await;
-    let result = tokio::time::timeout(Duration::from_secs(20), run.result()).await.unwrap().unwrap();
+    let result = tokio::time::timeout(Duration::from_secs(60), run.result()).await.unwrap().unwrap();
     assert_eq!(mail.header("message-id"), [result["message_id"].as_str().unwrap()]);
     let id = result["message_id"].as_str().unwrap();
     assert!(id.starts_with(&format!("<{}", run.id())), "{id}");

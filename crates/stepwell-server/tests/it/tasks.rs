@@ -165,6 +165,6 @@ async fn whoever_waits_for_a_task_is_answered_when_the_server_stops() {
     let waiting = tokio::spawn(async move { ours.json(&body).to(&router).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     desk.server.stop();
-    let answer = tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap();
+    let answer = tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap();
     assert_eq!(answer.json(), json!({"tasks": []}));
 }

@@ -15,13 +15,10 @@ use stepwell::store::{
     Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Status, Store,
     StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow, WaitsOf,
 };
-use stepwell::testing::{BEGINS, TestEngine};
+use stepwell::testing::{BEGINS, TestEngine, never_answer};
 use stepwell::{Engine, EngineError, Host, ManualClock, Run};
-use stepwell_postgres::PostgresStore;
-use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::ground::Ground;
 use stepwell_sqlite::{Options, SqliteStore};
-use tempfile::TempDir;
 
 /// Says which store the tests run on.
 const WHICH_STORE: &str = "STEPWELL_TEST_STORE";
@@ -36,20 +33,19 @@ pub(crate) async fn store_within(limits: Limits) -> Arc<dyn Store> {
     let kind = std::env::var_os(WHICH_STORE).unwrap_or_else(|| "memory".into());
     match kind.to_string_lossy().as_ref() {
         "memory" => Arc::new(MemoryStore::with_limits(limits)),
-        "sqlite" => Arc::new(InFolder::open(limits)),
-        "postgres" => Arc::new(on_server(limits).await),
+        "sqlite" => {
+            let folder = tempfile::tempdir().unwrap();
+            let options = Options { limits, ..Options::default() };
+            let inner = SqliteStore::open_with(folder.path().join("runs.db"), options).unwrap();
+            Arc::new(Keeping { inner, _place: folder })
+        }
+        "postgres" => {
+            let change = |options| stepwell_postgres::Options { limits, ..options };
+            let (inner, lease) = Ground::open_recycled(change).await.unwrap();
+            Arc::new(Keeping { inner, _place: lease })
+        }
         other => panic!("{WHICH_STORE} is `{other}`; it can be `memory`, `sqlite` or `postgres`"),
     }
-}
-
-/// A schema of its own in the cluster that all tests share.
-async fn on_server(limits: Limits) -> PostgresStore {
-    static CLUSTER: std::sync::OnceLock<Cluster> = std::sync::OnceLock::new();
-    let start = || CLUSTER.get_or_init(|| Cluster::shared().unwrap());
-    let cluster = tokio::task::spawn_blocking(start).await.unwrap();
-    let ground = Ground::new(cluster).await.unwrap();
-    let options = stepwell_postgres::Options { limits, ..ground.options() };
-    PostgresStore::open_with(ground.engine(), options).await.unwrap()
 }
 
 /// An engine on an empty store of the kind that is asked for.
@@ -255,7 +251,7 @@ impl Store for Watched {
             let reference = commit.reference();
             match fate {
                 Fate::Arrives => self.inner.commit(scope, commit).await,
-                Fate::Hangs => std::future::pending().await,
+                Fate::Hangs => never_answer().await,
                 Fate::Fails => {
                     let why = "it is out of reach".to_owned();
                     Err(CommitError::Store(StoreError::Unavailable(why)))
@@ -368,22 +364,13 @@ impl Store for Watched {
     }
 }
 
-/// A store in a folder that is gone when the store is closed.
-struct InFolder {
-    inner: SqliteStore,
-    _folder: TempDir,
+/// A store, and the folder or schema that is its own while it is open.
+struct Keeping<S, P> {
+    inner: S,
+    _place: P,
 }
 
-impl InFolder {
-    fn open(limits: Limits) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let options = Options { limits, ..Options::default() };
-        let inner = SqliteStore::open_with(folder.path().join("runs.db"), options).unwrap();
-        InFolder { inner, _folder: folder }
-    }
-}
-
-impl Store for InFolder {
+impl<S: Store, P: Send + Sync + 'static> Store for Keeping<S, P> {
     fn hints(&self) -> Hints {
         self.inner.hints()
     }
@@ -498,16 +485,15 @@ pub(crate) fn other_tenant() -> TenantScope {
 
 /// Is true before long, without any time passing for the engines.
 pub(crate) async fn eventually(what: impl AsyncFn() -> bool) {
-    for _ in 0..2_000 {
-        if what().await {
-            return;
+    soon(async {
+        while !what().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    panic!("it did not come true");
+    })
+    .await;
 }
 
 /// Is done soon, or the test fails instead of hanging.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(5), what).await.expect("it takes too long")
+    tokio::time::timeout(Duration::from_secs(60), what).await.expect("it takes too long")
 }

@@ -1,4 +1,5 @@
-//! The engine, promise by promise, on the store that `STEPWELL_TEST_STORE` names: `memory` or `sqlite`.
+//! The engine, promise by promise, on the store that `STEPWELL_TEST_STORE` names: `memory`, `sqlite` or `postgres`.
+//! `cargo xtask test` runs them on all three.
 #![allow(clippy::unwrap_used)]
 
 mod beside;

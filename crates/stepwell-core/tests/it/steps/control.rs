@@ -128,7 +128,7 @@ fn a_loop_whose_rounds_do_nothing_does_not_use_up_the_stack() {
 steps:
   - id: outer
     type: control.forEach
-    items: { $expr: '[1..20000]' }
+    items: { $expr: '[1..4000]' }
     body:
       - id: inner
         type: control.forEach
