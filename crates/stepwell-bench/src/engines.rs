@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepwell::Engine;
+use stepwell::engine::Builder;
 use stepwell_sqlite::SqliteStore;
 use stepwell_store::Store;
 
@@ -15,6 +16,12 @@ pub(crate) async fn open(place: &Place) -> Result<Arc<dyn Store>, String> {
         Place::Sqlite(path) => Ok(Arc::new(SqliteStore::open(path).map_err(|error| error.to_string())?)),
         Place::Postgres(ground) => Ok(Arc::new(ground.open().await.map_err(|error| error.to_string())?)),
     }
+}
+
+/// For engines that are killed again and again: how many kills hit the same step depends on the speed of the machine, so no
+/// number of them stops a run.
+pub(crate) fn tolerant(builder: Builder) -> Builder {
+    builder.with(|options| options.max_crashes = 10_000)
 }
 
 /// Stops an engine and waits until the store is let go of, which is when the last task that holds on to the engine ends.

@@ -219,7 +219,7 @@ async fn work(part: &Part) -> Result<(), String> {
         }
     };
     let store = engines::open(&part.database).await?;
-    let builder = Engine::builder(store).workflow(definition()?).action("add", add);
+    let builder = engines::tolerant(Engine::builder(store)).workflow(definition()?).action("add", add);
     let builder = builder.with(|options| (options.max_crashes, options.upkeep_ms) = (10_000, 500));
     let engine = builder.start().await.map_err(|error| error.to_string())?;
     let _ = own.set(engine.clone());

@@ -91,13 +91,14 @@ pub(crate) fn run(options: &Kill) -> Result<(), String> {
         }
         // Half of the runs go on from the cycle before, half are new.
         let first_run = cycle * (WRITERS / 2);
-        // Connections take their time to be made.
-        let at_least = if options.store == StoreKind::Postgres { 40_000 } else { 500 };
-        let after = Duration::from_micros(at_least + random.next() % 60_000);
+        // Every third kill may come before anything was committed; the others come while commits are acknowledged, however
+        // slow the machine is.
+        let when =
+            When { after_first: cycle % 3 != 0, then: Duration::from_micros(500 + random.next() % 60_000) };
         let name = format!("victim-{cycle}-{}", random.next());
         // Now and then it is the server that dies first.
         let server = site.cluster().filter(|_| cycle % SERVER_KILLS == SERVER_KILLS - 1);
-        let (count, acknowledged) = one_cycle(&place, first_run, &name, after, options.answer_early, server)?;
+        let (count, acknowledged) = one_cycle(&place, first_run, &name, when, options.answer_early, server)?;
         tally.acknowledged += count;
         runtime.block_on(verify(&place, &acknowledged, &mut tally))?;
         if !options.json && cycle % 50 == 49 {
@@ -129,6 +130,17 @@ pub(crate) fn run(options: &Kill) -> Result<(), String> {
     if clean { Ok(()) } else { Err("acknowledged commits were lost or damaged".to_owned()) }
 }
 
+/// The moment of a kill.
+#[derive(Clone, Copy)]
+struct When {
+    /// Not before the first commit is acknowledged.
+    after_first: bool,
+    then: Duration,
+}
+
+/// The longest wait for a first acknowledgement.
+const FIRST: Duration = Duration::from_secs(60);
+
 /// How many commits were acknowledged, and the newest version per run.
 type Acknowledged = (u64, BTreeMap<u64, u64>);
 
@@ -137,7 +149,7 @@ fn one_cycle(
     database: &Place,
     first_run: u64,
     name: &str,
-    after: Duration,
+    when: When,
     answer_early: bool,
     server: Option<&mut Cluster>,
 ) -> Result<Acknowledged, String> {
@@ -150,7 +162,7 @@ fn one_cycle(
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| format!("the victim cannot be started: {error}"))?;
-    let result = watch(&mut child, name, after, server);
+    let result = watch(&mut child, name, when, server);
     // Whatever happened, no victim outlives its cycle.
     let _ = child.kill();
     child.wait().map_err(|error| error.to_string())?;
@@ -160,7 +172,7 @@ fn one_cycle(
 fn watch(
     child: &mut Child,
     name: &str,
-    after: Duration,
+    when: When,
     server: Option<&mut Cluster>,
 ) -> Result<Acknowledged, String> {
     let output = child.stdout.take().ok_or("the victim has no output")?;
@@ -169,8 +181,17 @@ fn watch(
     if hello != format!("{name} {}", child.id()) {
         return Err(format!("the process under test said `{hello}`, not its own name: it is not killed"));
     }
-    let reader = std::thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>());
-    std::thread::sleep(after);
+    let (first, began) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let told = lines.map_while(Result::ok).inspect(|_| {
+            let _ = first.send(());
+        });
+        told.collect::<Vec<_>>()
+    });
+    if when.after_first {
+        began.recv_timeout(FIRST).map_err(|_| "the victim has committed nothing")?;
+    }
+    std::thread::sleep(when.then);
     if let Some(server) = server {
         server.kill()?;
         server.restart()?;

@@ -337,6 +337,7 @@ async fn open(part: &Part, database: &Place) -> Result<Engine, String> {
         }
     };
     let store = engines::open(database).await?;
-    let builder = Engine::builder(store).workflow(definition()?).action("rewrite", rewrite);
+    let builder =
+        engines::tolerant(Engine::builder(store)).workflow(definition()?).action("rewrite", rewrite);
     builder.start().await.map_err(|error| error.to_string())
 }

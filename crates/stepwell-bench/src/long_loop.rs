@@ -251,7 +251,9 @@ async fn work(part: &Part) -> Result<(), String> {
         }
     };
     let store = engines::open(&part.database).await?;
-    let builder = Engine::builder(store).workflow(definition(part.plant)?).action("add.badly", badly);
+    let builder = engines::tolerant(Engine::builder(store))
+        .workflow(definition(part.plant)?)
+        .action("add.badly", badly);
     let builder = builder.with(|options| options.max_crashes = 10_000);
     let engine = builder.start().await.map_err(|error| error.to_string())?;
     let _ = own.set(engine.clone());

@@ -14,6 +14,7 @@ mod handle;
 mod histories;
 mod http;
 mod isolation;
+mod jsonata;
 mod kill;
 mod kill_engine;
 mod kill_server;
@@ -45,6 +46,7 @@ mod web;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use stepwell_postgres::ground::DATABASE_URL;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -53,6 +55,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Debug, Parser)]
 #[command(name = "stepwell-bench", version)]
 struct Cli {
+    /// An external PostgreSQL server for `--store postgres`, instead of a throwaway one. Its user must be allowed to
+    /// create roles and schemas.
+    #[arg(long, global = true, env = DATABASE_URL, hide_env_values = true)]
+    database_url: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -94,6 +100,8 @@ enum Command {
     Linearizable(linearizable::Options),
     /// One tenant calls everything with another's names and ids.
     Isolation(isolation::Options),
+    /// Runs a folder of JSONata's own test cases against the expression dialect.
+    Jsonata(jsonata::Options),
     /// Listings are read page by page while others insert and delete.
     Pages(pages::Options),
     /// States are sealed into tokens and opened again, against the token library alone in the same run.
@@ -143,7 +151,7 @@ enum Command {
 pub(crate) enum StoreKind {
     /// An SQLite file in a temporary folder.
     Sqlite,
-    /// A PostgreSQL server of its own, made for this and thrown away.
+    /// A throwaway PostgreSQL server, or the one that `--database-url` names.
     Postgres,
 }
 
@@ -167,7 +175,11 @@ fn runtime() -> Result<tokio::runtime::Runtime, String> {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = Cli::parse();
+    if let Some(url) = cli.database_url.filter(|url| !url.is_empty()) {
+        site::use_external(url);
+    }
+    let result = match cli.command {
         Command::Commit(options) => commit::run(&options),
         Command::TenStep(options) => ten_step::run(&options),
         Command::Counter(options) => counter::run(&options),
@@ -184,6 +196,7 @@ fn main() -> ExitCode {
         Command::ExactCounterPart(part) => exact_counter::part(&part),
         Command::Linearizable(options) => linearizable::run(&options),
         Command::Isolation(options) => isolation::run(&options),
+        Command::Jsonata(options) => jsonata::run(&options),
         Command::Pages(options) => pages::run(&options),
         Command::Seal(options) => seal::run(&options),
         Command::Handle(options) => handle::run(&options),

@@ -1,8 +1,9 @@
-//! Where it is measured: a folder, or a database server of our own, and places for stores in it.
+//! Where a workload runs: a folder or a PostgreSQL server, and places for stores in it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use stepwell_postgres::cluster::Cluster;
 use stepwell_postgres::ground::Ground;
@@ -11,37 +12,57 @@ use tokio::runtime::Runtime;
 use crate::StoreKind;
 use crate::machine;
 
-/// A folder, and a server where one is needed; both are gone when this is dropped.
+/// The URL of the external server that workloads on PostgreSQL use instead of starting their own.
+static EXTERNAL: OnceLock<String> = OnceLock::new();
+
+/// Makes every later [`Site`] on PostgreSQL use an external server.
+pub(crate) fn use_external(url: String) {
+    // Called once, by `main`.
+    let _ = EXTERNAL.set(url);
+}
+
+/// A folder, and a server where one is needed; both are gone when this is dropped, but for an external server.
 pub(crate) struct Site {
     // Before the folder, so that it is stopped before.
-    cluster: Option<Cluster>,
+    server: Server,
     folder: tempfile::TempDir,
+}
+
+enum Server {
+    None,
+    Own(Box<Cluster>),
+    External(&'static str),
 }
 
 impl Site {
     pub(crate) fn new(kind: StoreKind) -> Result<Site, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let cluster = match kind {
-            StoreKind::Sqlite => None,
-            StoreKind::Postgres => Some(Cluster::own(SETTINGS)?),
+        let server = match (kind, EXTERNAL.get()) {
+            (StoreKind::Sqlite, _) => Server::None,
+            (StoreKind::Postgres, Some(url)) => Server::External(url),
+            (StoreKind::Postgres, None) => Server::Own(Box::new(Cluster::own(SETTINGS)?)),
         };
-        Ok(Site { cluster, folder })
+        Ok(Site { server, folder })
     }
 
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The server, to be hurt.
+    /// The server if it is this process's own, so that it may be killed.
     pub(crate) fn cluster(&mut self) -> Option<&mut Cluster> {
-        self.cluster.as_mut()
+        match &mut self.server {
+            Server::Own(cluster) => Some(cluster),
+            Server::None | Server::External(_) => None,
+        }
     }
 
     /// A place for a store of this name.
     pub(crate) fn place(&self, runtime: &Runtime, name: &str) -> Result<Place, String> {
-        match &self.cluster {
-            None => Ok(Place::Sqlite(self.folder.path().join(name).with_extension("sqlite"))),
-            Some(cluster) => Ok(Place::Postgres(runtime.block_on(Ground::new(cluster))?)),
+        match &self.server {
+            Server::None => Ok(Place::Sqlite(self.folder.path().join(name).with_extension("sqlite"))),
+            Server::Own(cluster) => Ok(Place::Postgres(runtime.block_on(Ground::new(cluster))?)),
+            Server::External(url) => Ok(Place::Postgres(runtime.block_on(Ground::external(url))?)),
         }
     }
 }

@@ -272,7 +272,8 @@ async fn work(part: &Part) -> Result<(), String> {
             Ok::<_, ActionError>(Value::Null)
         }
     };
-    let mut builder = Engine::builder(engines::open(&part.database).await?).action("count.badly", badly);
+    let mut builder =
+        engines::tolerant(Engine::builder(engines::open(&part.database).await?)).action("count.badly", badly);
     for definition in definitions(part.plant)? {
         builder = builder.workflow(definition);
     }

@@ -54,7 +54,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             let what = if server { random.next() % SERVER_DIES } else { 1 };
             match what {
                 0 => {
-                    let cluster = site.cluster().ok_or("there is no server")?;
+                    let cluster = site
+                        .cluster()
+                        .ok_or("this workload kills the database server: run it without --database-url")?;
                     cluster.kill()?;
                     cluster.restart()?;
                     done.server_kills += 1;
