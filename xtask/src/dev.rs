@@ -4,10 +4,10 @@ use std::process::{Command, ExitCode};
 
 use crate::{needs, process};
 
-/// Builds the release binary, then becomes `stepwell dev`.
+/// Builds the server, then becomes `stepwell dev`.
 pub(crate) fn dev(args: &[String]) -> Result<ExitCode, String> {
-    needs::ensure()?;
-    let binary = process::release_binary(&["stepwell-server"], "stepwell", process::Lock::MayChange)?;
+    needs::check(needs::BUILD)?;
+    let binary = process::quick_binary()?;
     let mut command = Command::new(binary);
     command.arg("dev").args(args);
     become_command(&mut command)

@@ -8,13 +8,17 @@ use std::process::ExitCode;
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 
+mod artifacts;
 mod dev;
-mod jsonata;
+mod load;
 mod needs;
+mod nextest;
 mod process;
 mod proofs;
 mod purity;
+mod selected;
 mod steps;
+mod stores;
 mod tidy;
 mod tree;
 
@@ -27,13 +31,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run everything a change has to pass, in order; the first failing step ends the run.
+    /// Run the tests whose name contains a text, and build nothing else.
+    T {
+        /// A part of a test's path, such as `signals::` or `timeout`.
+        filter: String,
+        /// The store that the engine's tests run on.
+        #[arg(long, value_enum, default_value_t = stores::Choice::Memory)]
+        store: stores::Choice,
+    },
+    /// Run everything a change has to pass; the first failing step ends the run.
     Test {
-        /// Leave out fmt, clippy, docs, tidy and purity.
+        /// Leave out fmt, tidy and purity; warnings of the compiler and of clippy still fail the build.
         #[arg(long)]
         skip_lints: bool,
     },
-    /// Build the release binary and run `stepwell dev` with the given arguments.
+    /// Build the server and run `stepwell dev` with the given arguments.
     Dev {
         /// Passed on to `stepwell dev` as they are.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -59,7 +71,7 @@ enum Task {
     Jsonata {
         /// The folder that holds `groups` and `datasets`.
         folder: PathBuf,
-        /// Print the outcome as JSON.
+        /// Print the result as JSON.
         #[arg(long)]
         json: bool,
     },
@@ -77,13 +89,14 @@ fn main() -> ExitCode {
 
 fn run(task: Task) -> Result<ExitCode, String> {
     match task {
+        Task::T { filter, store } => selected::run(&filter, store)?,
         Task::Test { skip_lints } => steps::test(skip_lints)?,
         Task::Dev { args } => return dev::dev(&args),
         Task::Prove { name: Some(name), short, .. } => proofs::prove(&name, proofs::Size::of(short))?,
         Task::Prove { name: None, .. } => proofs::list(),
         Task::Tidy => tidy::tidy()?,
         Task::Purity => purity::purity()?,
-        Task::Jsonata { folder, json } => jsonata::jsonata(&folder, json)?,
+        Task::Jsonata { folder, json } => proofs::jsonata(&folder, json)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use std::{env, fs};
 use crate::process;
 
 /// Something the machine must have that cargo does not bring.
-struct Need {
+pub(crate) struct Need {
     /// Looked for in `PATH` and where Debian keeps the programs of a PostgreSQL server; one of them is a module of Python.
     program: &'static str,
     /// Debian's packages that bring it.
@@ -16,7 +16,12 @@ struct Need {
     why: &'static str,
 }
 
-const NEEDS: &[Need] = &[
+/// What the server is built with.
+pub(crate) const BUILD: &[Need] =
+    &[Need { program: "cc", packages: &["gcc", "libc6-dev"], why: "the bundled SQLite is compiled from C" }];
+
+/// What all tests and proofs need.
+pub(crate) const TESTS: &[Need] = &[
     Need { program: "cc", packages: &["gcc", "libc6-dev"], why: "the bundled SQLite is compiled from C" },
     Need { program: "git", packages: &["git"], why: "tidy asks it which files belong to the project" },
     Need {
@@ -60,11 +65,19 @@ enum Remedy {
     Ask(String),
 }
 
-/// Makes sure that every need is met, or says what to install.
-pub(crate) fn ensure() -> Result<(), String> {
-    match remedy(NEEDS, is_there, || in_path("apt-get") && is_root()) {
+/// Makes sure that every need is met: installs what is missing where that is allowed, else says what to install.
+pub(crate) fn ensure(needs: &[Need]) -> Result<(), String> {
+    match remedy(needs, is_there, || in_path("apt-get") && is_root()) {
         Remedy::Nothing => Ok(()),
         Remedy::Install(packages) => install(&packages),
+        Remedy::Ask(message) => Err(message),
+    }
+}
+
+/// Like [`ensure`], but installs nothing.
+pub(crate) fn check(needs: &[Need]) -> Result<(), String> {
+    match remedy(needs, is_there, || false) {
+        Remedy::Nothing | Remedy::Install(_) => Ok(()),
         Remedy::Ask(message) => Err(message),
     }
 }
@@ -143,18 +156,18 @@ mod tests {
 
     #[test]
     fn nothing_is_done_when_everything_is_there() {
-        assert_eq!(remedy(NEEDS, |_| true, || panic!("must not be asked")), Remedy::Nothing);
+        assert_eq!(remedy(TESTS, |_| true, || panic!("must not be asked")), Remedy::Nothing);
     }
 
     #[test]
     fn what_is_missing_is_installed_where_that_is_allowed() {
-        let remedy = remedy(NEEDS, |program| program != "cc", || true);
+        let remedy = remedy(TESTS, |program| program != "cc", || true);
         assert_eq!(remedy, Remedy::Install(vec!["gcc", "libc6-dev"]));
     }
 
     #[test]
     fn elsewhere_the_person_is_told_what_and_why() {
-        let Remedy::Ask(message) = remedy(NEEDS, |program| program != "cc", || false) else {
+        let Remedy::Ask(message) = remedy(TESTS, |program| program != "cc", || false) else {
             panic!("must ask");
         };
         assert!(message.contains("`cc` is missing (the bundled SQLite"), "{message}");

@@ -1,11 +1,12 @@
 //! The proofs: claims about the whole program, each with the figures that carry it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::artifacts::Artifacts;
 use crate::{needs, process};
 
 mod bad_definition;
@@ -226,10 +227,10 @@ impl Size {
     }
 
     /// After this a proof hangs.
-    fn limit(self) -> Duration {
+    pub(crate) fn limit(self) -> Duration {
         match self {
             Size::Full => Duration::from_secs(2 * 60 * 60),
-            Size::Short => Duration::from_secs(5 * 60),
+            Size::Short => Duration::from_secs(15 * 60),
         }
     }
 }
@@ -242,7 +243,7 @@ pub(crate) fn prove(name: &str, size: Size) -> Result<(), String> {
             names().collect::<Vec<_>>().join(", ")
         ));
     };
-    needs::ensure()?;
+    needs::ensure(needs::TESTS)?;
     eprintln!("{}: {}", proof.name, proof.about);
     (proof.run)(size).map_err(|error| format!("proof {name}: {error}"))?;
     eprintln!("{}: {}", proof.name, if size == Size::Full { "proved" } else { "runs (short form)" });
@@ -261,22 +262,29 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     PROOFS.iter().map(|proof| proof.name)
 }
 
-/// What the proofs run.
-const BUILT: &[&str] = &["stepwell-bench", "stepwell-server"];
-
-/// Builds what the proofs run.
-pub(crate) fn build() -> Result<(), String> {
-    bench()?;
-    server()?;
-    Ok(())
+/// The program that runs the workloads.
+fn bench(size: Size) -> Result<PathBuf, String> {
+    program("stepwell-bench", size)
 }
 
-fn bench() -> Result<PathBuf, String> {
-    process::release_binary(BUILT, "stepwell-bench", process::Lock::Locked)
+/// The program that users run.
+fn server(size: Size) -> Result<PathBuf, String> {
+    program("stepwell", size)
 }
 
-fn server() -> Result<PathBuf, String> {
-    process::release_binary(BUILT, "stepwell", process::Lock::Locked)
+/// Only at full size are figures of speed judged, so that only then a release build is needed.
+fn program(name: &str, size: Size) -> Result<PathBuf, String> {
+    match size {
+        Size::Full => process::release_binary(&["stepwell-bench", "stepwell-server"], name),
+        Size::Short => Artifacts::of(&["--bin", "stepwell", "--bin", "stepwell-bench"])?.program(name),
+    }
+}
+
+/// Runs JSONata's own test cases against the expression dialect.
+pub(crate) fn jsonata(folder: &Path, json: bool) -> Result<(), String> {
+    let mut command = Command::new(bench(Size::Short)?);
+    command.arg("jsonata").arg(folder).args(json.then_some("--json"));
+    process::run(&mut command, Size::Short.limit())
 }
 
 /// Runs a program that prints one JSON object a line; they are passed on as they come, and kept.

@@ -1,213 +1,414 @@
-//! The steps of `cargo xtask test`, in order.
+//! The steps of `cargo xtask test`: first what builds everything once, then the rest, several at a time.
 
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{env, thread};
 
-use crate::{needs, process, proofs, purity, tidy};
+use crate::artifacts::{self, Artifacts, EVERYTHING};
+use crate::load::Load;
+use crate::{needs, nextest, process, proofs, stores};
 
-/// Covers the tests of the whole workspace; each single test has its own limit in `.config/nextest.toml`.
+/// The longest a run may take on a machine that does nothing else. The aim is 20 minutes.
+const LIMIT: Duration = Duration::from_secs(25 * 60);
+
+/// The longest a run may take on any machine.
+const HARD_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// Covers all tests of one step; each single test has its own limit in `.config/nextest.toml`.
 const TESTS_LIMIT: Duration = Duration::from_secs(40 * 60);
 
-const LINTS: &[&str] = &["fmt", "clippy", "docs", "tidy", "purity"];
+/// The last lines of a step that are shown when it passes, and when it fails.
+const SHOWN: (usize, usize) = (4, 400);
 
-/// One thing that must succeed.
+/// How many steps run at a time: more than there are processors, because some of them mostly wait.
+const BESIDE: usize = 3;
+
+/// One command that must succeed.
 struct Step {
     name: String,
-    /// What to type to run just this.
-    alone: String,
-    work: Work,
+    command: Command,
+    limit: Duration,
 }
 
-enum Work {
-    Cargo { command: Command, limit: Duration },
-    Own(Box<dyn Fn() -> Result<(), String>>),
+impl Step {
+    fn new(name: impl Into<String>, command: Command, limit: Duration) -> Step {
+        Step { name: name.into(), command, limit }
+    }
+
+    /// What to type to run just this.
+    fn alone(&self) -> String {
+        let environment = self.command.get_envs().filter_map(|(name, value)| {
+            let name = name.to_str()?;
+            let is_hidden = matches!(name, artifacts::FILE | "CARGO_MANIFEST_DIR" | "CARGO_INCREMENTAL")
+                || matches!(name, "RUSTC_WORKSPACE_WRAPPER" | "CLIPPY_ARGS" | "RUSTDOC");
+            value.filter(|_| !is_hidden).map(|value| format!("{name}=\"{}\" ", value.to_string_lossy()))
+        });
+        environment.collect::<String>() + &process::shown(&self.command)
+    }
 }
 
 /// Runs everything a change has to pass; the first failure ends it.
 pub(crate) fn test(skip_lints: bool) -> Result<(), String> {
-    needs::ensure()?;
-    let mut steps = all(has_nextest());
-    if skip_lints {
-        steps.retain(|step| !LINTS.contains(&step.name.as_str()));
+    process::lint_while_building()?;
+    let record = Record::begin()?;
+    needs::ensure(needs::TESTS)?;
+    if !skip_lints {
+        first()?.into_iter().try_for_each(|step| record.shown(step))?;
     }
-    run(&mut steps)
+    let built = record.timed("build and clippy", || Artifacts::build_and_keep(&["--all-targets"]))?;
+    let tests = record.timed("list of tests", nextest::prepare)?;
+    let mut steps = checks()?;
+    steps.extend(tests_of(tests.as_deref(), &built)?);
+    steps.extend(matrix_of(&built)?);
+    steps.extend(proofs_of(&built)?);
+    record.beside(longest_first(steps))?;
+    record.summarize()
 }
 
-fn all(nextest: bool) -> Vec<Step> {
-    let mut steps = lints();
-    steps.extend(tests(nextest));
-    steps.push(differential());
-    steps.extend(examples());
-    steps.push(own(
-        "release binaries",
-        "cargo build --release -p stepwell-bench -p stepwell-server",
-        proofs::build,
-    ));
-    for name in proofs::names() {
-        let alone = format!("cargo xtask prove {name} --short");
-        steps.push(own(&format!("proof {name}"), &alone, move || proofs::prove(name, proofs::Size::Short)));
-    }
+/// Steps that take more than half a minute, so that none of them is left alone at the end.
+const LONG: &[&str] = &[
+    "docs and doctests",
+    "tests",
+    "proof contract",
+    "differential",
+    "engine on postgres",
+    "store on postgres",
+    "proof storm",
+    "engine on sqlite",
+    "proof tamper",
+    "proof postgres-suite",
+];
+
+fn longest_first(mut steps: Vec<Step>) -> Vec<Step> {
+    steps.sort_by_key(|step| LONG.iter().position(|name| *name == step.name).unwrap_or(LONG.len()));
     steps
 }
 
-fn lints() -> Vec<Step> {
-    let mut docs =
-        process::cargo(["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"]);
-    docs.env("RUSTDOCFLAGS", "-D warnings");
-    let clippy =
-        ["clippy", "--workspace", "--all-targets", "--all-features", "--locked", "--", "-D", "warnings"];
-    vec![
-        cargo("fmt", process::cargo(["fmt", "--all", "--check"]), process::BUILD_LIMIT),
-        cargo("clippy", process::cargo(clippy), process::BUILD_LIMIT),
-        cargo("docs", docs, process::BUILD_LIMIT),
-        own("tidy", "cargo xtask tidy", tidy::tidy),
-        own("purity", "cargo xtask purity", purity::purity),
-    ]
+/// Seconds each; no use going on without them.
+fn first() -> Result<Vec<Step>, String> {
+    Ok(vec![
+        Step::new("fmt", process::cargo(["fmt", "--all", "--check"]), process::BUILD_LIMIT),
+        Step::new("tidy", this("tidy")?, process::BUILD_LIMIT),
+        Step::new("purity", this("purity")?, process::BUILD_LIMIT),
+    ])
 }
 
-/// With nextest, which bounds each test; it cannot run doctests, so they follow. `cargo test` does both at once.
-fn tests(nextest: bool) -> Vec<Step> {
-    let workspace = ["--workspace", "--all-features", "--locked"];
-    if !nextest {
-        let mut command = process::cargo(["test", "--no-fail-fast"]);
-        command.args(workspace);
-        return vec![cargo("tests", command, TESTS_LIMIT)];
-    }
-    let mut command = process::cargo(["nextest", "run"]);
-    command.args(workspace);
-    let mut doctests = process::cargo(["test", "--doc"]);
-    doctests.args(workspace);
-    vec![cargo("tests", command, TESTS_LIMIT), cargo("doctests", doctests, process::BUILD_LIMIT)]
+/// Whatever compiles once more: one lane, since cargo does one thing at a time in a target folder.
+fn checks() -> Result<Vec<Step>, String> {
+    let mut docs = process::cargo(["test", "--doc"]);
+    docs.args(EVERYTHING).env("RUSTDOC", documenting()?);
+    // A workspace of its own, because of what the other JSONata depends on; its lock file follows the project's
+    // dependencies by itself.
+    let mut differential = process::cargo(["test", "--manifest-path", "fuzz/differential/Cargo.toml"]);
+    differential.env_remove("RUSTC_WORKSPACE_WRAPPER");
+    let steps = [("docs and doctests", docs), ("differential", differential)];
+    Ok(steps.map(|(name, command)| Step::new(name, command, process::BUILD_LIMIT)).into())
 }
 
-/// Our expressions against another JSONata. A workspace of its own, because of what that one depends on; its lock
-/// file follows the project's dependencies by itself.
-fn differential() -> Step {
-    let command = process::cargo(["test", "--manifest-path", "fuzz/differential/Cargo.toml"]);
-    cargo("differential", command, process::BUILD_LIMIT)
+/// What cargo calls as rustdoc to run the doctests of a library: documents the library first. `cargo doc` would do that
+/// too, but checks every dependency once more before.
+const DOCUMENTING: &str = r#"#!/bin/sh
+set -e
+out=$1
+shift
+case " $* " in *" --test "*) ;; *) exec rustdoc "$@" ;; esac
+document() {
+    skip=
+    for argument do
+        shift
+        if [ -n "$skip" ]; then skip=; continue; fi
+        case $argument in
+        --test) continue ;;
+        --test-*) skip=1; continue ;;
+        esac
+        set -- "$@" "$argument"
+    done
+    rustdoc "$@" --document-private-items -D warnings -o "$out"
+}
+document "$@"
+exec rustdoc "$@"
+"#;
+
+/// Writes [`DOCUMENTING`] down and says where it is.
+fn documenting() -> Result<PathBuf, String> {
+    let target = process::target_folder()?;
+    let path = target.join("xtask/rustdoc");
+    let out = format!("set -- \"{}\" \"$@\"\n", target.join("doc").display());
+    let script = DOCUMENTING.replacen("set -e\n", &format!("set -e\n{out}"), 1);
+    fs::write(&path, script)
+        .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o755)))
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    Ok(path)
 }
 
-/// The stories, each run to its end.
-fn examples() -> Vec<Step> {
-    let folder = process::root().join("crates/stepwell/examples");
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut names: Vec<_> = files.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
-    names.sort();
-    let story = |name: String| {
-        let command = process::cargo(["run", "--locked", "-p", "stepwell", "--example", &name]);
-        cargo(&format!("story {name}"), command, process::BUILD_LIMIT)
-    };
-    names.into_iter().map(story).collect()
-}
-
-fn cargo(name: &str, command: Command, limit: Duration) -> Step {
-    let environment = command.get_envs().filter_map(|(name, value)| {
-        value.map(|value| format!("{}=\"{}\" ", name.to_string_lossy(), value.to_string_lossy()))
-    });
-    let alone = environment.collect::<String>() + &process::shown(&command);
-    Step { name: name.to_owned(), alone, work: Work::Cargo { command, limit } }
-}
-
-fn own(name: &str, alone: &str, work: impl Fn() -> Result<(), String> + 'static) -> Step {
-    Step { name: name.to_owned(), alone: alone.to_owned(), work: Work::Own(Box::new(work)) }
-}
-
-fn has_nextest() -> bool {
-    process::cargo(["nextest", "--version"]).output().is_ok_and(|output| output.status.success())
-}
-
-fn run(steps: &mut [Step]) -> Result<(), String> {
-    let begun = Instant::now();
-    let count = steps.len();
-    let mut times = Vec::new();
-    for (index, step) in steps.iter_mut().enumerate() {
-        eprintln!("\n=== {}/{count} {} (at {}): {}", index + 1, step.name, seconds(begun), step.alone);
-        let step_begun = Instant::now();
-        let result = match &mut step.work {
-            Work::Cargo { command, limit } => process::run(command, *limit),
-            Work::Own(work) => work(),
-        };
-        let time = seconds(step_begun);
-        if let Err(error) = result {
-            summarize(&times, begun);
-            return Err(format!(
-                "step `{}` failed after {time}: {error}\nto run just this step: {}",
-                step.name, step.alone
-            ));
+/// All tests, but for those of the engine on the other stores.
+fn tests_of(nextest: Option<&Path>, built: &Artifacts) -> Result<Vec<Step>, String> {
+    let all = match nextest {
+        Some(folder) => {
+            let mut command = nextest::reusing(folder);
+            command.args(["-E", &format!("not binary(={})", stores::POSTGRES_STORE)]);
+            command
         }
-        times.push((step.name.clone(), time));
+        None => {
+            let mut command = process::cargo(["test", "--no-fail-fast", "--all-targets"]);
+            command.args(EVERYTHING);
+            command
+        }
+    };
+    let mut steps = vec![Step::new("tests", all, TESTS_LIMIT)];
+    if nextest.is_some() {
+        steps.push(in_one_process(built, stores::POSTGRES_STORE, "store", "postgres")?);
     }
-    summarize(&times, begun);
-    eprintln!("all {count} steps passed");
+    Ok(steps)
+}
+
+/// The engine's tests on the stores that are not their default.
+fn matrix_of(built: &Artifacts) -> Result<Vec<Step>, String> {
+    let on = |store| in_one_process(built, stores::ENGINE, "engine", store);
+    stores::BEYOND_MEMORY.into_iter().map(on).collect()
+}
+
+/// Tests that open a database each run in one process: to find the server takes a process longer than most of them.
+fn in_one_process(built: &Artifacts, target: &str, name: &str, store: &str) -> Result<Step, String> {
+    let mut command = built.find(artifacts::Kind::Test, target)?.command();
+    command.arg("-q").env(stores::WHICH, store);
+    Ok(Step::new(format!("{name} on {store}"), command, TESTS_LIMIT))
+}
+
+/// The examples, each run to its end, and every proof in its short form.
+fn proofs_of(built: &Artifacts) -> Result<Vec<Step>, String> {
+    let example = |found: &artifacts::Executable| {
+        Step::new(format!("example {}", found.name), found.command(), process::BUILD_LIMIT)
+    };
+    let mut steps: Vec<Step> = built.examples().into_iter().map(example).collect();
+    for name in proofs::names() {
+        let mut command = built.find(artifacts::Kind::Program, "xtask")?.command();
+        command.args(["prove", name, "--short"]).env(artifacts::FILE, artifacts::file()?);
+        steps.push(Step::new(format!("proof {name}"), command, proofs::Size::Short.limit()));
+    }
+    Ok(steps)
+}
+
+/// Another task of this program, which only works until the program itself is built again.
+fn this(task: &str) -> Result<Command, String> {
+    let program = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let mut command = Command::new(program);
+    command.arg(task).current_dir(process::root());
+    Ok(command)
+}
+
+/// What was run so far.
+struct Record {
+    begun: Instant,
+    load: Load,
+    /// Where the output of steps goes that run beside others.
+    logs: PathBuf,
+    times: Mutex<Vec<(String, f64)>>,
+    failure: Mutex<Option<String>>,
+    has_failed: AtomicBool,
+}
+
+impl Record {
+    fn begin() -> Result<Record, String> {
+        let logs = process::target_folder()?.join("xtask");
+        fs::create_dir_all(&logs).map_err(|error| format!("cannot create {}: {error}", logs.display()))?;
+        Ok(Record {
+            begun: Instant::now(),
+            load: Load::now(),
+            logs,
+            times: Mutex::default(),
+            failure: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs one step, showing its output as it comes.
+    fn shown(&self, mut step: Step) -> Result<(), String> {
+        let alone = step.alone();
+        eprintln!("\n=== {} (at {:.0} s): {alone}", step.name, self.begun.elapsed().as_secs_f64());
+        self.timed(&step.name.clone(), || process::run(&mut step.command, step.limit))
+            .map_err(|error| failed(&step.name, &error, &alone))
+    }
+
+    fn timed<T>(&self, name: &str, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+        let begun = Instant::now();
+        let done = work()?;
+        self.passed(name, begun.elapsed());
+        Ok(done)
+    }
+
+    fn passed(&self, name: &str, time: Duration) {
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        times.push((name.to_owned(), time.as_secs_f64()));
+    }
+
+    /// Runs the steps in their order, [`BESIDE`] at a time. After the first failure no further step begins.
+    fn beside(&self, steps: Vec<Step>) -> Result<(), String> {
+        let steps = Mutex::new(steps.into_iter());
+        let next = || {
+            let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
+            steps.next().filter(|_| !self.has_failed.load(Ordering::SeqCst))
+        };
+        thread::scope(|scope| {
+            for _ in 0..BESIDE {
+                scope.spawn(|| {
+                    while let Some(step) = next() {
+                        self.logged(step);
+                    }
+                });
+            }
+        });
+        match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(failure) => {
+                self.print_times();
+                Err(failure)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Runs one step with its output in a file, and shows the end of that.
+    fn logged(&self, mut step: Step) {
+        let path = self.logs.join(step.name.replace(' ', "-")).with_extension("log");
+        let begun = Instant::now();
+        let result = File::create(&path)
+            .and_then(|file| Ok((file.try_clone()?, file)))
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))
+            .and_then(|(out, err)| process::run(step.command.stdout(out).stderr(err), step.limit));
+        let time = begun.elapsed();
+        let lines = if result.is_ok() { SHOWN.0 } else { SHOWN.1 };
+        let word = if result.is_ok() { "passed" } else { "FAILED" };
+        let at = self.begun.elapsed().as_secs_f64();
+        eprintln!(
+            "\n=== {} {word} in {:.1} s (at {at:.0} s)\n{}",
+            step.name,
+            time.as_secs_f64(),
+            tail(&path, lines)
+        );
+        match result {
+            Ok(()) => self.passed(&step.name, time),
+            Err(error) => {
+                self.has_failed.store(true, Ordering::SeqCst);
+                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                let text = failed(&step.name, &error, &step.alone());
+                failure.get_or_insert(format!("{text}\nits whole output: {}", path.display()));
+            }
+        }
+    }
+
+    fn print_times(&self) {
+        eprintln!("\n=== summary");
+        for (name, seconds) in &*self.times.lock().unwrap_or_else(PoisonError::into_inner) {
+            eprintln!("{seconds:>8.1} s  {name}");
+        }
+        eprintln!("{:>8.1} s  in all", self.begun.elapsed().as_secs_f64());
+    }
+
+    /// Prints how long everything took, and fails if that was too long.
+    fn summarize(&self) -> Result<(), String> {
+        self.print_times();
+        let taken = self.begun.elapsed();
+        let others = self.load.taken_by_others();
+        let count = self.times.lock().map_or(0, |times| times.len());
+        judge(taken, others)?;
+        eprintln!("all {count} steps passed");
+        Ok(())
+    }
+}
+
+/// An error if a run was too slow. `others` is the part of the machine that other programs used meanwhile: their part of
+/// the time is not held against the run.
+fn judge(taken: Duration, others: f64) -> Result<(), String> {
+    let own = taken.mul_f64(1.0 - others);
+    eprintln!(
+        "limit: {} s on an idle machine; other programs used {:.0} % of this one: counts as {:.0} s",
+        LIMIT.as_secs(),
+        others * 100.0,
+        own.as_secs_f64()
+    );
+    if own > LIMIT || taken > HARD_LIMIT {
+        return Err(format!(
+            "the run took {:.0} s, which counts as {:.0} s; the limit is {} s ({} s on any machine): make something faster",
+            taken.as_secs_f64(),
+            own.as_secs_f64(),
+            LIMIT.as_secs(),
+            HARD_LIMIT.as_secs()
+        ));
+    }
     Ok(())
 }
 
-fn summarize(times: &[(String, String)], begun: Instant) {
-    eprintln!("\n=== summary");
-    for (name, time) in times {
-        eprintln!("{time:>10}  {name}");
-    }
-    eprintln!("{:>10}  in all", seconds(begun));
+fn failed(name: &str, error: &str, alone: &str) -> String {
+    format!("step `{name}` failed: {error}\nto run just this step: {alone}")
 }
 
-fn seconds(since: Instant) -> String {
-    format!("{:.1} s", since.elapsed().as_secs_f64())
+/// The last lines of a file.
+fn tail(path: &Path, count: usize) -> String {
+    let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-    use std::rc::Rc;
-
     use super::*;
 
-    fn names(steps: &[Step]) -> Vec<&str> {
-        steps.iter().map(|step| step.name.as_str()).collect()
+    fn step(name: &str, script: &str) -> Step {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Step::new(name, command, Duration::from_secs(30))
     }
 
-    #[test]
-    fn lints_come_first_and_every_proof_last() {
-        let steps = all(true);
-        assert_eq!(names(&steps)[..7], ["fmt", "clippy", "docs", "tidy", "purity", "tests", "doctests"]);
-        assert_eq!(names(&lints()), LINTS);
-        for name in proofs::names() {
-            assert!(steps.iter().any(|step| step.alone == format!("cargo xtask prove {name} --short")));
-        }
+    fn record(name: &str) -> (Record, PathBuf) {
+        let logs = env::temp_dir().join(format!("stepwell-steps-{name}-{}", std::process::id()));
+        fs::create_dir_all(&logs).unwrap();
+        let record = Record {
+            begun: Instant::now(),
+            load: Load::now(),
+            logs: logs.clone(),
+            times: Mutex::default(),
+            failure: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+        };
+        (record, logs)
     }
 
     #[test]
     fn a_step_says_how_to_run_it_alone() {
-        let docs = &lints()[2];
-        assert!(
-            docs.alone.starts_with("RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace"),
-            "{}",
-            docs.alone
-        );
+        let mut step = step("docs", "true");
+        step.command.env("RUSTDOCFLAGS", "-D warnings").env("CARGO_INCREMENTAL", "0");
+        assert_eq!(step.alone(), "RUSTDOCFLAGS=\"-D warnings\" sh -c true");
     }
 
     #[test]
-    fn without_nextest_one_step_runs_tests_and_doctests() {
-        assert_eq!(names(&super::tests(false)), ["tests"]);
+    fn after_a_failure_no_further_step_begins() {
+        let (record, logs) = record("failure");
+        let marker = logs.join("marker");
+        let wait = format!("while [ ! -e {0} ]; do sleep 0.01; done; sleep 1", marker.display());
+        let fail = format!("echo it broke; touch {}; exit 3", marker.display());
+        let steps = [("one", "true"), ("two", &fail), ("three", &wait), ("four", &wait), ("five", "true")];
+        let error = record.beside(steps.map(|(name, script)| step(name, script)).into()).unwrap_err();
+        assert!(error.contains("step `two` failed") && error.contains("two.log"), "{error}");
+        assert!(error.contains("to run just this step: sh -c"), "{error}");
+        let times = record.times.lock().unwrap();
+        let names: Vec<&str> = times.iter().map(|(name, _)| &name[..]).collect();
+        assert!(names.contains(&"one") && names.contains(&"three") && !names.contains(&"five"), "{names:?}");
+        assert_eq!(tail(&logs.join("two.log"), 5), "it broke");
+        fs::remove_dir_all(logs).unwrap();
     }
 
     #[test]
-    fn the_first_failure_ends_the_run_and_is_explained() {
-        let ran = Rc::new(Cell::new(0));
-        let counted = |result: Result<(), String>| {
-            let ran = Rc::clone(&ran);
-            move || {
-                ran.set(ran.get() + 1);
-                result.clone()
-            }
-        };
-        let mut steps = vec![
-            own("one", "run one", counted(Ok(()))),
-            own("two", "run two", counted(Err("it broke".to_owned()))),
-            own("three", "run three", counted(Ok(()))),
-        ];
-        let error = run(&mut steps).unwrap_err();
-        assert_eq!(ran.get(), 2);
-        assert!(error.contains("step `two` failed") && error.contains("it broke"), "{error}");
-        assert!(error.ends_with("to run just this step: run two"), "{error}");
+    fn the_limit_is_for_an_idle_machine() {
+        let second = Duration::from_secs(1);
+        judge(LIMIT - second, 0.0).unwrap();
+        assert!(judge(LIMIT + second, 0.0).unwrap_err().contains("make something faster"));
+        judge(LIMIT * 2 - second, 0.5).unwrap();
+        assert!(judge(LIMIT * 2 + second * 3, 0.5).is_err());
+        assert!(judge(HARD_LIMIT + second, 0.9).is_err());
     }
 }

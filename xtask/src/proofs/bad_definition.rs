@@ -19,7 +19,7 @@ pub(super) fn prove(size: Size) -> Result<(), String> {
     let definition: Value = serde_json::from_str(DEFINITION).map_err(|error| {
         format!("xtask's bad-definition.json must be wrong as a workflow, not as JSON: {error}")
     })?;
-    let mut command = Command::new(super::server()?);
+    let mut command = Command::new(super::server(size)?);
     command.args(["workflow", "validate", "--json", "-"]);
     let (status, answer) = answered(&mut command, DEFINITION, size)?;
     judge(&definition, status.code(), &answer)

@@ -15,7 +15,7 @@ const MOST_P50: f64 = 1.25;
 const FIGURES: &[&str] = &["per_s", "raw_per_s", "ratio", "p50_us", "p99_us", "raw_p50_us"];
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
-    let mut command = Command::new(super::bench()?);
+    let mut command = Command::new(super::bench(size)?);
     command.args(["commit", "--store", "sqlite", "--json"]);
     if size == Size::Short {
         command.arg("--short");

@@ -14,21 +14,21 @@ const LEAST_TIMES: [(&str, f64); 2] = [("sqlite", 8.0), ("postgres", 10.0)];
 /// One hot key, as a part of the speed of a thousand keys.
 const LEAST_HOT: f64 = 0.8;
 
-fn command(workload: &str, store: &str) -> Result<Command, String> {
-    let mut command = Command::new(super::bench()?);
+fn command(workload: &str, store: &str, size: Size) -> Result<Command, String> {
+    let mut command = Command::new(super::bench(size)?);
     command.args([workload, "--store", store, "--json"]);
     Ok(command)
 }
 
 fn sized(workload: &str, store: &str, size: Size) -> Result<Vec<Value>, String> {
-    let mut command = command(workload, store)?;
+    let mut command = command(workload, store, size)?;
     command.args((size == Size::Short).then_some("--short"));
     super::measured(&mut command, size)
 }
 
 /// A planted bug is found, or the check shows nothing.
 fn plant(workload: &str, store: &str, arguments: &[&str], size: Size) -> Result<(), String> {
-    let (status, line) = answered(command(workload, store)?.arg("--short").args(arguments), "", size)?;
+    let (status, line) = answered(command(workload, store, size)?.arg("--short").args(arguments), "", size)?;
     let found = !status.success() && !line["planted"].is_null();
     let what = format!("planted bug {} on {store}: found", arguments.join(" "));
     if judged(found, &what) { Ok(()) } else { Err(format!("the planted bug was not found: {line}")) }

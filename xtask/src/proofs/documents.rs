@@ -16,22 +16,22 @@ const MOST_STATE_BYTES: f64 = 2_048.0;
 /// Documents with mistakes.
 const LEAST_DOCUMENTS: f64 = 300.0;
 
-fn command(workload: &str, store: Option<&str>) -> Result<Command, String> {
-    let mut command = Command::new(super::bench()?);
+fn command(workload: &str, store: Option<&str>, size: Size) -> Result<Command, String> {
+    let mut command = Command::new(super::bench(size)?);
     command.args([workload, "--json"]);
     command.args(store.into_iter().flat_map(|store| ["--store", store]));
     Ok(command)
 }
 
 pub(super) fn sized(workload: &str, store: Option<&str>, size: Size) -> Result<Vec<Value>, String> {
-    let mut command = command(workload, store)?;
+    let mut command = command(workload, store, size)?;
     command.args((size == Size::Short).then_some("--short"));
     super::measured(&mut command, size)
 }
 
 /// A planted bug is found, or the check shows nothing.
 pub(super) fn plant(workload: &str, store: Option<&str>, size: Size) -> Result<(), String> {
-    let (status, line) = answered(command(workload, store)?.args(["--short", "--plant"]), "", size)?;
+    let (status, line) = answered(command(workload, store, size)?.args(["--short", "--plant"]), "", size)?;
     let found = !status.success() && line["planted"] == true;
     let place = store.unwrap_or("any store");
     if judged(found, &format!("planted bug in {workload} on {place}: found")) {

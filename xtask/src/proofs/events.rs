@@ -70,7 +70,7 @@ pub(super) fn examples(size: Size) -> Result<(), String> {
     let read = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut files: Vec<_> = read.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
     files.sort();
-    let mut command = Command::new(super::server()?);
+    let mut command = Command::new(super::server(size)?);
     command.args(["workflow", "test", "--full", "--json"]).args(&files);
     let lines = super::measured(&mut command, size)?;
     let mut all_met = judged(lines.len() >= LEAST_EXAMPLES, &format!("{} documents", lines.len()));
@@ -78,7 +78,7 @@ pub(super) fn examples(size: Size) -> Result<(), String> {
         all_met &= judged(is_covered(line), &told(line));
     }
     verdict(all_met).map_err(|_| "an example does not pass its own tests".to_owned())?;
-    let mut command = Command::new(super::server()?);
+    let mut command = Command::new(super::server(size)?);
     command.args(["workflow", "test", "--full", "--json", "-"]);
     let (status, line) = answered(&mut command, UNCOVERED, size)?;
     let uncovered = line["coverage"]["uncovered"].as_array().cloned().unwrap_or_default();

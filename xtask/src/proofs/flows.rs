@@ -17,7 +17,7 @@ const LEAST_RATIO: f64 = 0.5;
 const TOLD_APART: f64 = 4.5;
 
 fn bench(arguments: &[&str], size: Size) -> Result<Vec<Value>, String> {
-    let mut command = Command::new(super::bench()?);
+    let mut command = Command::new(super::bench(size)?);
     command.args(arguments).arg("--json").args((size == Size::Short).then_some("--short"));
     super::measured(&mut command, size)
 }
@@ -49,7 +49,7 @@ pub(super) fn tamper(size: Size) -> Result<(), String> {
     for store in STORES {
         judge_tampering(one(&bench(&["tamper", "--store", store], size)?)?, size)?;
     }
-    let mut planted = Command::new(super::bench()?);
+    let mut planted = Command::new(super::bench(size)?);
     planted.args(["tamper", "--plant", "--json", "--tokens", "1", "--timed", "6000"]);
     let (status, line) = answered(&mut planted, "", size)?;
     if judged(!status.success() && line["planted"] == true, "a planted leak of a millisecond: found") {
@@ -81,7 +81,7 @@ pub(super) fn scanner(size: Size) -> Result<(), String> {
     for store in STORES {
         judge_scanner(one(&bench(&["scanner", "--store", store], size)?)?, size)?;
     }
-    let mut planted = Command::new(super::bench()?);
+    let mut planted = Command::new(super::bench(size)?);
     planted.args(["scanner", "--plant", "--short", "--json"]);
     let (status, line) = answered(&mut planted, "", size)?;
     if judged(!status.success() && line["planted"] == true, "a scanner that sends forms: found") {

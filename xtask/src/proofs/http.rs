@@ -19,8 +19,8 @@ const MOST_SLOWER: f64 = 2.0;
 pub(super) fn kill_server(size: Size) -> Result<(), String> {
     let kills = if size == Size::Full { 100 } else { 5 };
     let kill = |more: &[&str]| -> Result<Command, String> {
-        let mut command = Command::new(super::bench()?);
-        command.args(["kill-server", "--json", "--stepwell"]).arg(super::server()?).args(more);
+        let mut command = Command::new(super::bench(size)?);
+        command.args(["kill-server", "--json", "--stepwell"]).arg(super::server(size)?).args(more);
         Ok(command)
     };
     let lines = super::measured(&mut kill(&["--kills", &kills.to_string()])?, size)?;
@@ -38,8 +38,8 @@ pub(super) fn kill_server(size: Size) -> Result<(), String> {
 /// Holds slow sockets: they are closed in time, and others hardly notice.
 pub(super) fn slow_sockets(size: Size) -> Result<(), String> {
     let sockets = if size == Size::Full { 2_000 } else { 100 };
-    let mut command = Command::new(super::bench()?);
-    command.args(["slow-sockets", "--json", "--stepwell"]).arg(super::server()?);
+    let mut command = Command::new(super::bench(size)?);
+    command.args(["slow-sockets", "--json", "--stepwell"]).arg(super::server(size)?);
     command.args(["--sockets", &sockets.to_string()]);
     if size == Size::Short {
         command.args(["--measured-ms", "500"]);
@@ -56,7 +56,7 @@ fn judge_sockets(lines: &[Value], sockets: u64, size: Size) -> Result<(), String
 }
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
-    let mut command = Command::new(super::bench()?);
+    let mut command = Command::new(super::bench(size)?);
     command.args(["http", "--store", "sqlite", "--json"]);
     command.args((size == Size::Short).then_some("--short"));
     judge(&super::measured(&mut command, size)?, size)

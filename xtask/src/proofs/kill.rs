@@ -16,17 +16,17 @@ pub(super) fn prove_postgres(size: Size) -> Result<(), String> {
 }
 
 fn prove(store: &str, cycles: u64, size: Size) -> Result<(), String> {
-    judge(&measured(&mut kill(store, cycles)?, size)?, cycles)?;
+    judge(&measured(&mut kill(store, cycles, size)?, size)?, cycles)?;
     // The same with a victim that answers before it commits: a check that does not see that sees nothing.
-    let (status, line) = answered(kill(store, PLANTED_CYCLES)?.arg("--answer-early"), "", size)?;
+    let (status, line) = answered(kill(store, PLANTED_CYCLES, size)?.arg("--answer-early"), "", size)?;
     judge_planted(status.success(), &line)
 }
 
 /// Enough kills for a commit that was answered early to be caught under way.
 const PLANTED_CYCLES: u64 = 15;
 
-fn kill(store: &str, cycles: u64) -> Result<Command, String> {
-    let mut command = Command::new(super::bench()?);
+fn kill(store: &str, cycles: u64, size: Size) -> Result<Command, String> {
+    let mut command = Command::new(super::bench(size)?);
     command.args(["kill", "--store", store, "--cycles", &cycles.to_string(), "--json"]);
     Ok(command)
 }

@@ -26,19 +26,19 @@ pub(super) fn prove_postgres(size: Size) -> Result<(), String> {
 }
 
 fn prove_on(store: &str, (workflows, kills): (u64, u64), size: Size) -> Result<(), String> {
-    let mut command = kill(store)?;
+    let mut command = kill(store, size)?;
     command.args(["--workflows", &workflows.to_string(), "--kills", &kills.to_string()]);
     judge(&super::measured(&mut command, size)?, workflows, kills)?;
     // The same with victims that do something wrong: a check that does not see that sees nothing.
     for (plant, field) in PLANTED {
-        let (status, line) = answered(kill(store)?.args(["--short", "--plant", plant]), "", size)?;
+        let (status, line) = answered(kill(store, size)?.args(["--short", "--plant", plant]), "", size)?;
         judge_planted(plant, field, status.success(), &line)?;
     }
     Ok(())
 }
 
-fn kill(store: &str) -> Result<Command, String> {
-    let mut command = Command::new(super::bench()?);
+fn kill(store: &str, size: Size) -> Result<Command, String> {
+    let mut command = Command::new(super::bench(size)?);
     command.args(["kill-engine", "--store", store, "--json"]);
     Ok(command)
 }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::figures::{at_least, at_most, exactly, line_with, measured, one, verdict};
 use super::{Size, judged, kill, kill_engine, number};
-use crate::process;
+use crate::artifacts::{Artifacts, Kind};
+use crate::{process, stores};
 
 /// Steps per second with 64 workflows in flight, as a part of the bare loop's commits.
 const LEAST_RATIO: f64 = 0.55;
@@ -24,19 +25,18 @@ const MOST_MS: f64 = 250.0;
 
 const TESTS_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// The engine's whole test suite on a server, the store's own, and the kill tests.
+/// The engine's tests on a server, the store's own tests, and the kill tests. The short form leaves the first two to the
+/// steps of their own that `cargo xtask test` has for them.
 pub(super) fn suite(size: Size) -> Result<(), String> {
-    let mut engine = process::cargo(["test", "--locked", "-p", "stepwell", "--test", "it", "-q"]);
-    engine.env("STEPWELL_TEST_STORE", "postgres");
-    let store = process::cargo(["test", "--locked", "-p", "stepwell-postgres", "--test", "it", "-q"]);
-    let mut suites = vec![("engine", engine)];
-    // In its short form this runs among the tests, and the store's own are there already.
-    suites.extend((size == Size::Full).then_some(("store", store)));
-    for (name, mut command) in suites {
-        let (passed, failed) = tests(&mut command)?;
-        println!("{}", json!({"suite": name, "store": "postgres", "passed": passed, "failed": failed}));
-        if !judged(failed == 0 && passed > 100, &format!("{name}: {passed} passed, {failed} failed")) {
-            return Err(format!("the {name}'s tests failed on PostgreSQL"));
+    if size == Size::Full {
+        let built = Artifacts::of(&["--test", stores::ENGINE, "--test", stores::POSTGRES_STORE])?;
+        for (name, target) in [("engine", stores::ENGINE), ("store", stores::POSTGRES_STORE)] {
+            let mut command = built.find(Kind::Test, target)?.command();
+            let (passed, failed) = tests(command.arg("-q").env(stores::WHICH, "postgres"))?;
+            println!("{}", json!({"suite": name, "store": "postgres", "passed": passed, "failed": failed}));
+            if !judged(failed == 0 && passed > 100, &format!("{name}: {passed} passed, {failed} failed")) {
+                return Err(format!("the {name}'s tests failed on PostgreSQL"));
+            }
         }
     }
     kill::prove_postgres(size)?;
@@ -63,7 +63,7 @@ fn tests(command: &mut Command) -> Result<(u64, u64), String> {
 
 /// Three processes on one server.
 pub(super) fn three(size: Size) -> Result<(), String> {
-    let mut command = Command::new(super::bench()?);
+    let mut command = Command::new(super::bench(size)?);
     command.args(["three-processes", "--json"]);
     command.args((size == Size::Short).then_some("--short"));
     judge_three(&super::measured(&mut command, size)?, size)
@@ -92,7 +92,7 @@ fn judge_three(lines: &[Value], size: Size) -> Result<(), String> {
 /// Fair between tenants, with notifications and without.
 pub(super) fn fair(size: Size) -> Result<(), String> {
     for without in [false, true] {
-        let mut command = Command::new(super::bench()?);
+        let mut command = Command::new(super::bench(size)?);
         command.args(["fair", "--json"]).args(without.then_some("--no-notify"));
         command.args((size == Size::Short).then_some("--short"));
         judge_fair(&super::measured(&mut command, size)?, size)?;
@@ -118,7 +118,7 @@ fn judge_fair(lines: &[Value], size: Size) -> Result<(), String> {
 /// A step on a server, beside the bare loop there.
 pub(super) fn ten_step(size: Size) -> Result<(), String> {
     let run = |arguments: &[&str]| {
-        let mut command = Command::new(super::bench()?);
+        let mut command = Command::new(super::bench(size)?);
         command.args(["ten-step", "--store", "postgres", "--json"]).args(arguments);
         command.args((size == Size::Short).then_some("--short"));
         super::measured(&mut command, size)
@@ -160,14 +160,19 @@ fn judge_tenants(lines: &[Value], size: Size) -> Result<bool, String> {
 }
 
 /// Every statement names the tenant, by the files and by the server's own account.
-pub(super) fn no_tenantless_sql(_: Size) -> Result<(), String> {
-    let lib = ["test", "--locked", "-p", "stepwell-postgres", "--lib", "-q", "statements::"];
-    let (passed, failed) = tests(&mut process::cargo(lib))?;
+pub(super) fn no_tenantless_sql(size: Size) -> Result<(), String> {
+    let built = Artifacts::of(&["--lib", "--test", stores::POSTGRES_STORE])?;
+    let mut lib = built.find(Kind::Test, "stepwell_postgres")?.command();
+    let (passed, failed) = tests(lib.args(["-q", "statements::"]))?;
     if failed > 0 || passed == 0 {
         return Err("a statement names no tenant".to_owned());
     }
-    let mut asked = process::cargo(["test", "--locked", "-p", "stepwell-postgres", "--test", "it"]);
-    asked.args(["every_statement_the_server_was_asked", "--", "--nocapture"]);
+    if size == Size::Short {
+        // The server's own account is one of the store's tests, which have just been run.
+        return Ok(());
+    }
+    let mut asked = built.find(Kind::Test, stores::POSTGRES_STORE)?.command();
+    asked.args(["every_statement_the_server_was_asked", "--nocapture"]);
     eprintln!("running {}", process::shown(&asked));
     let captured = process::capture(&mut asked, "", TESTS_LIMIT, |_| ())?;
     process::succeeded(&asked, captured.status)?;

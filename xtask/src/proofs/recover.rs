@@ -29,7 +29,7 @@ pub(super) fn prove_postgres(size: Size) -> Result<(), String> {
 }
 
 fn recover(store: &str, size: Size) -> Result<Vec<Value>, String> {
-    let mut command = Command::new(super::bench()?);
+    let mut command = Command::new(super::bench(size)?);
     command.args(["recover", "--store", store, "--json", "--runs", &RUNS.to_string()]);
     command.args((size == Size::Short).then_some("--short"));
     super::measured(&mut command, size)

@@ -16,7 +16,7 @@ const FIGURES: &[&str] =
     &["completions_per_s", "raw_per_s", "ratio", "p50_us", "p99_us", "rss_mb", "db_bytes_per_workflow"];
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
-    let mut command = Command::new(super::bench()?);
+    let mut command = Command::new(super::bench(size)?);
     command.args(["signal", "--store", "sqlite", "--json"]);
     command.args((size == Size::Short).then_some("--short"));
     judge(&super::measured(&mut command, size)?, size)

@@ -14,18 +14,18 @@ const PLANTED_SEEDS: u64 = 1_000;
 pub(super) fn prove(size: Size) -> Result<(), String> {
     let seeds = match size {
         Size::Full => 50_000,
-        Size::Short => 5_000,
+        Size::Short => 400,
     };
-    judge(&measured(&mut simulate(seeds, None)?, size)?, seeds)?;
+    judge(&measured(&mut simulate(seeds, None, size)?, size)?, seeds)?;
     // A simulation that does not see these sees nothing.
     for plant in PLANTS {
-        judge_planted(plant, &measured(&mut simulate(PLANTED_SEEDS, Some(plant))?, size)?)?;
+        judge_planted(plant, &measured(&mut simulate(PLANTED_SEEDS, Some(plant), size)?, size)?)?;
     }
     Ok(())
 }
 
-fn simulate(seeds: u64, plant: Option<&str>) -> Result<Command, String> {
-    let mut command = Command::new(super::bench()?);
+fn simulate(seeds: u64, plant: Option<&str>, size: Size) -> Result<Command, String> {
+    let mut command = Command::new(super::bench(size)?);
     command.args(["simulate", "--seeds", &seeds.to_string(), "--json"]);
     if let Some(plant) = plant {
         command.args(["--plant", plant]);

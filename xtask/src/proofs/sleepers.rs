@@ -22,7 +22,7 @@ const FIGURES: &[&str] = &["rss_mb", "rss_peak_mb", "cpu", "lag_p50_ms", "lag_p9
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
     for with_action in [false, true] {
-        let mut command = Command::new(super::bench()?);
+        let mut command = Command::new(super::bench(size)?);
         command.args(["sleepers", "--store", "sqlite", "--json", "--runs", &RUNS.to_string()]);
         command.args(with_action.then_some("--with-action"));
         command.args((size == Size::Short).then_some("--short"));

@@ -26,7 +26,7 @@ const FIGURES: &[&str] = &[
 ];
 
 pub(super) fn prove(size: Size) -> Result<(), String> {
-    let mut command = Command::new(super::bench()?);
+    let mut command = Command::new(super::bench(size)?);
     // Single pairs vary by a fifth on a machine that others share; the median of many does not.
     command.args(["ten-step", "--store", "sqlite", "--json", "--slices", "15"]);
     command.args((size == Size::Short).then_some("--short"));
