@@ -29,8 +29,6 @@ struct Counts {
     unanswered: BTreeSet<u64>,
     /// Calls among the unanswered that the test has said will stay so.
     hanging: usize,
-    /// One was answered: the store is one that takes its time.
-    is_slow: bool,
     committed: Option<Instant>,
 }
 
@@ -55,10 +53,10 @@ impl Calls {
         (counts.begun, counts.unanswered.len())
     }
 
-    /// There are calls that may still be answered. A store that answers at once or never is not waited for.
+    /// There are calls that may still be answered.
     pub(super) fn are_under_way(&self) -> bool {
         let counts = self.counts();
-        counts.is_slow && counts.unanswered.len() > counts.hanging
+        counts.unanswered.len() > counts.hanging
     }
 
     /// Never ends. The call it is part of is not waited for.
@@ -91,7 +89,6 @@ impl Calls {
         let under_way = self.begin(is_commit);
         let answer = call.await;
         drop(under_way);
-        self.counts().is_slow = true;
         answer
     }
 
@@ -153,7 +150,7 @@ impl Meter {
         self.steps.fetch_add(versions as u64, Ordering::Relaxed);
         tokio::task::yield_now().await;
         if self.is_over() {
-            std::future::pending::<()>().await;
+            Calls::here().never::<()>().await;
         }
     }
 }
