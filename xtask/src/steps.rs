@@ -25,8 +25,8 @@ const TESTS_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// The last lines of a step that are shown when it passes, and when it fails.
 const SHOWN: (usize, usize) = (4, 400);
 
-/// How many steps run at a time: more than there are processors, because some of them mostly wait.
-const BESIDE: usize = 3;
+/// How many steps run at a time. Tests and compilers use several processors themselves, other steps mostly wait.
+const BESIDE: usize = 2;
 
 /// One command that must succeed.
 struct Step {
@@ -391,13 +391,14 @@ mod tests {
         let marker = logs.join("marker");
         let wait = format!("while [ ! -e {0} ]; do sleep 0.01; done; sleep 1", marker.display());
         let fail = format!("echo it broke; touch {}; exit 3", marker.display());
-        let steps = [("one", "true"), ("two", &fail), ("three", &wait), ("four", &wait), ("five", "true")];
-        let error = record.beside(steps.map(|(name, script)| step(name, script)).into()).unwrap_err();
+        let mut steps: Vec<Step> = (1..BESIDE).map(|_| step("one", &wait)).collect();
+        steps.extend([step("two", &fail), step("three", "true")]);
+        let error = record.beside(steps).unwrap_err();
         assert!(error.contains("step `two` failed") && error.contains("two.log"), "{error}");
         assert!(error.contains("to run just this step: sh -c"), "{error}");
         let times = record.times.lock().unwrap();
         let names: Vec<&str> = times.iter().map(|(name, _)| &name[..]).collect();
-        assert!(names.contains(&"one") && names.contains(&"three") && !names.contains(&"five"), "{names:?}");
+        assert!(names.contains(&"one") && !names.contains(&"three"), "{names:?}");
         assert_eq!(tail(&logs.join("two.log"), 5), "it broke");
         fs::remove_dir_all(logs).unwrap();
     }
