@@ -51,7 +51,7 @@ pub struct Ground {
     schema: String,
 }
 
-/// The right to use a recycled schema: nobody else gets it before this is dropped.
+/// An exclusive lease on a recycled schema, released when this is dropped.
 #[derive(Debug)]
 pub struct Lease(
     /// Holds the lock, none where the schema is a new one.
@@ -120,7 +120,7 @@ impl Ground {
     pub async fn external(url: &str) -> Result<Ground, String> {
         let config = Config::from_str(url)
             .map_err(|error| format!("{DATABASE_URL} is no PostgreSQL connection string: {error}"))?;
-        // The same in every process that was given this URL, and known to nobody who was not.
+        // Derived from the URL, so that all processes with this URL agree and others cannot guess it.
         let password = stepwell_core::topic::digest(format!("stepwell test role {url}").as_bytes());
         let ground = Ground {
             owner: as_role(&config, OWNER, &password)?,
@@ -256,7 +256,7 @@ fn as_role(config: &Config, role: &str, password: &str) -> Result<String, String
     Ok(words.join(" "))
 }
 
-/// Takes the first schema that nobody uses and empties it; none when all are in use. The lock is the session's.
+/// Locks the first unused schema for this session and empties it. Returns `None` when all are in use.
 async fn free_schema(client: &Client) -> Result<Option<String>, String> {
     // Schemas of another version of the tables have other names.
     let version = stepwell_core::topic::digest(crate::migrate::text().as_bytes());
