@@ -275,7 +275,9 @@ pub fn start(
     now: Timestamp,
 ) -> Result<Change, DecideError> {
     let compiled = definition.compiled();
-    let context = if context.is_null() { Value::Object(Map::new()) } else { context };
+    // A context is an object; the payload of a document is whatever it is started with.
+    let is_nothing = context.is_null() && !compiled.spec.envelope;
+    let context = if is_nothing { Value::Object(Map::new()) } else { context };
     let misfits = compiled.input.as_ref().map(|schema| schema.check(&context)).unwrap_or_default();
     if !misfits.is_empty() {
         return Err(DecideError::InputUnfit(misfits));

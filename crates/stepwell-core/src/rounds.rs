@@ -124,6 +124,7 @@ impl Turn<'_> {
             }
             OverNode::While(_) => (None, None),
         };
+        origin.gave = Gave::Nothing;
         push_frame(origin, name, list, item.into_iter().chain(node.index.as_deref()));
         Ok(())
     }
@@ -182,6 +183,7 @@ impl Turn<'_> {
         origin.gave = Gave::Nothing;
         let results = self.leave_frame(&mut origin).map(|frame| frame.results).unwrap_or_default();
         if let Some(save) = node.collect.as_ref().and_then(|collect| collect.save.as_ref()) {
+            origin.gives(&results);
             let saved = self.save(save, &mut origin.locals, Value::Array(results));
             if let Err(error) = saved {
                 return self.fail_in(node.error_place, origin, error);
@@ -452,6 +454,7 @@ impl Turn<'_> {
         let PlaceKind::Join(node) = &self.compiled.places[place].kind else { return Ok(()) };
         self.leave_frames(place, &mut after);
         if let Some(save) = node.collect.as_ref().and_then(|collect| collect.save.as_ref()) {
+            after.gives(&results);
             let saved = self.save(save, &mut after.locals, Value::Array(results));
             if let Err(error) = saved {
                 return self.fail_in(node.error_place, after, error);

@@ -323,7 +323,7 @@ impl Renderer<'_> {
 }
 
 /// Whether there is a marker of a secret anywhere in a value.
-fn has_secret(value: &Value) -> bool {
+pub(crate) fn has_secret(value: &Value) -> bool {
     let mut open = vec![value];
     while let Some(value) = open.pop() {
         match value {

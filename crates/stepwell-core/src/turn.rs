@@ -91,6 +91,13 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// A loop or join inside another gives the list that it saves, like any other last step.
+    pub(crate) fn gives(&mut self, results: &[Value]) {
+        if self.branch.is_some() || !self.frames.is_empty() {
+            self.gave = Gave::Value(Value::Array(results.to_vec()));
+        }
+    }
+
     /// What an activation takes along that has left its place.
     pub(crate) fn of(left: Activation) -> Self {
         Origin {
@@ -100,7 +107,7 @@ impl Origin {
             retried: left.retried,
             frames: left.frames,
             children: 0,
-            gave: Gave::Nothing,
+            gave: left.gave,
         }
     }
 
@@ -302,6 +309,8 @@ impl<'a> Turn<'a> {
         };
         self.entered.push(node.name.clone());
         let id = self.number();
+        // What a join gives it gives to what is around it.
+        let gave = if matches!(node.kind, PlaceKind::Join(_)) { origin.gave } else { Gave::Nothing };
         self.next.activations.push(Activation {
             id,
             place: node.name.clone(),
@@ -314,7 +323,7 @@ impl<'a> Turn<'a> {
             retried: origin.retried,
             timers,
             received: None,
-            gave: Gave::Nothing,
+            gave,
             children: None,
         });
         Ok(id)

@@ -16,7 +16,7 @@ use crate::save::Save;
 use crate::schema::Schema;
 use crate::spec::{Collect, Guard, Over, Place, Quorum, Raise, Spec, Transition, Wait};
 use crate::starter::{StartOn, Starter, StarterNode};
-use crate::template::Template;
+use crate::template::{Template, has_secret};
 
 /// Everything that had to be parsed; `None` or missing where it could not be.
 #[derive(Debug, Default)]
@@ -90,7 +90,7 @@ fn starters(all: &[Starter], report: &mut Report) -> Vec<StarterNode> {
             let message = "an id is letters, digits, `_` and `-`, 1 to 64 in all".to_owned();
             report.add(ProblemCode::BadTrigger, at.clone(), message);
         }
-        let input = starter.input.as_ref().and_then(|source| template(source, "input", &at, report));
+        let input = starter.input.as_ref().and_then(|source| plain_template(source, "input", &at, report));
         let is_fixed = input.as_ref().is_none_or(Template::is_constant);
         if matches!(starter.on, StartOn::Schedule(_) | StartOn::Manual {}) && !is_fixed {
             let message = "nothing has happened that its `input` could read: write plain data".to_owned();
@@ -122,24 +122,28 @@ fn place_parts(name: &Name, place: &Place, report: &mut Report) -> PlaceParts {
     let at = Location::Place(name.clone());
     let mut parts = PlaceParts::default();
     match place {
-        Place::End { output: Some(source), .. } => parts.template = template(source, "output", &at, report),
+        Place::End { output: Some(source), .. } => {
+            parts.template = plain_template(source, "output", &at, report);
+        }
         Place::Wait(wait) => {
             if let Some(form) = &wait.form {
                 schema(form, "the form", &at, report);
             }
-            parts.template = wait.prompt.as_ref().and_then(|source| template(source, "prompt", &at, report));
+            parts.template =
+                wait.prompt.as_ref().and_then(|source| plain_template(source, "prompt", &at, report));
             parts.expr = wait.filter.as_ref().and_then(|source| expression(source, &at, report));
             parts.event = awaited(wait, &at, report);
         }
         Place::Fork(fork) => {
-            parts.template = fork.each.as_ref().and_then(|each| template(&each.items, "items", &at, report));
+            parts.template =
+                fork.each.as_ref().and_then(|each| plain_template(&each.items, "items", &at, report));
         }
         Place::Join(join) => {
             parts.collect = join.collect.as_ref().map(|collect| collected(collect, &at, report));
         }
         Place::Loop(round) => {
             match &round.over {
-                Over::Items { list, .. } => parts.template = template(list, "items", &at, report),
+                Over::Items { list, .. } => parts.template = plain_template(list, "items", &at, report),
                 Over::While(source) => parts.expr = expression(source, &at, report),
             }
             parts.collect = round.collect.as_ref().map(|collect| collected(collect, &at, report));
@@ -152,7 +156,7 @@ fn place_parts(name: &Name, place: &Place, report: &mut Report) -> PlaceParts {
 fn collected(collect: &Collect, at: &Location, report: &mut Report) -> CollectNode {
     CollectNode {
         save: collect.save_as.as_ref().and_then(|path| save(path, at, report)),
-        result: collect.result.as_ref().and_then(|source| template(source, "result", at, report)),
+        result: collect.result.as_ref().and_then(|source| plain_template(source, "result", at, report)),
         settled: collect.settled,
     }
 }
@@ -176,13 +180,13 @@ fn transition(t: &Transition, is_strict: bool, report: &mut Report) -> Option<Tr
     let mut set = Vec::new();
     for assign in &t.set {
         let to = save(&assign.to, &at, report);
-        let value = template(&assign.value, &assign.to, &at, report);
+        let value = plain_template(&assign.value, &assign.to, &at, report);
         set.extend(to.zip(value));
     }
     let fail = t.fail.as_ref().and_then(|raise| match raise {
         Raise::New { code, message } => {
-            let code = template(code, "code", &at, report);
-            let message = template(message, "message", &at, report);
+            let code = plain_template(code, "code", &at, report);
+            let message = plain_template(message, "message", &at, report);
             code.zip(message).map(|(code, message)| RaiseNode::New(code, message))
         }
         Raise::Again(local) => Some(RaiseNode::Again(local.clone())),
@@ -223,6 +227,20 @@ fn schema(source: &serde_json::Value, what: &str, at: &Location, report: &mut Re
             None
         }
     }
+}
+
+/// Compiles a template that must not contain a secret. Secrets are resolved in action inputs only.
+fn plain_template(
+    source: &serde_json::Value,
+    what: &str,
+    at: &Location,
+    report: &mut Report,
+) -> Option<Template> {
+    if has_secret(source) {
+        let message = format!("`{what}`: a secret can stand only in the input of an action that takes it");
+        report.add(ProblemCode::BadExpression, at.clone(), message);
+    }
+    template(source, what, at, report)
 }
 
 fn template(source: &serde_json::Value, what: &str, at: &Location, report: &mut Report) -> Option<Template> {

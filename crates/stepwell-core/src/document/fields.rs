@@ -62,6 +62,11 @@ impl Report {
         self.problems.push(problem);
     }
 
+    /// How many problems were found.
+    pub(crate) fn count(&self) -> usize {
+        self.problems.len() + self.untold.map_or(0, |(_, many)| many)
+    }
+
     /// What is found from here on is counted and not told: hints need not be looked for.
     pub(crate) fn is_full(&self) -> bool {
         self.problems.len() >= MAX_PROBLEMS
@@ -169,6 +174,12 @@ impl<'a> Fields<'a> {
         let node = self.get(name)?;
         template(node, report);
         Some(node.to_value())
+    }
+
+    /// The same where `null` is a value like any other.
+    pub(crate) fn template_or_null(&mut self, name: &'static str, report: &mut Report) -> Option<Value> {
+        let is_null = self.fields.iter().any(|(key, node)| key.text == name && node.kind == Kind::Null);
+        self.template(name, report).or(is_null.then_some(Value::Null))
     }
 
     pub(crate) fn schema(&mut self, name: &'static str, report: &mut Report) -> Option<Value> {

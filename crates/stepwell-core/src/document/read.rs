@@ -131,9 +131,45 @@ fn spec_fields(fields: &mut Fields<'_>, frame: &mut Spec, report: &mut Report) -
             if fields.flag("envelope", report).unwrap_or(false) {
                 frame.envelope = true;
             }
-            merge(frame, plain, places.at, report);
+            let before = report.count();
+            for (key, place) in places.fields().unwrap_or_default() {
+                unreadable::<crate::spec::Place>(place, key.at, &format!("place `{}`", key.text), report);
+            }
+            let transitions = match fields.get("transitions").map(|node| &node.kind) {
+                Some(Kind::List(items)) => items.as_slice(),
+                _ => &[],
+            };
+            for (index, transition) in transitions.iter().enumerate() {
+                let id = transition.field("id").and_then(Node::text);
+                let what =
+                    id.map_or_else(|| format!("transition {}", index + 1), |id| format!("transition `{id}`"));
+                unreadable::<crate::spec::Transition>(transition, transition.at, &what, report);
+            }
+            if report.count() == before {
+                merge(frame, plain, places.at, report);
+            }
             Some(Body::Places(Box::new(frame.clone())))
         }
+    }
+}
+
+/// Reports a part that cannot be read: what it is, the field that is wrong, and where that stands.
+fn unreadable<T: serde::de::DeserializeOwned>(node: &Node, at: Place, what: &str, report: &mut Report) {
+    let value = node.to_value();
+    let Err(error) = serde_json::from_value::<T>(value.clone()) else { return };
+    let wrong = error.to_string();
+    // The field without which it can be read, or which the error names.
+    let is_culprit = |name: &str| {
+        let mut less = value.clone();
+        less.as_object_mut().and_then(|fields| fields.remove(name));
+        serde_json::from_value::<T>(less).is_ok()
+    };
+    let fields = node.fields().unwrap_or_default();
+    let culprit = fields.iter().find(|(key, _)| is_culprit(&key.text));
+    let named = || fields.iter().find(|(key, _)| wrong.contains(&format!("field `{}`", key.text)));
+    match culprit.or_else(named) {
+        Some((key, _)) => report.add("unreadable", key.at, format!("{what}: `{}`: {wrong}", key.text)),
+        None => report.add("unreadable", at, format!("{what}: {wrong}")),
     }
 }
 
@@ -563,6 +599,11 @@ impl Reader<'_> {
             self.report.is_outside = true;
             template(items, self.report);
             self.report.is_outside = false;
+            if !matches!(items.kind, Kind::List(_) | Kind::Map(_)) {
+                let why =
+                    "`items` is a single value, so there would be one round: write a list, or `{ $expr: … }`";
+                self.report.add("value", items.at, why);
+            }
         }
         let item = self.local(fields, "itemVar").unwrap_or_else(|| "item".to_owned());
         let index = self.local(fields, "indexVar");
@@ -768,8 +809,8 @@ impl Reader<'_> {
         if let Some(node) = workflow {
             template(node, self.report);
         }
-        let input =
-            fields.template("input", self.report).unwrap_or_else(|| Value::Object(Default::default()));
+        let input = fields.template_or_null("input", self.report);
+        let input = input.unwrap_or_else(|| Value::Object(Default::default()));
         Some(StepKind::Workflow { workflow: workflow?.to_value(), input })
     }
 
@@ -777,7 +818,11 @@ impl Reader<'_> {
     fn start(&mut self, fields: &mut Fields<'_>) -> Option<Value> {
         let mut input = serde_json::Map::new();
         for name in ["workflow", "input", "key", "at"] {
-            input.extend(fields.template(name, self.report).map(|value| (name.to_owned(), value)));
+            let value = match name {
+                "input" => fields.template_or_null(name, self.report),
+                _ => fields.template(name, self.report),
+            };
+            input.extend(value.map(|value| (name.to_owned(), value)));
         }
         if !input.contains_key("workflow") {
             self.report.add("missing", fields.at, "a start needs `workflow`");

@@ -11,13 +11,15 @@ pub struct Budget {
     pub steps: u32,
     /// Bytes of the values made, counted roughly as their JSON text.
     pub result_bytes: usize,
+    /// Bytes of values that are there already and are given back as they are, alone or within others.
+    pub copied_bytes: usize,
     /// How deep an expression may nest; not spent.
     pub depth: u32,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { steps: 100_000, result_bytes: 256 * 1024, depth: MAX_DEPTH }
+        Budget { steps: 100_000, result_bytes: 256 * 1024, copied_bytes: 16 * 1024 * 1024, depth: MAX_DEPTH }
     }
 }
 
@@ -32,7 +34,8 @@ pub(super) enum Overspent {
 impl Budget {
     /// For a person at a terminal, who can stop what takes too long: room for whole documents.
     pub fn roomy() -> Budget {
-        Budget { steps: 100_000_000, result_bytes: 64 * 1024 * 1024, depth: MAX_DEPTH }
+        let bytes = 64 * 1024 * 1024;
+        Budget { steps: 100_000_000, result_bytes: bytes, copied_bytes: bytes, depth: MAX_DEPTH }
     }
 
     pub(super) fn spend_steps(&mut self, steps: usize) -> Result<(), Overspent> {
@@ -44,6 +47,12 @@ impl Budget {
     /// Reading text is cheap, but not free.
     pub(super) fn spend_reading(&mut self, bytes: usize) -> Result<(), Overspent> {
         self.spend_steps(bytes / 256)
+    }
+
+    pub(super) fn spend_copied(&mut self, bytes: usize) -> Result<(), Overspent> {
+        let left = self.copied_bytes.checked_sub(bytes);
+        self.copied_bytes = left.unwrap_or(0);
+        left.map(|_| ()).ok_or(Overspent::Bytes)
     }
 
     pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), Overspent> {

@@ -76,17 +76,17 @@ fn spend_copy(value: &Value, budget: &mut Budget) -> Result<(), Overspent> {
     let mut open = vec![value];
     while let Some(value) = open.pop() {
         match value {
-            Value::Null | Value::Bool(_) => budget.spend_bytes(4)?,
-            Value::Number(_) => budget.spend_bytes(8)?,
-            Value::String(text) => budget.spend_bytes(text.len() + 2)?,
+            Value::Null | Value::Bool(_) => budget.spend_copied(4)?,
+            Value::Number(_) => budget.spend_copied(8)?,
+            Value::String(text) => budget.spend_copied(text.len() + 2)?,
             Value::Array(items) => {
-                budget.spend_bytes(items.len() + 2)?;
+                budget.spend_copied(items.len() + 2)?;
                 open.extend(items);
             }
             Value::Object(fields) => {
-                budget.spend_bytes(fields.len() + 2)?;
+                budget.spend_copied(fields.len() + 2)?;
                 for (key, value) in fields {
-                    budget.spend_bytes(key.len() + 3)?;
+                    budget.spend_copied(key.len() + 3)?;
                     open.push(value);
                 }
             }

@@ -89,20 +89,24 @@ impl<'a> Eval<'a, '_> {
         span: &Range<usize>,
     ) -> Result<Found<'a>, ExprError> {
         let count = text.chars().count() as f64;
-        // From the end if negative, but never from before the beginning.
-        let start = start.map_or(0.0, Number::as_f64);
-        let start = if start < 0.0 { (count + start).max(0.0) } else { start };
-        let end = match length.map(Number::as_f64) {
-            Some(length) if length <= 0.0 => start,
-            Some(length) => start + length,
-            None => count,
+        // An index as JavaScript's `slice` takes it: without its fraction, from the end if negative, within the text.
+        let place = |index: f64| {
+            let index = index.trunc();
+            let index = if index < 0.0 { (count + index).max(0.0) } else { index };
+            text.char_indices().nth(index as usize).map_or(text.len(), |(place, _)| place)
         };
-        let place = |characters: f64| {
-            // The cast cuts off the fraction and saturates.
-            text.char_indices().nth(characters as usize).map_or(text.len(), |(place, _)| place)
+        let start = start.map(Number::as_f64).map(|start| if count + start < 0.0 { 0.0 } else { start });
+        let range = match (start, length.map(Number::as_f64)) {
+            (_, Some(length)) if length <= 0.0 => 0..0,
+            // Where an unknown beginning and a length end, nobody knows.
+            (None, Some(_)) => 0..0,
+            (Some(start), Some(length)) => {
+                let from = if start < 0.0 { count + start } else { start };
+                place(start)..place(from + length)
+            }
+            (start, None) => place(start.unwrap_or(0.0))..text.len(),
         };
-        let (start, end) = (place(start), place(end));
-        self.copied(text.get(start..end).unwrap_or_default(), span)
+        self.copied(text.get(range).unwrap_or_default(), span)
     }
 
     /// `substringBefore` and `substringAfter`.
@@ -117,7 +121,7 @@ impl<'a> Eval<'a, '_> {
     }
 
     fn pad(&mut self, text: &str, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
-        let Some(width) = call.number(1) else { return Ok(None) };
+        let Some(width) = call.number(1) else { return self.copied(text, &call.span) };
         let filler = call.text(2).filter(|filler| !filler.is_empty()).unwrap_or(" ");
         let wanted = usize::try_from(width.to_integer().unsigned_abs()).unwrap_or(usize::MAX);
         let missing = wanted.saturating_sub(text.chars().count());
@@ -130,9 +134,10 @@ impl<'a> Eval<'a, '_> {
     }
 
     fn split(&mut self, text: &str, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
-        let limit = self.limit(call, 2, "D3020")?;
-        let Some(separator) = call.text(1) else { return Ok(None) };
-        let limit = limit.unwrap_or(usize::MAX);
+        let limit = self.limit(call, 2, "D3020")?.map_or(usize::MAX, |limit| count(limit.trunc()));
+        // Of nothing there are no parts, whatever parts them.
+        let is_none = call.number(2).is_some_and(|limit| limit.as_f64() == 0.0);
+        let Some(separator) = call.text(1).or(is_none.then_some("")) else { return Ok(None) };
         let mut parts: Vec<Val<'a>> = Vec::new();
         let mut put = |eval: &mut Self, part: &str| {
             eval.paid(&call.span, |budget| budget.spend_steps(1))?;
@@ -153,12 +158,12 @@ impl<'a> Eval<'a, '_> {
     }
 
     /// How many at most; an error if that is negative.
-    fn limit(&self, call: &Call<'a>, place: usize, code: &'static str) -> Result<Option<usize>, ExprError> {
+    fn limit(&self, call: &Call<'a>, place: usize, code: &'static str) -> Result<Option<f64>, ExprError> {
         match call.number(place) {
             Some(limit) if limit.is_negative() => {
                 Err(self.bad_value(code, "the limit is negative", &call.span))
             }
-            limit => Ok(limit.map(|limit| usize::try_from(limit.to_integer()).unwrap_or(usize::MAX))),
+            limit => Ok(limit.map(Number::as_f64)),
         }
     }
 
@@ -166,9 +171,12 @@ impl<'a> Eval<'a, '_> {
         if call.text(1) == Some("") {
             return Err(self.bad_value("D3010", "what is to be replaced is an empty string", &call.span));
         }
-        let limit = self.limit(call, 3, "D3011")?;
+        // It is replaced as long as it was replaced less often than that: a fraction is once more.
+        let limit = self.limit(call, 3, "D3011")?.map_or(usize::MAX, |limit| count(limit.ceil()));
+        if limit == 0 {
+            return self.copied(text, &call.span);
+        }
         let (Some(part), Some(with)) = (call.text(1), call.text(2)) else { return Ok(None) };
-        let limit = limit.unwrap_or(usize::MAX);
         let times = text.matches(part).take(limit).count();
         // Paid for before it is made: a short text can become a long one.
         let most = text.len().saturating_add(times.saturating_mul(with.len()));
@@ -189,6 +197,11 @@ impl<'a> Eval<'a, '_> {
         }
         Ok(Some(Val::text(joined)))
     }
+}
+
+/// A number of times; the cast saturates.
+fn count(times: f64) -> usize {
+    times as usize
 }
 
 /// Runs of white space as one blank, and none at the ends.

@@ -49,7 +49,7 @@ impl Parser<'_> {
     }
 
     /// The path that `node` is, or that it begins.
-    fn as_path(&self, node: Node) -> Result<Path, ExprError> {
+    fn as_path(&mut self, node: Node) -> Result<Path, ExprError> {
         if let Kind::Path(path) = node.kind {
             return Ok(path);
         }
@@ -57,17 +57,18 @@ impl Parser<'_> {
     }
 
     /// A string that begins a path is a field's name; other literals cannot.
-    fn as_first(&self, mut node: Node) -> Result<Node, ExprError> {
+    fn as_first(&mut self, mut node: Node) -> Result<Node, ExprError> {
         match node.kind {
             Kind::Literal(serde_json::Value::String(name)) => node.kind = Kind::Name(name),
-            Kind::Literal(_) => return Err(self.no_step(&node)),
+            // What is no expression at all is told before this is.
+            Kind::Literal(_) if self.misstep.is_none() => self.misstep = Some(self.no_step(&node)),
             _ => {}
         }
         Ok(node)
     }
 
     /// Behind a step, predicates are applied to what it gives for each item.
-    fn as_step(&self, node: Node) -> Result<Node, ExprError> {
+    fn as_step(&mut self, node: Node) -> Result<Node, ExprError> {
         let mut node = self.as_first(node)?;
         if let Some(more) = &mut node.more {
             more.stages = std::mem::take(&mut more.predicates);

@@ -34,7 +34,7 @@ pub(super) fn parse(source: &str) -> Result<Node, ExprError> {
     }
     let root = parser.expression(0)?;
     match parser.token {
-        Token::End => Ok(root),
+        Token::End => parser.misstep.map_or(Ok(root), Err),
         Token::Symbol(")" | "]" | "}" | "," | ";" | ":" | "..") => {
             Err(parser.syntax("S0201", format!("{} is not expected here", parser.found())))
         }
@@ -55,13 +55,25 @@ pub(super) struct Parser<'s> {
     open: u32,
     /// The variables bound so far.
     bound: BTreeSet<String>,
+    /// The first step of a path that can be none.
+    misstep: Option<ExprError>,
 }
 
 impl<'s> Parser<'s> {
     fn new(source: &'s str) -> Result<Self, ExprError> {
         let mut lexer = Lexer::new(source);
         let (token, span) = lexer.next()?;
-        Ok(Parser { source, lexer, token, span, end: 0, depth: 0, open: 0, bound: BTreeSet::new() })
+        Ok(Parser {
+            source,
+            lexer,
+            token,
+            span,
+            end: 0,
+            depth: 0,
+            open: 0,
+            bound: BTreeSet::new(),
+            misstep: None,
+        })
     }
 
     /// An expression up to an operator that binds no stronger than `floor`.

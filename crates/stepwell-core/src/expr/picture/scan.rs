@@ -84,6 +84,15 @@ enum Read {
 fn read(marker: &Marker, text: &str) -> Result<Read, Fault> {
     let number = match (marker.component, &marker.style) {
         ('Z' | 'z', style) => minutes(text, zone_separator(style)),
+        // The digits of a fraction, of which the first three are milliseconds.
+        ('f', Style::Number(pattern)) => {
+            let digits: String = text.chars().take(3).collect();
+            let scale = 10_i64.pow(3 - digits.chars().count() as u32);
+            match integer::read(&digits, pattern)? {
+                Some(Whole::Exact(number)) => i64::try_from(number).ok().map(|number| number * scale),
+                _ => None,
+            }
+        }
         (_, Style::Number(pattern)) => match integer::read(text, pattern)? {
             Some(Whole::Exact(number)) => i64::try_from(number).ok(),
             _ => None,
@@ -250,6 +259,8 @@ mod tests {
             ("2031-04-07 9:05 pm", "[Y]-[M]-[D] [h]:[m] [P]", "2031-04-07T21:05:00.000Z"),
             ("2031-04-07 am 12", "[Y]-[M]-[D] [PN] [h]", "2031-04-07T00:00:00.000Z"),
             ("2031-04-07T09:05:06.078+05:30", "[Y]-[M]-[D]T[H]:[m]:[s].[f][Z]", "2031-04-07T03:35:06.078Z"),
+            ("2031-04-07T09:05:06.5", "[Y]-[M]-[D]T[H]:[m]:[s].[f1]", "2031-04-07T09:05:06.500Z"),
+            ("2031-04-07T09:05:06.0789", "[Y]-[M]-[D]T[H]:[m]:[s].[f001]", "2031-04-07T09:05:06.078Z"),
             ("2031-04-07 09 GMT-0330", "[Y]-[M]-[D] [H] [z0000]", "2031-04-07T12:30:00.000Z"),
             ("2031-04-07 09 +2", "[Y]-[M]-[D] [H] [Z0]", "2031-04-07T07:00:00.000Z"),
             ("2031-04-07 09 +12345", "[Y]-[M]-[D] [H] [Z0000]", "none"),

@@ -124,7 +124,12 @@ pub(super) fn layouts(picture: &str, signs: &Signs) -> Result<(Layout, Layout), 
 fn layout(subpicture: &str, signs: &Signs) -> Result<Layout, Fault> {
     let chars: Vec<char> = subpicture.chars().collect();
     let fault = |(code, why): Mistake| Fault::new(code, format!("the picture {} {why}", shown(subpicture)));
-    let parts = Parts::cut(&chars, subpicture, signs).ok_or_else(|| fault(NO_DIGIT))?;
+    let nothing = || match (chars.is_empty(), chars.contains(&signs.exponent)) {
+        (true, _) => NO_DIGIT,
+        (false, true) => ("D3093", "has an exponent without digits"),
+        (false, false) => ("D3086", "has nothing that stands for the number"),
+    };
+    let parts = Parts::cut(&chars, subpicture, signs).ok_or_else(|| fault(nothing()))?;
     match mistake(&parts, signs) {
         Some(mistake) => Err(fault(mistake)),
         None => Ok(analysed(&parts, signs)),

@@ -238,3 +238,73 @@ fn branches_do_not_write_the_same_variable_when_they_deal_with_errors_either() {
     );
     assert_eq!(problems(&text).0[0].code, "conflict");
 }
+
+/// Each was reported where `places` begins, without its place or field, and only the first of them.
+#[test]
+fn what_is_wrong_in_a_place_or_transition_is_told_where_it_stands() {
+    let text = "
+places:
+  a: { kind: step }
+  b: { kind: wait, singal: X }
+  c: { kin: end }
+transitions:
+  - { id: go, from: a, to: c }
+  - id: other
+    from: a
+    guard: { expr: 7 }
+    to: c
+  - from: a
+    too: c
+";
+    let problems = stepwell_core::Document::read(text, Some("wrong")).unwrap_err().to_string();
+    for told in [
+        "line 4, column 20: place `b`: `singal`: unknown field `singal`",
+        "line 5, column 3: place `c`: missing field `kind`",
+        "line 10, column 5: transition `other`: `guard`: invalid type: integer `7`",
+        "line 13, column 5: transition 3: `too`: unknown field `too`",
+    ] {
+        assert!(problems.contains(told), "{told}\n{problems}");
+    }
+}
+
+/// In a result, a variable or a question a secret's marker was taken as data.
+#[test]
+fn a_secret_stands_only_in_the_input_of_an_action() {
+    let marker = "{ $secret: TOKEN }";
+    for step in [
+        "{ id: a, type: control.return, value: [MARKER] }",
+        "{ id: a, type: vars.set, values: { x: MARKER } }",
+        "{ id: a, type: human.task, title: ok, data: { x: MARKER } }",
+        "{ id: a, type: control.fail, code: x, message: MARKER }",
+        "{ id: a, type: control.forEach, items: [MARKER], body: [{ id: b, type: vars.set, values: { x: 1 } }] }",
+    ] {
+        let text = format!("steps:\n  - {}\n", step.replace("MARKER", marker));
+        let problems = stepwell_core::Document::read(&text, Some("wrong")).unwrap_err().to_string();
+        assert!(problems.contains("a secret can stand only in the input of an action"), "{step}\n{problems}");
+    }
+    let text = "steps:\n  - { id: a, type: action.call, action: http.request, input: { url: { $secret: TOKEN } } }\n";
+    assert!(stepwell_core::Document::read(text, Some("right")).is_ok());
+}
+
+/// An expression without its marker was a list of one text.
+#[test]
+fn items_are_a_list_or_an_expression() {
+    let body = "body: [{ id: b, type: vars.set, values: { x: 1 } }]";
+    for (items, is_right) in [
+        ("payload.names", false),
+        ("7", false),
+        ("{ $expr: payload.names }", true),
+        ("[payload.names]", true),
+    ] {
+        let text = format!("steps:\n  - {{ id: a, type: control.forEach, items: {items}, {body} }}\n");
+        let read = stepwell_core::Document::read(&text, Some("loop"));
+        assert_eq!(read.is_ok(), is_right, "{items}");
+        if let Err(problems) = read {
+            let told = problems.to_string();
+            assert!(
+                told.contains("line 2, column 44: ") && told.contains("write a list, or `{ $expr: … }`"),
+                "{told}"
+            );
+        }
+    }
+}
