@@ -67,6 +67,15 @@ impl Connector {
         Connector { config, tls }
     }
 
+    /// One for a database that is spread over nodes: Citus finds the node by a parameter's value, which a generic plan does not
+    /// know.
+    pub(crate) fn spread(mut self) -> Self {
+        let given = self.config.get_options().unwrap_or_default();
+        let options = format!("{given} -c plan_cache_mode=auto");
+        self.config.options(options);
+        self
+    }
+
     /// One that does not wait for a row for long: somebody else's open transaction must not hold up everybody.
     pub(crate) fn impatient(mut self) -> Self {
         let given = self.config.get_options().unwrap_or_default();
@@ -388,15 +397,15 @@ impl Connections {
             Mode::Reads => "begin read only",
             Mode::ReadsOnce => "begin isolation level repeatable read read only",
         };
-        let spread = match (self.has_citus, sees) {
-            (true, Sees::Tenant(_) | Sees::Due) => "; set local citus.propagate_set_commands = 'local'",
-            _ => "",
+        let then = match self.has_citus {
+            true => "; set local citus.propagate_set_commands = 'local'; ",
+            false => "; ",
         };
         match sees {
             Sees::Tenant(tenant) => {
-                format!("{begin}{spread}; set local app.current_tenant = '{}'", tenant.uuid())
+                format!("{begin}{then}set local app.current_tenant = '{}'", tenant.uuid())
             }
-            Sees::Due => format!("{begin}{spread}; set local stepwell.sees = 'due'"),
+            Sees::Due => format!("{begin}{then}set local stepwell.sees = 'due'"),
             Sees::None => begin.to_owned(),
         }
     }

@@ -1,4 +1,5 @@
 -- Checkpoints; (tenant, run, version) is unique.
-insert into checkpoints (tenant, run, version, base, commit_id, at, body, entry, results)
-select $1, u.*
-  from unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::uuid[], $6::bigint[], $7::bytea[], $8::bytea[], $9::bytea[]) as u
+insert into checkpoints as x (tenant, run, version, base, commit_id, at, body, entry, results)
+select t.tenant, u.*
+  from tenants t, unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::uuid[], $6::bigint[], $7::bytea[], $8::bytea[], $9::bytea[]) as u
+ where t.tenant = $1

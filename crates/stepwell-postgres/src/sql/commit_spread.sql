@@ -8,13 +8,14 @@ with moved as (
                  (tenant, id, workflow, definition, revision, version, fence, owner, status, places, wake_at,
                   inbox_seq, inbox_len, chain_base, chain_bytes, attempt, parent_run, parent_activation,
                   parent_child, root, created_at, updated_at, ended_at)
-    select $1, u.*, case when u.status in ('completed', 'cancelled') then u.updated_at end
-      from unnest($2::uuid[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::uuid[], $9::text[],
+    select t.tenant, u.*, case when u.status in ('completed', 'cancelled') then u.updated_at end
+      from tenants t, unnest($2::uuid[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::uuid[], $9::text[],
               $10::text[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bytea[],
               $17::uuid[], $18::bigint[], $19::bigint[], $20::uuid[], $21::bigint[], $22::bigint[])
            as u (id, workflow, definition, revision, version, fence, owner, status, places, wake_at, inbox_seq,
                       inbox_len, chain_base, chain_bytes, attempt, parent_run, parent_activation, parent_child, root,
                       created_at, updated_at)
+     where t.tenant = $1
     on conflict (tenant, id) do update
        set revision = excluded.revision, version = excluded.version, fence = excluded.fence, owner = excluded.owner,
            status = excluded.status, places = excluded.places, chain_base = excluded.chain_base,
@@ -26,10 +27,13 @@ with moved as (
        and r.fence = coalesce(excluded.parent_activation, r.fence)
        and (excluded.inbox_len = 0 or r.inbox_seq <= excluded.inbox_seq)
     returning r.id, 1 / octet_length(r.definition)
+), kept as (
+    insert into checkpoints as x (tenant, run, version, base, commit_id, at, body, entry)
+    select t.tenant, c.run, c.version, c.base, c.commit_id, c.at, c.body, c.entry
+      from tenants t,
+           unnest($23::uuid[], $24::bigint[], $25::bigint[], $26::uuid[], $27::bigint[], $28::bytea[], $29::bytea[])
+           as c (run, version, base, commit_id, at, body, entry)
+     where t.tenant = $1 and c.run = any (array(select m.id from moved m))
+    returning x.run
 )
-insert into checkpoints (tenant, run, version, base, commit_id, at, body, entry)
-select $1, c.run, c.version, c.base, c.commit_id, c.at, c.body, c.entry
-  from unnest($23::uuid[], $24::bigint[], $25::bigint[], $26::uuid[], $27::bigint[], $28::bytea[], $29::bytea[])
-       as c (run, version, base, commit_id, at, body, entry)
- where c.run = any (array(select m.id from moved m))
-returning run
+select k.run from kept k

@@ -1,9 +1,10 @@
 -- Definitions of the commits that were applied, as for the audit trail, unless they are known: the same hash is the same
 -- content.
-insert into definitions (tenant, hash, workflow, version, body, publisher)
-select $1, u.hash, u.workflow, u.version, u.body, u.publisher
-  from unnest($2::bytea[], $3::text[], $4::bigint[], $5::bytea[], $6::text[], $7::uuid[], $8::uuid[], $9::bigint[])
+insert into definitions as x (tenant, hash, workflow, version, body, publisher)
+select t.tenant, u.hash, u.workflow, u.version, u.body, u.publisher
+  from tenants t, unnest($2::bytea[], $3::text[], $4::bigint[], $5::bytea[], $6::text[], $7::uuid[], $8::uuid[], $9::bigint[])
        as u (hash, workflow, version, body, publisher, commit_id, trace, trace_version)
- where u.trace is null or exists (select 1 from checkpoints k where k.tenant = $1 and k.run = u.trace
-                                     and k.version = u.trace_version and k.commit_id = u.commit_id offset 0)
+ where t.tenant = $1
+   and (u.trace is null or exists (select 1 from checkpoints k where k.tenant = $1 and k.run = u.trace
+                                      and k.version = u.trace_version and k.commit_id = u.commit_id offset 0))
 on conflict (tenant, hash) do nothing

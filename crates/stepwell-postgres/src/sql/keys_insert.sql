@@ -1,4 +1,5 @@
 -- Keys that were not used when they were looked for; if one is by now, nothing is written.
-insert into idempotency (tenant, operation, key, request, answer, results, until, run, commit_id)
-select $1, u.*
-  from unnest($2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[], $7::bigint[], $8::uuid[], $9::uuid[]) as u
+insert into idempotency as x (tenant, operation, key, request, answer, results, until, run, commit_id)
+select t.tenant, u.*
+  from tenants t, unnest($2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[], $7::bigint[], $8::uuid[], $9::uuid[]) as u
+ where t.tenant = $1

@@ -7,4 +7,4 @@ update cells c set value = null, expires_at = null
                 where o.tenant = $1 and o.expires_at is not null and o.expires_at <= $2
                 order by o.expires_at, o.space, o.owner, o.key limit $3) e
         order by e.expires_at desc, e.space desc, e.owner desc, e.key desc limit 1)
-returning 1
+returning c.key

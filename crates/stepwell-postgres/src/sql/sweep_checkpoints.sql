@@ -1,2 +1,2 @@
 -- A run's checkpoints before a version go.
-delete from checkpoints where tenant = $1 and run = $2 and version < $3 returning 1
+delete from checkpoints k where k.tenant = $1 and k.run = $2 and k.version < $3 returning k.version

@@ -7,4 +7,4 @@ delete from documents d
                 where o.tenant = $1 and o.run = $2 and o.visible_to is not null and o.visible_to <= $3
                 order by o.visible_to, o.visible_from, o.ordinal limit $4) e
         order by e.visible_to desc, e.visible_from desc, e.ordinal desc limit 1)
-returning 1
+returning d.ordinal

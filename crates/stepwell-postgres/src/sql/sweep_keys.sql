@@ -7,4 +7,4 @@ delete from idempotency k
                 where o.tenant = $1 and o.until is not null and o.until <= $2
                 order by o.until, o.operation, o.key limit $3) e
         order by e.until desc, e.operation desc, e.key desc limit 1)
-returning 1
+returning k.key

@@ -4,4 +4,4 @@ delete from cells c
    and c.key in (select o.key from cells o
                   where o.tenant = $1 and o.space = 'kv' and o.owner = $2 and o.is_dead and o.updated_at < $3
                   order by o.updated_at, o.key limit $4)
-returning 1
+returning c.key

@@ -1,12 +1,13 @@
 -- Waits open, of the commits that were applied, as for the audit trail; one that was open for the same activation is
 -- replaced.
-insert into waits (tenant, run, activation, place, since, until, detail, topic)
-select $1, u.run, u.activation, u.place, u.since, u.until, u.detail, u.topic
-  from unnest($2::uuid[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bytea[], $8::text[], $9::uuid[],
+insert into waits as x (tenant, run, activation, place, since, until, detail, topic)
+select t.tenant, u.run, u.activation, u.place, u.since, u.until, u.detail, u.topic
+  from tenants t, unnest($2::uuid[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bytea[], $8::text[], $9::uuid[],
               $10::bigint[])
        as u (run, activation, place, since, until, detail, topic, commit_id, version)
- where u.version is null or exists (select 1 from checkpoints k where k.tenant = $1 and k.run = u.run
-                                       and k.version = u.version and k.commit_id = u.commit_id offset 0)
+ where t.tenant = $1
+   and (u.version is null or exists (select 1 from checkpoints k where k.tenant = $1 and k.run = u.run
+                                        and k.version = u.version and k.commit_id = u.commit_id offset 0))
 on conflict (tenant, run, activation) do update
    set place = excluded.place, since = excluded.since, until = excluded.until, detail = excluded.detail,
        topic = excluded.topic
