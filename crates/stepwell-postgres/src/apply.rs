@@ -193,14 +193,19 @@ impl Applier {
         let begin = self.on.begin(Sees::None, Mode::Writes);
         let rows = send(&connection, Some(&begin), &asked, Some("commit")).await?;
         let mut rows = rows.into_iter().peekable();
-        let mut applied = Vec::with_capacity(groups.len());
+        let mut written = Vec::with_capacity(groups.len());
         for (batch, goes) in batches.iter().zip(goes) {
-            let Some(rows) = rows.next_if(|_| goes) else {
-                applied.push(None);
-                continue;
-            };
-            let written = batch.written(vec![rows]).map_err(|failure| unreadable(failure, &connection))?;
-            applied.push(Some(self.answered(batch, &written).await));
+            let rows = rows.next_if(|_| goes).map(|rows| batch.written(vec![rows])).transpose();
+            written.push(rows.map_err(|failure| unreadable(failure, &connection))?);
+        }
+        // Return the connection before taking another one from the pool: holding both can deadlock.
+        drop(connection);
+        let mut applied = Vec::with_capacity(groups.len());
+        for (batch, written) in batches.iter().zip(written) {
+            applied.push(match written {
+                Some(written) => Some(self.answered(batch, &written).await),
+                None => None,
+            });
         }
         Ok(applied)
     }

@@ -435,7 +435,18 @@ columns! {
 
 impl<'a> Cells<'a> {
     pub(crate) fn push(&mut self, cell: &'a Cell) {
-        let Cell { key, value, value_type, revision, expires_at, created_at, updated_at, created_by } = cell;
+        // What is damaged is not written: it is written over, or it stays as it is.
+        let Cell {
+            key,
+            value,
+            value_type,
+            revision,
+            expires_at,
+            created_at,
+            updated_at,
+            created_by,
+            damage: _,
+        } = cell;
         self.add(
             key.space.as_str(),
             &key.owner,

@@ -1,9 +1,10 @@
 //! A schema of its own for each test or measurement, in a throwaway cluster or on an external server.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::str::FromStr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stepwell_core::Limits;
@@ -54,10 +55,67 @@ pub struct Ground {
 /// An exclusive lease on a recycled schema, released when this is dropped.
 #[derive(Debug)]
 pub struct Lease(
-    /// Holds the lock, none where the schema is a new one.
-    #[expect(dead_code, reason = "only its end matters")]
-    Option<Client>,
+    /// The schema's number, none where the schema is a new one.
+    Option<i32>,
 );
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(number) = self.0 {
+            recycler().lock().unwrap_or_else(PoisonError::into_inner).used.remove(&number);
+        }
+    }
+}
+
+/// What the tests of this process share: one session, which keeps the locks of the schemas that they use. A lock is kept
+/// until the process ends, so that the next test here takes the same schema.
+#[derive(Default)]
+struct Recycler {
+    session: Option<Arc<Client>>,
+    used: BTreeSet<i32>,
+    locked: BTreeSet<i32>,
+}
+
+fn recycler() -> &'static Mutex<Recycler> {
+    static RECYCLER: OnceLock<Mutex<Recycler>> = OnceLock::new();
+    RECYCLER.get_or_init(Mutex::default)
+}
+
+/// The session that keeps the locks, on a thread of its own: it outlives the runtimes of tests.
+async fn session(admin: &str) -> Result<Arc<Client>, String> {
+    let known = |session: &Arc<Client>| !session.is_closed();
+    let locked = || recycler().lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(session) = locked().session.clone().filter(known) {
+        return Ok(session);
+    }
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let admin = admin.to_owned();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime can be made");
+        runtime.block_on(async {
+            match tokio_postgres::connect(&admin, NoTls).await {
+                Ok((client, connection)) => {
+                    let _ = tell.send(Ok(client));
+                    let _ = connection.await;
+                }
+                Err(error) => drop(tell.send(Err(described(&error)))),
+            }
+        });
+    });
+    let client = told.await.map_err(|error| error.to_string())??;
+    execute(&client, ROLES).await?;
+    let mut shared = locked();
+    // Two tests may have been first: one session is enough.
+    if let Some(session) = shared.session.clone().filter(known) {
+        return Ok(session);
+    }
+    let session = Arc::new(client);
+    shared.session = Some(session.clone());
+    // Its predecessor's locks went with it.
+    shared.locked.clear();
+    Ok(session)
+}
 
 impl Ground {
     /// Reserves a schema on the server that [`DATABASE_URL`] names or, without it, in the cluster that all test
@@ -94,16 +152,13 @@ impl Ground {
     /// Reserves a schema that was used before, or a new one if all of those are in use.
     async fn recycled(cluster: &Cluster) -> Result<(Ground, Lease), String> {
         let mut ground = Ground::named(cluster, schema_name(SystemTime::now()));
-        let connection = tokio_postgres::connect(&ground.admin, NoTls).await;
-        let (client, connection) = connection.map_err(|error| described(&error))?;
-        tokio::spawn(connection);
-        execute(&client, ROLES).await?;
-        let Some(schema) = free_schema(&client).await? else { return Ok((ground, Lease(None))) };
+        let session = session(&ground.admin).await?;
+        let Some((schema, lease)) = free_schema(&session).await? else { return Ok((ground, Lease(None))) };
         for config in [&mut ground.owner, &mut ground.engine] {
             *config = format!("{config} application_name={schema}");
         }
         ground.schema = schema;
-        Ok((ground, Lease(Some(client))))
+        Ok((ground, lease))
     }
 
     fn named(cluster: &Cluster, schema: String) -> Ground {
@@ -256,17 +311,13 @@ fn as_role(config: &Config, role: &str, password: &str) -> Result<String, String
     Ok(words.join(" "))
 }
 
-/// Locks the first unused schema for this session and empties it. Returns `None` when all are in use.
-async fn free_schema(client: &Client) -> Result<Option<String>, String> {
+/// Reserves the first unused schema and empties it. Returns `None` when all are in use.
+async fn free_schema(client: &Client) -> Result<Option<(String, Lease)>, String> {
     // Schemas of another version of the tables have other names.
     let version = stepwell_core::topic::digest(crate::migrate::text().as_bytes());
     let lock = i32::from_str_radix(&version[..7], 16).unwrap_or_default();
-    let free = "select i from generate_series(0, $2 - 1) i where pg_try_advisory_lock($1, i) limit 1";
-    let Some(row) = client.query_opt(free, &[&lock, &RECYCLED]).await.map_err(|error| described(&error))?
-    else {
-        return Ok(None);
-    };
-    let schema = format!("again_{}_{}", &version[..8], row.get::<_, i32>(0));
+    let Some(lease) = lease(client, lock).await? else { return Ok(None) };
+    let schema = format!("again_{}_{}", &version[..8], lease.0.unwrap_or_default());
     // The test before may have ended while its connections were still at work.
     let others = "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = $1";
     while client.query_one(others, &[&schema]).await.map_err(|error| described(&error))?.get::<_, i64>(0) > 0
@@ -277,7 +328,31 @@ async fn free_schema(client: &Client) -> Result<Option<String>, String> {
         from pg_tables where schemaname = $1 and tablename <> 'stepwell_migrations'";
     let row = client.query_one(tables, &[&schema]).await.map_err(|error| described(&error))?;
     execute(client, row.get(0)).await?;
-    Ok(Some(schema))
+    Ok(Some((schema, lease)))
+}
+
+/// Reserves a schema that this process has locked and does not use, or locks another.
+async fn lease(client: &Client, lock: i32) -> Result<Option<Lease>, String> {
+    let all = || recycler().lock().unwrap_or_else(PoisonError::into_inner);
+    for number in 0..RECYCLED {
+        let is_locked = {
+            let mut all = all();
+            if !all.used.insert(number) {
+                continue;
+            }
+            all.locked.contains(&number)
+        };
+        let lease = Lease(Some(number));
+        if is_locked {
+            return Ok(Some(lease));
+        }
+        let locks = "select pg_try_advisory_lock($1, $2)";
+        if client.query_one(locks, &[&lock, &number]).await.map_err(|error| described(&error))?.get(0) {
+            all().locked.insert(number);
+            return Ok(Some(lease));
+        }
+    }
+    Ok(None)
 }
 
 async fn execute(client: &Client, sql: &str) -> Result<(), String> {

@@ -5,17 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stepwell_core::shadow::{ShadowType, ShadowValue};
 use stepwell_core::{Name, RunId, Timestamp};
-use stepwell_store::handle::{handle_cursor, read_handle_cursor};
+use stepwell_store::handle::{handle_place, read_handle_cursor};
 use stepwell_store::shadow::split;
 use stepwell_store::store::page_rows;
 use stepwell_store::{
-    CommitId, HandleHash, HandleKind, HandleQuery, HandleRow, Page, ProcessId, Record, TenantId,
+    CommitId, HandleHash, HandleKind, HandleQuery, HandleRow, Listing, Page, ProcessId, Record, TenantId,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::connection::{Connections, Mode, Param, Sees, Transaction};
-use crate::query::{ask, each, first, read};
+use crate::listed::{all, named, page};
+use crate::query::{ask, first, read};
 use crate::rows::{self, Read};
 use crate::shadows::Held;
 use crate::statements as sql;
@@ -102,7 +103,8 @@ pub(crate) async fn get(
     handle_hash: &HandleHash,
 ) -> Read<Option<HandleRow>> {
     let found = read(on, tenant, sql::handle_get, &[&tenant.uuid(), &&handle_hash.0[..]]).await?;
-    first(&found, handle)
+    let bad = |why| Listing::of("handles").bad(Some(&handle_hash.to_string()), why);
+    named(first(&found, handle), bad)
 }
 
 /// The commit that a handle's row names.
@@ -126,14 +128,17 @@ pub(crate) async fn list(on: &Connections, tenant: TenantId, query: &HandleQuery
     let texts = query.workflow.iter().map(Name::as_str).chain(query.created_by.as_deref());
     let mut texts = texts.chain(query.shadows.iter().map(|(name, _)| name.as_str()));
     if texts.any(|text| text.contains('\0')) || query.shadows.iter().any(|(_, value)| !value.fits()) {
-        return Ok(Page { items: Vec::new(), next: None });
+        return Ok(Page::of([]));
     }
     let found = match query.shadows.split_first() {
         Some((held, others)) => by_shadow(on, tenant, query, after, held, others).await?,
         None => by_place(on, tenant, query, after).await?,
     };
-    let Page { items, next } = Page::cut(each(&found, handle)?, query.limit, handle_cursor);
-    Ok(Page { items: items.into_iter().map(record).collect(), next })
+    Ok(page(&found, Listing::of("handles"), query.limit, cursor, handle)?.map(record))
+}
+
+fn cursor(row: &Row) -> Read<String> {
+    Ok(handle_place(rows::run_id(row, 2)?, hash(row, 0)?))
 }
 
 fn record(row: HandleRow) -> Record {
@@ -212,7 +217,7 @@ pub(crate) async fn undelivered(
 ) -> Read<Page<Record>> {
     let which: [Param<'_>; 3] = [&tenant.uuid(), &now.micros(), &(page_rows(limit) as i64)];
     let found = read(on, tenant, sql::handles_undelivered, &which).await?;
-    Ok(Page { items: each(&found, |row| handle(row).map(record))?, next: None })
+    Ok(Page::all(all(&found, Listing::of("handles"), cursor, handle)?).map(record))
 }
 
 /// Handles that were over by a time go, and the shadow columns of the flows that rested there; gives how many handles.
@@ -236,7 +241,8 @@ pub(crate) async fn sweep(
     let (mut over, mut flows): (Vec<Vec<u8>>, Vec<Uuid>) = (Vec::new(), Vec::new());
     for row in &found? {
         over.push(rows::get(row, 0)?);
-        if rows::read(row, 1, HandleKind::parse)? == HandleKind::Flow {
+        // What cannot be read goes too when it is over.
+        if rows::read(row, 1, HandleKind::parse).is_ok_and(|kind| kind == HandleKind::Flow) {
             flows.push(rows::get(row, 2)?);
         }
     }

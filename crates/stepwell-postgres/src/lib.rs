@@ -15,6 +15,7 @@ pub mod ground;
 mod handles;
 mod jobs;
 mod links;
+mod listed;
 mod migrate;
 mod outbox;
 mod own;

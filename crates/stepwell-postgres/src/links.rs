@@ -7,13 +7,14 @@ use stepwell_store::link::{
     LinkPlace, Way, edge_cursor, merged, read_edge_cursor, read_place_cursor, rows_each_way,
 };
 use stepwell_store::{
-    Commit, Direction, Edge, Ends, Entity, Link, LinkFilter, LinkQuery, LinkWrite, Page, TenantId,
+    Commit, Direction, Edge, Ends, Entity, Link, LinkFilter, LinkQuery, LinkWrite, Listing, Page, TenantId,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::columns::Asked;
 use crate::connection::{Connections, Mode, Param, Sees};
+use crate::listed::{all, page};
 use crate::rows::{self, Read};
 use crate::statements as sql;
 
@@ -88,7 +89,7 @@ pub(crate) struct LinkRows {
 
 impl LinkRows {
     pub(crate) fn read(&mut self, row: &Row) -> Read<()> {
-        let link = link(row)?;
+        let link = without_attributes(row)?;
         self.old.insert(link.edge.clone());
         self.rows.insert(link.edge.clone(), Some(link));
         Ok(())
@@ -130,13 +131,22 @@ impl LinkRows {
     }
 }
 
-fn link(row: &Row) -> Read<Link> {
+fn edge(row: &Row) -> Read<Edge> {
     let text = |column| rows::get::<String>(row, column);
     let (from, to) = (Entity::new(text(1)?, text(2)?), Entity::new(text(3)?, text(4)?));
+    Ok(Edge::new(text(0)?, from, to, text(5)?))
+}
+
+fn link(row: &Row) -> Read<Link> {
+    Ok(Link { attributes: rows::json(row, 7)?, ..without_attributes(row)? })
+}
+
+/// A link for whoever writes over its attributes or deletes it.
+fn without_attributes(row: &Row) -> Read<Link> {
     Ok(Link {
-        edge: Edge::new(text(0)?, from, to, text(5)?),
+        edge: edge(row)?,
         id: rows::get(row, 6)?,
-        attributes: rows::json(row, 7)?,
+        attributes: serde_json::Value::Null,
         created_at: rows::at(row, 8)?,
         updated_at: rows::at(row, 9)?,
         created_by: rows::get::<Option<Uuid>>(row, 10)?.map(RunId::new),
@@ -156,13 +166,15 @@ pub(crate) async fn links(on: &Connections, tenant: TenantId, query: &LinkQuery)
             let which: [Param<'_>; 11] =
                 [&id, namespace, begin.0, begin.1, end.0, end.1, past, from, to, relation, &rows];
             let found = on.one(sees, Mode::Reads, sql::links_all, &which).await?;
-            Ok(Page::cut(found.iter().map(link).collect::<Read<_>>()?, *limit, edge_cursor))
+            let within = format!("{namespace} ");
+            let of = Listing { table: "links", within: &within, run: None };
+            page(&found, of, *limit, |row| Ok(edge_cursor(&edge(row)?)), link)
         }
         LinkFilter::Of { end, direction, far } => {
             let after = read_place_cursor(cursor.as_deref())?;
             let LinkPlace { kind, id: at, relation: past, way } = after.unwrap_or_else(LinkPlace::beginning);
             let (gone, with_own) = (way as i64, *direction != Direction::Either);
-            let mut found = Vec::new();
+            let (mut found, mut bad) = (Vec::new(), Vec::new());
             for way in direction.ways() {
                 let near = end.texts();
                 let which: [Param<'_>; 12] = [
@@ -172,9 +184,12 @@ pub(crate) async fn links(on: &Connections, tenant: TenantId, query: &LinkQuery)
                     Way::Forward => on.one(sees, Mode::Reads, sql::links_forward, &which[..11]).await?,
                     Way::Reverse => on.one(sees, Mode::Reads, sql::links_reverse, &which).await?,
                 };
-                found.push((*way, rows.iter().map(link).collect::<Read<_>>()?));
+                let links = all(&rows, Listing::of("links"), |row| Ok(edge(row)?.address()), link)?;
+                let links = Page::all(links);
+                found.push((*way, links.items));
+                bad.extend(links.bad);
             }
-            Ok(merged(found, *limit))
+            Ok(Page { bad, ..merged(found, *limit) })
         }
     }
 }

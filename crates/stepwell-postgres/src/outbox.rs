@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use stepwell_core::RunId;
-use stepwell_store::{CellKey, Hint, HintSender, Space, TenantId};
+use stepwell_store::{CellKey, Hint, HintSender, RunKey, Space, TenantId};
 use tokio::sync::Notify;
 
 /// Hints that go in one notification, and bytes it may have.
@@ -50,7 +50,7 @@ impl Outbox {
             note.missed = true;
         } else {
             match hint {
-                Hint::Run(tenant, run) => note.runs.push((*tenant, *run)),
+                Hint::Run(RunKey { tenant, run }) => note.runs.push((*tenant, *run)),
                 Hint::Cell(tenant, CellKey { space, owner, key }) => {
                     note.cells.push((*tenant, space.as_str().to_owned(), owner.clone(), key.clone()));
                 }
@@ -109,7 +109,7 @@ pub(crate) fn heard(hints: &HintSender, text: &str) {
     if note.missed {
         hints.send(Hint::Missed);
     }
-    note.runs.into_iter().for_each(|(tenant, run)| hints.send(Hint::Run(tenant, run)));
+    note.runs.into_iter().for_each(|(tenant, run)| hints.send(Hint::Run(RunKey { tenant, run })));
     for (tenant, space, owner, key) in note.cells {
         let space =
             [Space::Kv, Space::Execution, Space::Workflow].into_iter().find(|known| known.as_str() == space);

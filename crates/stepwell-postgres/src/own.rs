@@ -119,9 +119,11 @@ struct Settings {
 /// Says this of the transaction from here on.
 async fn leave(transaction: &Transaction<'_>, settings: &Settings) -> Result<(), Wrong> {
     let Settings { tenant, path, has_citus } = settings;
-    let spread = if *has_citus { "set local citus.propagate_set_commands = 'local';" } else { "" };
+    if *has_citus {
+        command(transaction, "set local citus.propagate_set_commands = 'local'").await?;
+    }
     let tenant = tenant.replace('\'', "''");
-    command(transaction, &format!("{spread} set local app.current_tenant = '{tenant}'")).await?;
+    command(transaction, &format!("set local app.current_tenant = '{tenant}'")).await?;
     // As a value: not every list that the server gives can be written as a command.
     transaction.execute(sql::search_path, &[path]).await?;
     Ok(())

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::plan::{is_told, is_unfenced, refuse_step};
-use stepwell_store::{Commit, Committed, Hint, Refused, RunRow, StoreError, TenantId};
+use stepwell_store::{Commit, Committed, Hint, Refused, RunKey, RunRow, StoreError, TenantId};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -218,7 +218,7 @@ fn answer(
         }
         Prepared::Planned { .. } => return (nothing, Vec::new()),
     };
-    (committed, if is_told { vec![Hint::Run(tenant, run)] } else { Vec::new() })
+    (committed, if is_told { vec![Hint::Run(RunKey { tenant, run })] } else { Vec::new() })
 }
 
 /// Why a commit was left out, by the row as it is.

@@ -1,15 +1,14 @@
 //! Commits that are decided on the rows they name: which rows those are, the plans, and what is written in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 
 use bytes::Bytes;
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{self, CheckpointRow, KeyRow, MessageRow, Plan, Rows};
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitError, CommitId, Edge, Ends, HandleHash, HandleRow, Link,
-    OpenWait, RunRow, StoredDefinition, TenantId, Whereabouts,
+    AuditRow, BadRow, Cell, CellKey, Commit, CommitError, CommitId, Edge, Ends, HandleHash, HandleRow, Link,
+    Listing, OpenWait, RunRow, StoreError, StoredDefinition, TenantId, Whereabouts,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -22,6 +21,7 @@ use crate::columns::{
 use crate::error::Failure;
 use crate::handles::HandleRows;
 use crate::links::{LinkNames, LinkRows};
+use crate::listed::{named, seen};
 use crate::shadows::Shading;
 use crate::{rows, statements as sql};
 
@@ -115,6 +115,7 @@ impl Names {
 #[derive(Default)]
 pub(crate) struct Gathered {
     runs: BTreeMap<RunId, RunRow>,
+    bad_runs: BTreeMap<RunId, BadRow>,
     messages: BTreeMap<(RunId, u64), bool>,
     handles: HandleRows,
     keys: BTreeMap<(String, String), KeyRow>,
@@ -129,37 +130,44 @@ pub(crate) struct Gathered {
 }
 
 impl Rows for Gathered {
-    type Error = Infallible;
+    type Error = BadRow;
 
-    fn run(&mut self, run: RunId) -> Result<Option<RunRow>, Infallible> {
-        Ok(self.runs.get(&run).cloned())
+    fn is_bad(&self, _error: &BadRow) -> bool {
+        true
     }
 
-    fn message(&mut self, run: RunId, seq: u64) -> Result<Option<bool>, Infallible> {
+    fn run(&mut self, run: RunId) -> Result<Option<RunRow>, BadRow> {
+        match self.bad_runs.get(&run) {
+            Some(row) => Err(row.clone()),
+            None => Ok(self.runs.get(&run).cloned()),
+        }
+    }
+
+    fn message(&mut self, run: RunId, seq: u64) -> Result<Option<bool>, BadRow> {
         Ok(self.messages.get(&(run, seq)).copied())
     }
 
-    fn handle(&mut self, handle: &HandleHash) -> Result<Option<HandleRow>, Infallible> {
+    fn handle(&mut self, handle: &HandleHash) -> Result<Option<HandleRow>, BadRow> {
         Ok(self.handles.get(handle))
     }
 
-    fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, Infallible> {
+    fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, BadRow> {
         Ok(self.keys.get(&(operation.to_owned(), key.to_owned())).cloned())
     }
 
-    fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, Infallible> {
+    fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, BadRow> {
         Ok(self.cells.get(key).cloned())
     }
 
-    fn is_on_record(&mut self, commit: CommitId) -> Result<bool, Infallible> {
+    fn is_on_record(&mut self, commit: CommitId) -> Result<bool, BadRow> {
         Ok(self.on_record.contains(&commit))
     }
 
-    fn link(&mut self, edge: &Edge) -> Result<Option<Link>, Infallible> {
+    fn link(&mut self, edge: &Edge) -> Result<Option<Link>, BadRow> {
         Ok(self.links.get(edge))
     }
 
-    fn edges(&mut self, ends: &Ends, most: usize) -> Result<Vec<Edge>, Infallible> {
+    fn edges(&mut self, ends: &Ends, most: usize) -> Result<Vec<Edge>, BadRow> {
         Ok(self.links.edges(ends, most))
     }
 }
@@ -172,9 +180,12 @@ impl Gathered {
         let mut next = || found.next().into_iter().flatten();
         if !names.runs.is_empty() {
             for row in next() {
-                let row = rows::run(row)?;
-                gathered.old_runs.insert(row.run);
-                gathered.runs.insert(row.run, row);
+                let run = rows::run_id(row, 0)?;
+                match seen(Listing::of("runs"), Some(run.to_string()), rows::run(row))?.1 {
+                    Ok(row) => drop(gathered.runs.insert(run, row)),
+                    Err(row) => drop(gathered.bad_runs.insert(run, row)),
+                }
+                gathered.old_runs.insert(run);
             }
         }
         if !names.taken.is_empty() {
@@ -191,7 +202,8 @@ impl Gathered {
             for row in next() {
                 let index = nth(row, 6)?;
                 let name = (names.operations[index].clone(), names.keys[index].clone());
-                gathered.keys.insert(name.clone(), rows::key(row, &name.0, &name.1)?);
+                let bad = |why| plan::bad_key(&name.0, &name.1, why);
+                gathered.keys.insert(name.clone(), named(rows::key(row, &name.0, &name.1), bad)?);
                 gathered.old_keys.insert(name);
             }
         }
@@ -220,7 +232,8 @@ impl Gathered {
     ) -> (Vec<Applied>, Written) {
         let mut written = Written::default();
         let plan_one = |commit: &&Commit| {
-            let Ok(planned) = plan::plan((*commit).clone(), self, limits);
+            let planned = plan::plan((*commit).clone(), self, limits);
+            let planned = planned.map_err(|row| CommitError::from(StoreError::Bad(row)))?;
             let plan = planned.map_err(CommitError::Refused)?;
             let hints = plan.hints(tenant);
             let committed = plan.committed.clone();

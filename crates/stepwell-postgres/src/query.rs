@@ -5,20 +5,22 @@ use std::collections::{HashMap, HashSet};
 
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::delta;
-use stepwell_store::document::{DocumentRow, read_place};
-use stepwell_store::plan::{KeyRow, decode_results};
+use stepwell_store::document::{DocumentRow, place_cursor, read_place};
+use stepwell_store::plan::{KeyRow, bad_key, decode_results};
 use stepwell_store::store::{
-    after_prefix, bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor,
+    after_prefix, bad_cursor, definition_place, key_cursor, page_rows, read_cursor, read_definition_cursor,
+    read_key_cursor,
 };
 use stepwell_store::{
-    Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due, HistoryQuery,
-    HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Status,
-    Tally, TenantId, WaitQuery, WaitRow, WaitsOf, Whereabouts,
+    BadRow, Cell, CellFilter, CellKey, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due,
+    HistoryQuery, HistoryRow, Listing, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
+    RunRow, RunSummary, Seen, Status, Tally, TenantId, WaitQuery, WaitRow, WaitsOf, Whereabouts,
 };
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
 use crate::connection::{Connection, Connections, Mode, Param, Sees, Transaction};
+use crate::listed::{all, named, page, seen};
 use crate::rows::{self, Read};
 use crate::{handles, seals, shadows, statements as sql};
 
@@ -47,7 +49,7 @@ pub(crate) fn first<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Op
 
 pub(crate) async fn load(on: &Connections, tenant: TenantId, run: RunId) -> Read<Option<Loaded>> {
     let rows = read(on, tenant, sql::loads, &[&tenant.uuid(), &vec![run.uuid()]]).await?;
-    first(&rows, rows::loaded)
+    named(first(&rows, rows::loaded), |why| BadRow::run(run, why))
 }
 
 pub(crate) async fn runs_by_id(
@@ -56,7 +58,11 @@ pub(crate) async fn runs_by_id(
     runs: &[Uuid],
 ) -> Read<HashMap<RunId, RunRow>> {
     let rows = read(on, tenant, sql::runs_get, &[&tenant.uuid(), &runs]).await?;
-    Ok(each(&rows, rows::run)?.into_iter().map(|row| (row.run, row)).collect())
+    let row = |row: &Row| {
+        let run = rows::run_id(row, 0)?;
+        named(rows::run(row), |why| BadRow::run(run, why))
+    };
+    Ok(each(&rows, row)?.into_iter().map(|row| (row.run, row)).collect())
 }
 
 pub(crate) async fn outcome(
@@ -96,12 +102,12 @@ async fn key_row(on: &Connections, tenant: TenantId, operation: &str, key: &str)
         return Ok(None);
     }
     let found = read(on, tenant, sql::key_get, &[&tenant.uuid(), &operation, &key]).await?;
-    first(&found, |row| rows::key(row, operation, key))
+    named(first(&found, |row| rows::key(row, operation, key)), |why| bad_key(operation, key, why))
 }
 
 /// Finds or takes runs: those of the dead by id, then by the time they are due. What is taken is locked until it is
 /// read, so that the two fit together.
-pub(crate) async fn claim(on: &Connections, tenant: TenantId, claim: &Claim) -> Read<Vec<Loaded>> {
+pub(crate) async fn claim(on: &Connections, tenant: TenantId, claim: &Claim) -> Read<Page<Loaded>> {
     let connection = on.get().await?;
     let by = claim.by.map(|by| by.0);
     let (orphans, due, mode) = match by {
@@ -136,13 +142,17 @@ pub(crate) async fn claim(on: &Connections, tenant: TenantId, claim: &Claim) -> 
     let rows = rows?;
     ended?;
     transaction.over();
-    let mut loaded = each(&rows, rows::loaded)?;
-    loaded.sort_by_key(|loaded| {
+    let mut loaded = Page::all(all(&rows, Listing::of("runs"), run_cursor, rows::loaded)?);
+    loaded.items.sort_by_key(|loaded| {
         let run = loaded.head.run;
         let wake = loaded.head.wake.filter(|_| !orphaned.contains(&run.uuid()));
         (wake, run)
     });
     Ok(loaded)
+}
+
+pub(crate) fn run_cursor(row: &Row) -> Read<String> {
+    Ok(rows::run_id(row, 0)?.to_string())
 }
 
 /// The ids a statement gives, with the beginning of the transaction before it, if it has not begun.
@@ -193,12 +203,12 @@ pub(crate) async fn cells(on: &Connections, tenant: TenantId, query: &CellQuery)
     let prefix = match filter {
         CellFilter::Key(key) => {
             let rows = read(on, tenant, sql::cell_get, &[&id, &word, owner, key]).await?;
-            let cell = first(&rows, |row| rows::cell(row, 0, *space, owner))?;
+            let cell = first(&rows, |row| rows::whole_cell(row, 0, *space, owner))?;
             let wanted = |cell: &Cell| {
                 (*with_dead || cell.live(*now).is_some())
                     && cursor.as_ref().is_none_or(|cursor| cell.key.key > *cursor)
             };
-            return Ok(Page { items: cell.into_iter().filter(wanted).collect(), next: None });
+            return Ok(Page::of(cell.into_iter().filter(wanted)));
         }
         CellFilter::Prefix(prefix) => prefix,
     };
@@ -206,8 +216,9 @@ pub(crate) async fn cells(on: &Connections, tenant: TenantId, query: &CellQuery)
     let which: [Param<'_>; 9] =
         [&id, &word, owner, prefix, &end, &after, with_dead, &now.micros(), &ask(*limit)];
     let rows = read(on, tenant, sql::cells_list, &which).await?;
-    let cells = each(&rows, |row| rows::cell(row, 0, *space, owner))?;
-    Ok(Page::cut(cells, *limit, |cell: &Cell| cell.key.key.clone()))
+    let within = CellKey { space: *space, owner: owner.clone(), key: String::new() }.address();
+    let of = Listing { table: "cells", within: &within, run: None };
+    page(&rows, of, *limit, |row| rows::get(row, 0), |row| rows::whole_cell(row, 0, *space, owner))
 }
 
 /// Where a listing of runs goes on: before this id.
@@ -236,8 +247,7 @@ pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -
     let (parent, barred) = (parent.map(RunId::uuid), query.barred());
     let which: [Param<'_>; 7] = [&tenant.uuid(), &before, &workflow, &status, &parent, &ask(*limit), &barred];
     let rows = read(on, tenant, statement, &which).await?;
-    let found = each(&rows, |row| rows::run(row).map(RunRow::summary))?;
-    Ok(Page::cut(found, *limit, |row: &RunSummary| row.run.to_string()))
+    page(&rows, Listing::of("runs"), *limit, run_cursor, |row| rows::run(row).map(RunRow::summary))
 }
 
 pub(crate) async fn waits(on: &Connections, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
@@ -266,8 +276,8 @@ pub(crate) async fn waits(on: &Connections, tenant: TenantId, query: &WaitQuery)
             read(on, tenant, sql::waits_of_run, &which).await?
         }
     };
-    let found = each(&rows, rows::wait)?;
-    Ok(Page::cut(found, *limit, |row: &WaitRow| format!("{}:{}", row.run, row.wait.activation)))
+    let cursor = |row: &Row| Ok(format!("{}:{}", rows::run_id(row, 0)?, rows::unsigned(row, 1)?));
+    page(&rows, Listing::of("waits"), *limit, cursor, rows::wait)
 }
 
 /// Where a listing by id and number begins: after the cursor, or before everything.
@@ -284,6 +294,7 @@ pub(crate) async fn history(
     query: &HistoryQuery,
 ) -> Read<Page<HistoryRow>> {
     let HistoryQuery { run, from, with_state, limit } = query;
+    let of = Listing::of_run("checkpoints", *run);
     let (id, run, from) = (tenant.uuid(), run.uuid(), rows::int(*from));
     let which: [Param<'_>; 5] = [&id, &run, &from, &ask(*limit), with_state];
     let (found, before) = if *with_state {
@@ -291,29 +302,29 @@ pub(crate) async fn history(
     } else {
         (read(on, tenant, sql::history, &which).await?, Vec::new())
     };
+    // Whatever is built on a state that cannot be read cannot be read either.
     let mut before = match &before[..] {
         [] => None,
-        before => Some(delta::read(before.iter().map(Vec::as_slice))?),
+        before => delta::read(before.iter().map(Vec::as_slice)).ok(),
     };
-    let mut items: Vec<HistoryRow> = Vec::new();
+    let mut all: Vec<Seen<HistoryRow>> = Vec::new();
     for row in &found {
-        let state = match rows::get::<Option<&[u8]>>(row, 4)? {
-            Some(body) => {
-                let state = delta::read_one(before.as_deref(), body)?;
-                before = Some(state.clone());
-                Some(state)
-            }
-            None => None,
+        let last = before.take();
+        let read = || {
+            let body: Option<&[u8]> = rows::get(row, 4)?;
+            Ok(HistoryRow {
+                version: rows::unsigned(row, 0)?,
+                at: rows::at(row, 1)?,
+                commit: CommitId(rows::get(row, 2)?),
+                entry: delta::read_entry(rows::get(row, 3)?)?,
+                state: body.map(|body| delta::read_one(last.as_deref(), body)).transpose()?,
+            })
         };
-        items.push(HistoryRow {
-            version: rows::unsigned(row, 0)?,
-            at: rows::at(row, 1)?,
-            commit: CommitId(rows::get(row, 2)?),
-            entry: delta::read_entry(rows::get(row, 3)?)?,
-            state,
-        });
+        let row = seen(of, Some((rows::unsigned(row, 0)? + 1).to_string()), read())?;
+        before = row.1.as_ref().ok().and_then(|row| row.state.clone());
+        all.push(row);
     }
-    Ok(Page::cut(items, *limit, |row| (row.version + 1).to_string()))
+    Ok(Page::sorted(all, *limit)?)
 }
 
 /// A part of a history, and the stored states before it that the first of it is built on.
@@ -347,44 +358,52 @@ pub(crate) async fn documents(
     let after = read_place(cursor.as_deref())?;
     let (id, run_id) = (tenant.uuid(), run.uuid());
     let document = |row: &Row| rows::document(row, *run);
-    let found: Vec<DocumentRow> = if let Some(key) = key {
+    let of = Listing::of_run("documents", *run);
+    if let Some(key) = key {
         let which: [Param<'_>; 4] = [&id, &run_id, key, &rows::int(at.unwrap_or(u64::MAX))];
         let found = read(on, tenant, sql::document_get, &which).await?;
         let wanted =
             |row: &DocumentRow| query.wants(&row.document) && after.is_none_or(|after| row.place() > after);
-        each(&found, document)?.into_iter().filter(wanted).collect()
-    } else {
-        let (version, ordinal) =
-            after.map_or((-1, -1), |(version, ordinal)| (rows::int(version), rows::int(ordinal)));
-        let (kind, rows, at) = (kind.as_ref().map(Name::as_str), ask(*limit), at.map(rows::int));
-        let which: [Param<'_>; 8] = [&id, &run_id, &version, &ordinal, &kind, tag, &rows, &at];
-        let found = match at {
-            None => read(on, tenant, sql::documents_now, &which[..7]).await?,
-            Some(_) => read(on, tenant, sql::documents_at, &which).await?,
-        };
-        each(&found, document)?
+        let found = named(first(&found, document), |why| of.bad(Some(key), why))?;
+        return Ok(Page::of(found.filter(wanted)).map(|row| row.document));
+    }
+    let (version, ordinal) =
+        after.map_or((-1, -1), |(version, ordinal)| (rows::int(version), rows::int(ordinal)));
+    let (kind, asked, at) = (kind.as_ref().map(Name::as_str), ask(*limit), at.map(rows::int));
+    let which: [Param<'_>; 8] = [&id, &run_id, &version, &ordinal, &kind, tag, &asked, &at];
+    let found = match at {
+        None => read(on, tenant, sql::documents_now, &which[..7]).await?,
+        Some(_) => read(on, tenant, sql::documents_at, &which).await?,
     };
-    let Page { items, next } = Page::cut(found, *limit, DocumentRow::cursor);
-    Ok(Page { items: items.into_iter().map(|row| row.document).collect(), next })
+    let cursor = |row: &Row| Ok(place_cursor((rows::unsigned(row, 4)?, rows::unsigned(row, 7)?)));
+    Ok(page(&found, of, *limit, cursor, document)?.map(|row| row.document))
 }
 
 pub(crate) async fn records(on: &Connections, tenant: TenantId, query: &RecordQuery) -> Read<Page<Record>> {
-    let one = |item: Option<Record>| Page { items: item.into_iter().collect(), next: None };
+    let one = |item: Option<Record>| Page::of(item);
     match query {
         RecordQuery::Definition(hash) => {
             let which: [Param<'_>; 2] = [&tenant.uuid(), &&hash.as_bytes()[..]];
             let rows = read(on, tenant, sql::definition_get, &which).await?;
-            Ok(one(first(&rows, rows::definition)?.map(Record::Definition)))
+            let bad = |why| Listing::of("definitions").bad(Some(&hash.to_string()), why);
+            Ok(one(named(first(&rows, rows::definition), bad)?.map(Record::Definition)))
         }
         RecordQuery::Definitions { workflow, limit, cursor } => {
             definitions(on, tenant, workflow.as_ref(), *limit, cursor.as_deref()).await
         }
         RecordQuery::Key { operation, key, now } => {
             let row = key_row(on, tenant, operation, key).await?.filter(|row| row.holds(*now));
-            let Some(row) = row else { return Ok(one(None)) };
-            let results = decode_results(row.results.as_deref())?;
-            let (answer, request) = (Some(row.answer), Some(row.request));
-            Ok(one(Some(Record::Key(Recorded { results, answer, request }))))
+            Ok(one(row.map(|row| row.recorded()).transpose()?.map(Record::Key)))
+        }
+        RecordQuery::Keys { limit, cursor } => {
+            let (operation, key) = read_key_cursor(cursor.as_deref())?;
+            let which: [Param<'_>; 4] = [&tenant.uuid(), &operation, &key, &ask(*limit)];
+            let rows = read(on, tenant, sql::keys_list, &which).await?;
+            let cursor = |row: &Row| Ok(key_cursor(rows::get(row, 6)?, rows::get(row, 7)?));
+            let record = |row: &Row| {
+                Ok(rows::key(row, rows::get(row, 6)?, rows::get(row, 7)?)?.recorded().map(Record::Key)?)
+            };
+            page(&rows, Listing::of("idempotency"), *limit, cursor, record)
         }
         RecordQuery::Audit { limit, cursor } => seals::audit(on, tenant, *limit, cursor.as_deref()).await,
         RecordQuery::Seals { from, limit } => seals::seals(on, tenant, *from, *limit).await,
@@ -392,8 +411,7 @@ pub(crate) async fn records(on: &Connections, tenant: TenantId, query: &RecordQu
             seals::unsealed(on, tenant, *limit, cursor.as_deref()).await
         }
         RecordQuery::Shadows(run) => {
-            let rows = shadows::of_run(on, tenant, *run).await?;
-            Ok(Page { items: rows.into_iter().map(Record::Shadow).collect(), next: None })
+            Ok(Page::of(shadows::of_run(on, tenant, *run).await?).map(Record::Shadow))
         }
         RecordQuery::Handle(handle) => {
             Ok(one(handles::get(on, tenant, handle).await?.map(|row| Record::Handle(Box::new(row)))))
@@ -431,8 +449,11 @@ async fn definitions(
     }
     let which: [Param<'_>; 5] = [&tenant.uuid(), &name.as_str(), &version, &hash, &ask(limit)];
     let rows = read(on, tenant, statement, &which).await?;
-    let Page { items, next } = Page::cut(each(&rows, rows::definition)?, limit, definition_cursor);
-    Ok(Page { items: items.into_iter().map(Record::Definition).collect(), next })
+    let cursor = |row: &Row| {
+        let version = rows::get::<i64>(row, 2)? as u32;
+        Ok(definition_place(rows::get(row, 1)?, version, rows::hash(row, 0)?))
+    };
+    Ok(page(&rows, Listing::of("definitions"), limit, cursor, rows::definition)?.map(Record::Definition))
 }
 
 async fn tally(
@@ -464,6 +485,5 @@ async fn tally(
         }
     };
     let found = each(&rows, |row| Ok((rows::get::<String>(row, 0)?, rows::unsigned(row, 1)?)))?;
-    let Page { items, next } = Page::cut(found, limit, |(name, _)| name.clone());
-    Ok(Page { items: items.into_iter().map(|(name, count)| Record::Tally { name, count }).collect(), next })
+    Ok(Page::cut(found, limit, |(name, _)| name.clone()).map(|(name, count)| Record::Tally { name, count }))
 }

@@ -1,13 +1,14 @@
 //! Rows to values and back.
 
 use bytes::Bytes;
+use serde_json::Value;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::delta;
 use stepwell_store::document::DocumentRow;
 use stepwell_store::plan::KeyRow;
 use stepwell_store::{
-    Cell, CellKey, Chain, CommitId, Document, Lives, Loaded, Message, OpenWait, Parent, ProcessId, RunRow,
-    Space, StoreError, StoredDefinition, ValueType, WaitRow,
+    Cell, CellKey, Chain, CommitId, Document, Listing, Lives, Loaded, Message, OpenWait, Parent, ProcessId,
+    RunRow, Space, StoreError, StoredDefinition, ValueType, WaitRow,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -76,8 +77,15 @@ pub(crate) fn run(row: &Row) -> Read<RunRow> {
 
 /// A run as loaded: its row, the stored states it is built from, and its inbox.
 pub(crate) fn loaded(row: &Row) -> Read<Loaded> {
+    let known = run(row)?;
     let bodies: Option<Vec<&[u8]>> = get(row, 21)?;
-    let state = delta::read(bodies.unwrap_or_default())?;
+    let state = match delta::read(bodies.unwrap_or_default()) {
+        Ok(state) => state,
+        Err(error) => {
+            let bad = Listing::of_run("checkpoints", known.run).bad(None, error.to_string());
+            return Ok(known.damaged(bad));
+        }
+    };
     let seqs: Option<Vec<i64>> = get(row, 22)?;
     let inbox = match seqs {
         None => Vec::new(),
@@ -97,7 +105,7 @@ pub(crate) fn loaded(row: &Row) -> Read<Loaded> {
             seqs.into_iter().zip(texts.zip(times)).map(message).collect()
         }
     };
-    Ok(run(row)?.loaded(state, inbox))
+    Ok(known.loaded(state, inbox))
 }
 
 /// An open wait.
@@ -146,20 +154,32 @@ pub(crate) fn json(row: &Row, column: usize) -> Read<serde_json::Value> {
     serde_json::from_str(get(row, column)?).map_err(|_| unreadable(column))
 }
 
-/// A cell of a space and owner that are known; its key is in this column, and what else it has after it.
+/// A cell of a space and owner that are known; its key is in this column, and what else it has after it. What it holds
+/// may be unreadable.
 pub(crate) fn cell(row: &Row, from: usize, space: Space, owner: &str) -> Read<Cell> {
-    let value: Option<&str> = get(row, from + 1)?;
-    let value = value.map(|text| serde_json::from_str(text).map_err(|_| unreadable(from + 1))).transpose()?;
+    let (text, word): (Option<&str>, &str) = (get(row, from + 1)?, get(row, from + 2)?);
+    let value = text.map(serde_json::from_str).transpose();
+    let (value, value_type, damage) = match (value, ValueType::from_word(word)) {
+        (Ok(value), Some(value_type)) => (value, value_type, None),
+        (Ok(_), None) => (Some(Value::Null), ValueType::Json, Some(format!("`{word}` is no type of values"))),
+        (Err(error), _) => (Some(Value::Null), ValueType::Json, Some(error.to_string())),
+    };
     Ok(Cell {
         key: CellKey { space, owner: owner.to_owned(), key: get(row, from)? },
         value,
-        value_type: read(row, from + 2, ValueType::from_word)?,
+        value_type,
         revision: unsigned(row, from + 3)?,
         expires_at: instant(row, from + 4)?,
         created_at: at(row, from + 5)?,
         updated_at: at(row, from + 6)?,
         created_by: get::<Option<Uuid>>(row, from + 7)?.map(RunId::new),
+        damage,
     })
+}
+
+/// The same where it is read by somebody: an error that names it if what it holds is unreadable.
+pub(crate) fn whole_cell(row: &Row, from: usize, space: Space, owner: &str) -> Read<Cell> {
+    cell(row, from, space, owner)?.whole().map_err(|row| StoreError::Bad(row).into())
 }
 
 /// A key's record.

@@ -3,13 +3,14 @@
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::seal::{Seal, sealed};
 use stepwell_store::store::read_commit_cursor;
-use stepwell_store::{AuditRow, CommitId, Page, Record, StoreError, Swept, TenantId};
+use stepwell_store::{AuditRow, CommitId, Listing, Page, Record, StoreError, Swept, TenantId};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use crate::connection::{Connections, Mode, Param, Sees, Transaction, Unanswered};
 use crate::error::constraint;
+use crate::listed::page;
 use crate::query::{after, ask, each, read};
 use crate::rows::{self, Read};
 use crate::statements as sql;
@@ -42,10 +43,11 @@ pub(crate) async fn audit(
 ) -> Read<Page<Record>> {
     let (commit, ordinal) = after(cursor)?;
     let which: [Param<'_>; 4] = [&tenant.uuid(), &commit, &ordinal, &ask(limit)];
-    let found = each(&read(on, tenant, sql::audit_list, &which).await?, found)?;
-    let Page { items, next } = Page::cut(found, limit, |row| format!("{}:{}", row.commit.0, row.ordinal));
+    let rows = read(on, tenant, sql::audit_list, &which).await?;
+    let cursor = |row: &Row| Ok(format!("{}:{}", rows::get::<Uuid>(row, 0)?, rows::unsigned(row, 1)?));
+    let found = page(&rows, Listing::of("audit"), limit, cursor, found)?;
     let record = |Found { commit, ordinal, at, row }| Record::Audit { commit, ordinal, at, row };
-    Ok(Page { items: items.into_iter().map(record).collect(), next })
+    Ok(found.map(record))
 }
 
 /// The results of a commit that is looked up in the audit trail; nothing if it is not there.
@@ -68,14 +70,13 @@ pub(crate) async fn unsealed(
     let which: [Param<'_>; 3] = [&tenant.uuid(), &after, &ask(limit)];
     let rows = read(on, tenant, sql::unsealed_list, &which).await?;
     let found = each(&rows, |row| rows::get(row, 0).map(CommitId))?;
-    let Page { items, next } = Page::cut(found, limit, |commit| commit.0.to_string());
-    Ok(Page { items: items.into_iter().map(Record::Unsealed).collect(), next })
+    Ok(Page::cut(found, limit, |commit| commit.0.to_string()).map(Record::Unsealed))
 }
 
 pub(crate) async fn seals(on: &Connections, tenant: TenantId, from: u64, limit: u32) -> Read<Page<Record>> {
     let which: [Param<'_>; 3] = [&tenant.uuid(), &rows::int(from), &ask(limit)];
     let rows = read(on, tenant, sql::seals_list, &which).await?;
-    let seals = each(&rows, |row| {
+    let seal = |row: &Row| {
         Ok(Seal {
             number: rows::unsigned(row, 0)?,
             at: rows::at(row, 1)?,
@@ -83,9 +84,9 @@ pub(crate) async fn seals(on: &Connections, tenant: TenantId, from: u64, limit: 
             rows: Seal::decode_rows(&rows::get::<Vec<u8>>(row, 3)?)?,
             hash: hash(row, 4)?,
         })
-    })?;
-    let Page { items, next } = Page::cut(seals, limit, |seal| (seal.number + 1).to_string());
-    Ok(Page { items: items.into_iter().map(Record::Seal).collect(), next })
+    };
+    let cursor = |row: &Row| Ok((rows::unsigned(row, 0)? + 1).to_string());
+    Ok(page(&rows, Listing::of("seals"), limit, cursor, seal)?.map(Record::Seal))
 }
 
 fn hash(row: &Row, column: usize) -> Read<[u8; 32]> {

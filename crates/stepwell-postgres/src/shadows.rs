@@ -6,14 +6,15 @@ use stepwell_core::shadow::{ShadowType, ShadowValue};
 use stepwell_core::{Name, RunId};
 use stepwell_store::shadow::{joined, split};
 use stepwell_store::{
-    CommitId, Page, Refill, Refilled, RunQuery, RunRow, RunSummary, ShadowRow, ShadowWrite, Status, Swept,
-    TenantId,
+    CommitId, Listing, Page, Refill, Refilled, RunQuery, RunRow, RunSummary, ShadowRow, ShadowWrite, Status,
+    Swept, TenantId,
 };
 use uuid::Uuid;
 
 use crate::columns::{Shaded, Shadows, Trace};
 use crate::connection::{Connections, Mode, Param, Sees, Transaction};
-use crate::query::{ask, before, each, read};
+use crate::listed::page;
+use crate::query::{ask, before, each, read, run_cursor};
 use crate::rows::{self, Read};
 use crate::statements as sql;
 
@@ -33,7 +34,7 @@ pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -
     // Columns are those of a workflow that is named, so nothing is barred.
     let RunQuery { workflow, without: _, status, parent, shadows, limit, cursor } = query;
     let before = before(cursor.as_deref())?;
-    let nothing = Page { items: Vec::new(), next: None };
+    let nothing = Page::of([]);
     let Some(((name, value), others)) = shadows.split_first() else { return Ok(nothing) };
     // What cannot be written cannot be there.
     if shadows.iter().any(|(name, value)| name.contains('\0') || !value.fits()) {
@@ -52,8 +53,7 @@ pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -
         &id, &before, &workflow, &status, &parent, &limited, &name, held, &names, &texts, &numbers, &booleans,
     ];
     let rows = read(on, tenant, statement, &which).await?;
-    let found = each(&rows, |row| rows::run(row).map(RunRow::summary))?;
-    Ok(Page::cut(found, *limit, |row: &RunSummary| row.run.to_string()))
+    page(&rows, Listing::of("runs"), *limit, run_cursor, |row| rows::run(row).map(RunRow::summary))
 }
 
 /// What columns are to hold, as filters: an array of each.

@@ -131,13 +131,18 @@ impl PostgresStore {
     /// [`PostgresStore::open`] with options of one's own.
     pub async fn open_with(connection: &str, options: Options) -> Result<Self, OpenError> {
         let config = read(connection)?;
-        if let Some(owner) = &options.migrate_as {
-            let role = config.get_user().unwrap_or_default();
-            Self::migrate_as(owner, role, &options).await?;
-        }
         let connector = Connector::new(&config, options.schema.as_deref(), options.tls());
-        let mut looked = look(&connector).await?;
+        let mut looked = match (look(&connector).await, &options.migrate_as) {
+            // Where there is nothing to migrate nothing is changed, and the engine's own rights are enough.
+            (Err(OpenError::Store(_)), Some(owner)) => {
+                let role = config.get_user().unwrap_or_default();
+                Self::migrate_as(owner, role, &options).await?;
+                look(&connector).await?
+            }
+            (looked, _) => looked?,
+        };
         looked.has_citus |= options.spread;
+        let connector = if looked.has_citus { connector.spread() } else { connector };
         let impatient = connector.clone().impatient();
         let on = Connections::new(impatient, options.connections, options.patience, looked.has_citus)?;
         let (hints, outbox) = (HintSender::default(), Outbox::new(options.notify && options.session));
@@ -211,12 +216,22 @@ impl PostgresStore {
         self.on.one(Sees::None, Mode::Writes, sql::process_beat, &which).await?;
         let (living, clock) = self.living(beat).await?;
         self.shared.outbox.has_readers(living.len() > 1);
-        let dues = query::due(&self.on, &[], Some(&living)).await?;
+        // This process lives, also if a node that is away cannot say whose runs are free.
+        let dues = query::due(&self.on, &[], Some(&living)).await.unwrap_or_else(|failure| {
+            let error = StoreError::from(failure);
+            tracing::warn!(%error, "what dead processes own could not be read");
+            Vec::new()
+        });
         let mut dead = BTreeSet::new();
         for due in dues.iter().filter(|due| due.at == Timestamp::MIN) {
             let tenant = due.tenant;
             let which: [crate::connection::Param<'_>; 2] = [&tenant.uuid(), &living];
-            let owners = self.on.one(Sees::Tenant(tenant), Mode::Reads, sql::owners, &which).await?;
+            let owners = self.on.one(Sees::Tenant(tenant), Mode::Reads, sql::owners, &which).await;
+            let owners = owners.unwrap_or_else(|failure| {
+                let error = StoreError::from(failure);
+                tracing::warn!(%tenant, %error, "what dead processes own of a tenant's could not be read");
+                Vec::new()
+            });
             for row in &owners {
                 dead.insert(ProcessId(rows::get(row, 0)?));
             }
@@ -254,7 +269,7 @@ impl PostgresStore {
         items.sort_unstable();
         items.truncate(page_rows(limit));
         let shown = items.into_iter().map(|(process, lives_until)| Record::Process { process, lives_until });
-        Ok(Page { items: shown.collect(), next: None })
+        Ok(Page::of(shown))
     }
 
     /// Processes whose lease goes on and whose session stands; and what time it is there.
@@ -391,7 +406,7 @@ impl Store for PostgresStore {
         again!(query::load(&self.on, scope.tenant(), run))
     }
 
-    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         // Whoever asked may go away: what was taken must not be taken by a half.
         let on = self.on.clone();
         let claiming = tokio::spawn(async move { query::claim(&on, scope.tenant(), &claim).await });
@@ -446,10 +461,7 @@ impl Store for PostgresStore {
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         if let RecordQuery::Living { process, now } = query {
             let lives = again!(self.lives(process, now))?;
-            return Ok(Page {
-                items: lives.then_some(Record::Living(process)).into_iter().collect(),
-                next: None,
-            });
+            return Ok(Page::of(lives.then_some(Record::Living(process))));
         }
         if let RecordQuery::Processes { limit } = query {
             return again!(self.processes(limit));

@@ -26,7 +26,15 @@ pub(crate) async fn sweep(on: &Connections, tenant: TenantId, sweep: &Sweep) -> 
         SweepWhat::Keys => expired(on, tenant, sql::sweep_keys, sweep).await?,
         SweepWhat::Handles { expired_by } => handles::sweep(on, tenant, *expired_by, sweep.limit).await?,
         SweepWhat::Runs { ended_before } => {
-            purge(on, tenant, ended_before.micros(), i64::from(sweep.limit)).await?
+            purge(on, tenant, Gone::Ended(ended_before.micros(), i64::from(sweep.limit))).await?
+        }
+        SweepWhat::Run(run) => {
+            return Ok(Swept { count: purge(on, tenant, Gone::Run(run.uuid())).await?, more: false });
+        }
+        SweepWhat::Aside(run) => {
+            let which: [Param<'_>; 2] = [&tenant.uuid(), &vec![run.uuid()]];
+            let rows = on.one(Sees::Tenant(tenant), Mode::Writes, sql::runs_aside, &which).await?;
+            return Ok(Swept { count: rows.len() as u64, more: false });
         }
         SweepWhat::Shadows(refills) => return shadows::refill(on, tenant, refills).await,
         SweepWhat::History { run, keep } => return bound(on, tenant, *run, *keep, sweep.limit).await,
@@ -41,8 +49,16 @@ async fn expired(on: &Connections, tenant: TenantId, statement: &'static str, sw
     Ok(rows.len() as u64)
 }
 
-/// Runs that ended before a time go, with everything that is their own; gives how many.
-async fn purge(on: &Connections, tenant: TenantId, before: i64, limit: i64) -> Read<u64> {
+/// Which runs go.
+enum Gone {
+    /// Those that ended before a time; so many at most.
+    Ended(i64, i64),
+    /// This one.
+    Run(Uuid),
+}
+
+/// Runs go, with everything that is their own; gives how many.
+async fn purge(on: &Connections, tenant: TenantId, which: Gone) -> Read<u64> {
     let id = tenant.uuid();
     let own = [
         sql::purge_runs,
@@ -55,7 +71,11 @@ async fn purge(on: &Connections, tenant: TenantId, before: i64, limit: i64) -> R
         sql::purge_handles,
     ];
     let connection = on.get().await?;
-    let find = connection.statement(sql::sweep_runs).await?;
+    let find = match which {
+        Gone::Ended(..) => sql::sweep_runs,
+        Gone::Run(_) => sql::runs_wake,
+    };
+    let find = connection.statement(find).await?;
     let mut statements = Vec::new();
     for statement in own {
         statements.push(connection.statement(statement).await?);
@@ -64,10 +84,24 @@ async fn purge(on: &Connections, tenant: TenantId, before: i64, limit: i64) -> R
     let transaction = Transaction::new(connection);
     let connection = transaction.on();
     let begin = on.begin(Sees::Tenant(tenant), Mode::Writes);
-    let which: [Param<'_>; 3] = [&id, &before, &limit];
-    let (begun, found) = tokio::join!(connection.command(&begin), connection.ask(&find, &which));
+    let (begun, found) = match which {
+        Gone::Ended(before, limit) => {
+            let which: [Param<'_>; 3] = [&id, &before, &limit];
+            tokio::join!(connection.command(&begin), connection.ask(&find, &which))
+        }
+        Gone::Run(run) => {
+            let which: [Param<'_>; 2] = [&id, &vec![run]];
+            tokio::join!(connection.command(&begin), connection.ask(&find, &which))
+        }
+    };
     begun?;
-    let ended = found?.iter().map(|row| rows::get(row, 0)).collect::<Read<Vec<Uuid>>>()?;
+    let found = found?.iter().map(|row| rows::get(row, 0)).collect::<Read<Vec<Uuid>>>()?;
+    let count = found.len() as u64;
+    let ended = match which {
+        Gone::Ended(..) => found,
+        // Something of it may be left even if it is not there.
+        Gone::Run(run) => vec![run],
+    };
     let trees: Vec<String> = ended.iter().map(Uuid::to_string).collect();
     let runs: [Param<'_>; 2] = [&id, &ended];
     let owners: [Param<'_>; 2] = [&id, &trees];
@@ -79,7 +113,7 @@ async fn purge(on: &Connections, tenant: TenantId, before: i64, limit: i64) -> R
     shared?;
     done?;
     transaction.over();
-    Ok(ended.len() as u64)
+    Ok(count)
 }
 
 /// Old checkpoints of a run go, and the documents that only they showed.

@@ -14,10 +14,11 @@ use stepwell_store::plan::{
     refuse_step,
 };
 use stepwell_store::{
-    AuditRow, Cell, CellKey, Commit, CommitId, Committed, Document, Edge, Ends, HandleHash, HandleRow, Head,
-    Hint, Link, NewRun, OpenWait, Refused, RunRow, Step, StoredDefinition, TenantId,
+    AuditRow, BadRow, Cell, CellKey, Commit, CommitId, Committed, Document, Edge, Ends, HandleHash,
+    HandleRow, Head, Hint, Link, NewRun, OpenWait, Refused, RunKey, RunRow, Step, StoredDefinition, TenantId,
 };
 
+use crate::listed::{named, named_in};
 use crate::statements::{self as sql, Session};
 use crate::{handles, links, rows, shadows};
 
@@ -146,7 +147,7 @@ fn plain_step(
         Some(_) => step.wake,
     };
     if is_told(moved.head.owner, wake, *at, is_unfenced(step)) {
-        hints.push(Hint::Run(tenant, run));
+        hints.push(Hint::Run(RunKey { tenant, run }));
     }
     Ok(Ok(Committed { head: Some(moved.head.clone()), ..nothing() }))
 }
@@ -273,7 +274,7 @@ fn plain_create(
     }
     beside(session, tenant, *id, *at, definitions, audit, None)?;
     if is_told(row.owner, row.wake, *at, false) {
-        hints.push(Hint::Run(tenant, new.run));
+        hints.push(Hint::Run(RunKey { tenant, run: new.run }));
     }
     Ok(Ok(Committed { created: vec![row.head(new.first.state.clone())], ..nothing() }))
 }
@@ -541,7 +542,8 @@ pub(crate) fn run_row(
     run: RunId,
 ) -> rusqlite::Result<Option<RunRow>> {
     let mut statement = connection.prepare_cached(sql::run_get)?;
-    statement.query_row(params![tenant.uuid().into_bytes(), run.uuid().into_bytes()], rows::run).optional()
+    let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes()];
+    named(statement.query_row(which, rows::run).optional(), |why| BadRow::run(run, why))
 }
 
 /// The rows as the writer sees them: nobody else writes while it does.
@@ -552,6 +554,10 @@ struct Locked<'s, 'c> {
 
 impl Rows for Locked<'_, '_> {
     type Error = rusqlite::Error;
+
+    fn is_bad(&self, error: &rusqlite::Error) -> bool {
+        named_in(error).is_some()
+    }
 
     fn run(&mut self, run: RunId) -> rusqlite::Result<Option<RunRow>> {
         run_row(self.session.connection, self.tenant, run)
@@ -570,7 +576,8 @@ impl Rows for Locked<'_, '_> {
     fn key(&mut self, operation: &str, key: &str) -> rusqlite::Result<Option<KeyRow>> {
         let mut statement = self.session.connection.prepare_cached(sql::key_get)?;
         let which = params![self.tenant.uuid().into_bytes(), operation, key];
-        statement.query_row(which, |row| rows::key(row, operation, key)).optional()
+        let found = statement.query_row(which, |row| rows::key(row, operation, key)).optional();
+        named(found, |why| plan::bad_key(operation, key, why))
     }
 
     fn cell(&mut self, key: &CellKey) -> rusqlite::Result<Option<Cell>> {

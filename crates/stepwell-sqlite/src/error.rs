@@ -98,6 +98,9 @@ pub(crate) fn note(failed: &Failed, error: &rusqlite::Error) -> StoreError {
 /// A mistake of SQLite's as a store error.
 pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
     let text = error.to_string();
+    if let Some(row) = crate::listed::named_in(error) {
+        return StoreError::Bad(row);
+    }
     let Some(failure) = error.sqlite_error() else { return StoreError::Corrupt(text) };
     match failure.code {
         ErrorCode::DiskFull => StoreError::Full(text),

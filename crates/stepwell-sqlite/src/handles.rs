@@ -3,13 +3,14 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use stepwell_core::shadow::{ShadowType, ShadowValue};
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
-use stepwell_store::handle::{handle_cursor, read_handle_cursor};
+use stepwell_store::handle::{handle_place, read_handle_cursor};
 use stepwell_store::store::page_rows;
 use stepwell_store::{
-    CommitId, HandleHash, HandleKind, HandleQuery, HandleRow, Page, ProcessId, Record, TenantId,
+    CommitId, HandleHash, HandleKind, HandleQuery, HandleRow, Listing, Page, ProcessId, Record, TenantId,
 };
 use uuid::Uuid;
 
+use crate::listed::{all, named, page, seen};
 use crate::query::{Read, ask};
 use crate::statements as sql;
 use crate::{rows, shadows};
@@ -21,7 +22,8 @@ pub(crate) fn get(
     handle: &HandleHash,
 ) -> rusqlite::Result<Option<HandleRow>> {
     let mut statement = connection.prepare_cached(sql::handle_get)?;
-    statement.query_row(params![tenant.uuid().into_bytes(), handle.0], read).optional()
+    let found = statement.query_row(params![tenant.uuid().into_bytes(), handle.0], read).optional();
+    named(found, |why| Listing::of("handles").bad(Some(&handle.to_string()), why))
 }
 
 /// A handle is this from here on.
@@ -98,8 +100,7 @@ pub(crate) fn list(connection: &Connection, tenant: TenantId, query: &HandleQuer
         Some((first, others)) => by_shadow(connection, tenant, query, after, first, others)?,
         None => by_place(connection, tenant, query, after)?,
     };
-    let Page { items, next } = Page::cut(found, query.limit, handle_cursor);
-    Ok(Page { items: items.into_iter().map(record).collect(), next })
+    Ok(found.map(record))
 }
 
 fn record(row: HandleRow) -> Record {
@@ -113,7 +114,7 @@ fn by_place(
     tenant: TenantId,
     query: &HandleQuery,
     after: After,
-) -> Read<Vec<HandleRow>> {
+) -> Read<Page<HandleRow>> {
     let tenant = tenant.uuid().into_bytes();
     let workflow = query.workflow.as_ref().map(Name::as_str);
     let (mut run, mut handle) = place(after);
@@ -121,7 +122,7 @@ fn by_place(
         (Some(wanted), _) => {
             let wanted = wanted.uuid().into_bytes().to_vec();
             if run > wanted {
-                return Ok(Vec::new());
+                return Ok(Page::of([]));
             }
             if run < wanted {
                 handle = Vec::new();
@@ -133,12 +134,16 @@ fn by_place(
         (None, None) => {
             let mut statement = connection.prepare_cached(sql::handles_all)?;
             let which = params![tenant, run, handle, query.created_by, ask(query.limit)];
-            return Ok(statement.query_map(which, read)?.collect::<rusqlite::Result<_>>()?);
+            return page(&mut statement, which, Listing::of("handles"), query.limit, cursor, read);
         }
     };
     let mut statement = connection.prepare_cached(statement)?;
     let which = params![tenant, run, handle, query.created_by, ask(query.limit), workflow];
-    Ok(statement.query_map(which, read)?.collect::<rusqlite::Result<_>>()?)
+    page(&mut statement, which, Listing::of("handles"), query.limit, cursor, read)
+}
+
+fn cursor(row: &Row<'_>) -> rusqlite::Result<String> {
+    Ok(handle_place(rows::run_id(row, 2)?, HandleHash(row.get(0)?)))
 }
 
 /// By the index of the first column; everything else is a filter.
@@ -149,7 +154,7 @@ fn by_shadow(
     after: After,
     (name, value): &(Name, ShadowValue),
     others: &[(Name, ShadowValue)],
-) -> Read<Vec<HandleRow>> {
+) -> Read<Page<HandleRow>> {
     let statement = match value.kind() {
         ShadowType::String => sql::handles_by_text,
         ShadowType::Number => sql::handles_by_number,
@@ -160,17 +165,22 @@ fn by_shadow(
     let mut statement = connection.prepare_cached(statement)?;
     let held = shadows::held(value);
     let which = params![tenant.uuid().into_bytes(), run, handle, workflow, name.as_str(), held];
+    let mut rows = statement.query(which)?;
     let mut found = Vec::new();
-    for row in statement.query_map(which, read)? {
-        let row = row?;
-        if query.wants(&row) && shadows::holds(connection, tenant, row.run, &row.workflow, others)? {
-            found.push(row);
-        }
+    while let Some(row) = rows.next()? {
+        let row = seen(Listing::of("handles"), row, cursor, |row| Ok(read(row)?))?;
+        let is_wanted = match &row.1 {
+            Ok(row) => {
+                query.wants(row) && shadows::holds(connection, tenant, row.run, &row.workflow, others)?
+            }
+            Err(_) => true,
+        };
+        found.extend(is_wanted.then_some(row));
         if found.len() > page_rows(query.limit) {
             break;
         }
     }
-    Ok(found)
+    Ok(Page::sorted(found, query.limit)?)
 }
 
 /// Where a listing goes on; the beginning is before every run.
@@ -187,8 +197,7 @@ pub(crate) fn undelivered(
 ) -> Read<Page<Record>> {
     let mut statement = connection.prepare_cached(sql::handles_undelivered)?;
     let which = params![tenant.uuid().into_bytes(), now.micros(), page_rows(limit) as i64];
-    let items = statement.query_map(which, |row| read(row).map(record))?;
-    Ok(Page { items: items.collect::<rusqlite::Result<_>>()?, next: None })
+    Ok(Page::all(all(&mut statement, which, Listing::of("handles"), cursor, read)?).map(record))
 }
 
 /// Handles that were over by a time go; gives how many.
@@ -200,12 +209,14 @@ pub(crate) fn sweep(
 ) -> rusqlite::Result<usize> {
     let mut statement = connection.prepare_cached(sql::sweep_handles)?;
     let which = params![tenant.uuid().into_bytes(), expired_by.micros(), limit];
-    let over = statement
-        .query_map(which, |row| Ok((HandleHash(row.get(0)?), kind(row, 1)?, rows::run_id(row, 2)?)))?;
+    // What cannot be read goes too when it is over.
+    let over = statement.query_map(which, |row| {
+        Ok((HandleHash(row.get(0)?), kind(row, 1).ok(), rows::run_id(row, 2).ok()))
+    })?;
     let over = over.collect::<rusqlite::Result<Vec<_>>>()?;
     for (handle, kind, run) in &over {
         delete(connection, tenant, handle)?;
-        if *kind == HandleKind::Flow {
+        if let (Some(HandleKind::Flow), Some(run)) = (kind, run) {
             unshade(connection, tenant, *run)?;
         }
     }

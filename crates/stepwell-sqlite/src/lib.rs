@@ -16,6 +16,7 @@ mod handles;
 mod held;
 mod jobs;
 mod links;
+mod listed;
 mod lock;
 mod migrate;
 mod names;

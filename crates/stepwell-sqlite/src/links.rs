@@ -6,16 +6,18 @@ use stepwell_core::{RunId, Timestamp};
 use stepwell_store::link::{
     LinkPlace, Way, edge_cursor, merged, read_edge_cursor, read_place_cursor, rows_each_way,
 };
-use stepwell_store::{Direction, Edge, Ends, Entity, Link, LinkFilter, LinkQuery, Page, TenantId};
+use stepwell_store::{Direction, Edge, Ends, Entity, Link, LinkFilter, LinkQuery, Listing, Page, TenantId};
 use uuid::Uuid;
 
 use crate::reader::ReadError;
-use crate::rows;
 use crate::statements as sql;
+use crate::{listed, rows};
 
+/// A link for whoever writes over its attributes or deletes it.
 pub(crate) fn get(connection: &Connection, tenant: TenantId, edge: &Edge) -> rusqlite::Result<Option<Link>> {
     let tenant = tenant.uuid().into_bytes();
-    connection.prepare_cached(sql::link_get)?.query_row(&named(&tenant, edge)[..], link).optional()
+    let mut statement = connection.prepare_cached(sql::link_get)?;
+    statement.query_row(&named(&tenant, edge)[..], without_attributes).optional()
 }
 
 /// The edges that have these ends; no more than so many.
@@ -80,18 +82,18 @@ pub(crate) fn links(
             let after = after.unwrap_or_else(nowhere);
             let mut which = named(&id, &after).to_vec();
             which.extend([from as &dyn ToSql, to, relation, &rows]);
-            let found = connection
-                .prepare_cached(sql::links_all)?
-                .query_map(&which[..], link)?
-                .collect::<Result<_, _>>()?;
-            Ok(Page::cut(found, *limit, edge_cursor))
+            let within = format!("{namespace} ");
+            let of = Listing { table: "links", within: &within, run: None };
+            let mut statement = connection.prepare_cached(sql::links_all)?;
+            let cursor = |row: &Row<'_>| Ok(edge_cursor(&self::edge(row)?));
+            listed::page(&mut statement, &which[..], of, *limit, cursor, link)
         }
         LinkFilter::Of { end, direction, far } => {
             let after = read_place_cursor(cursor.as_deref())?;
             let LinkPlace { kind, id: at, relation: after, way: gone } =
                 after.unwrap_or_else(LinkPlace::beginning);
             let gone = gone as i64;
-            let mut found = Vec::new();
+            let (mut found, mut bad) = (Vec::new(), Vec::new());
             for way in direction.ways() {
                 let mut which: Vec<&dyn ToSql> = vec![&id, namespace];
                 let (near_kind, near_id) = (end.kind(), end.id());
@@ -115,10 +117,13 @@ pub(crate) fn links(
                     }
                 };
                 let mut statement = connection.prepare_cached(statement)?;
-                let links = statement.query_map(&which[..], link)?.collect::<Result<_, _>>()?;
-                found.push((*way, links));
+                let cursor = |row: &Row<'_>| Ok(edge(row)?.address());
+                let links = listed::all(&mut statement, &which[..], Listing::of("links"), cursor, link)?;
+                let links = Page::all(links);
+                found.push((*way, links.items));
+                bad.extend(links.bad);
             }
-            Ok(merged(found, *limit))
+            Ok(Page { bad, ..merged(found, *limit) })
         }
     }
 }
@@ -136,10 +141,14 @@ fn edge(row: &Row<'_>) -> rusqlite::Result<Edge> {
 }
 
 fn link(row: &Row<'_>) -> rusqlite::Result<Link> {
+    Ok(Link { attributes: rows::json(row, 7)?, ..without_attributes(row)? })
+}
+
+fn without_attributes(row: &Row<'_>) -> rusqlite::Result<Link> {
     Ok(Link {
         edge: edge(row)?,
         id: Uuid::from_bytes(row.get(6)?),
-        attributes: rows::json(row, 7)?,
+        attributes: serde_json::Value::Null,
         created_at: Timestamp::from_micros(row.get(8)?),
         updated_at: Timestamp::from_micros(row.get(9)?),
         created_by: row.get::<_, Option<[u8; 16]>>(10)?.map(|run| RunId::new(Uuid::from_bytes(run))),

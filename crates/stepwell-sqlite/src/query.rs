@@ -3,25 +3,27 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::delta;
-use stepwell_store::document::{DocumentRow, read_place};
-use stepwell_store::plan::decode_results;
+use stepwell_store::document::{DocumentRow, place_cursor, read_place};
+use stepwell_store::plan::{bad_key, decode_results};
 use stepwell_store::store::{
-    after_prefix, bad_cursor, definition_cursor, page_rows, read_cursor, read_definition_cursor,
+    after_prefix, bad_cursor, definition_place, key_cursor, page_rows, read_cursor, read_definition_cursor,
+    read_key_cursor,
 };
 use stepwell_store::{
-    Beat, Beaten, Cell, CellFilter, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due,
-    HistoryQuery, HistoryRow, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow,
-    RunSummary, Status, Tally, TenantId, WaitQuery, WaitRow, WaitsOf, Whereabouts,
+    Beat, Beaten, Cell, CellFilter, CellKey, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery,
+    Due, HistoryQuery, HistoryRow, Listing, Loaded, Message, Page, ProcessId, Record, RecordQuery, Recorded,
+    RunQuery, RunRow, RunSummary, Seen, Status, Tally, TenantId, WaitQuery, WaitRow, WaitsOf, Whereabouts,
 };
 use uuid::Uuid;
 
 use crate::apply::run_row;
+use crate::listed::{named, page, seen, what_is_wrong};
 use crate::reader::ReadError;
 use crate::statements as sql;
-use crate::{handles, rows, seals, shadows};
+use crate::{handles, listed, rows, seals, shadows};
 
 pub(crate) type Read<T> = Result<T, ReadError>;
 
@@ -38,12 +40,24 @@ pub(crate) fn load(connection: &Connection, tenant: TenantId, run: RunId) -> Rea
 }
 
 fn loaded(connection: &Connection, tenant: TenantId, row: RunRow) -> Read<Loaded> {
-    let state = chain(connection, tenant, row.run, row.chain.base, row.version)?;
+    let bad = |table, error: ReadError| match what_is_wrong(&error) {
+        Some(why) => Ok(Listing::of_run(table, row.run).bad(None, why)),
+        None => Err(error),
+    };
+    let state = match chain(connection, tenant, row.run, row.chain.base, row.version) {
+        Ok(state) => state,
+        Err(error) => return bad("checkpoints", error).map(|bad| row.damaged(bad)),
+    };
+    match inbox(connection, tenant, row.run) {
+        Ok(inbox) => Ok(row.loaded(state, inbox)),
+        Err(error) => bad("inbox", error).map(|bad| row.damaged(bad)),
+    }
+}
+
+fn inbox(connection: &Connection, tenant: TenantId, run: RunId) -> Read<Vec<Message>> {
     let mut statement = connection.prepare_cached(sql::inbox_list)?;
-    let inbox = statement
-        .query_map(params![tenant.uuid().into_bytes(), row.run.uuid().into_bytes()], rows::message)?;
-    let inbox = inbox.collect::<rusqlite::Result<_>>()?;
-    Ok(row.loaded(state, inbox))
+    let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes()];
+    Ok(statement.query_map(which, rows::message)?.collect::<rusqlite::Result<_>>()?)
 }
 
 /// The state at a version, from the whole state it builds on.
@@ -96,30 +110,32 @@ fn key_row(
 ) -> rusqlite::Result<Option<stepwell_store::plan::KeyRow>> {
     let mut statement = connection.prepare_cached(sql::key_get)?;
     let which = params![tenant.uuid().into_bytes(), operation, key];
-    statement.query_row(which, |row| rows::key(row, operation, key)).optional()
+    let found = statement.query_row(which, |row| rows::key(row, operation, key)).optional();
+    named(found, |why| bad_key(operation, key, why))
 }
 
-pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) -> Read<Vec<Loaded>> {
+pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) -> Read<Page<Loaded>> {
     let id = tenant.uuid();
     let definitions =
         claim.definitions.as_ref().map(|known| rows::hex_list(known.iter().map(DefinitionHash::as_bytes)));
-    let mut found: Vec<RunRow> = Vec::new();
+    let mut found: Vec<Seen<RunRow>> = Vec::new();
+    let mut add = |statement: &str, which: &[&dyn ToSql]| -> Read<usize> {
+        let mut statement = connection.prepare_cached(statement)?;
+        found.extend(listed::all(&mut statement, which, Listing::of("runs"), run_cursor, rows::run)?);
+        Ok(found.len())
+    };
+    let mut taken = 0;
     if !claim.dead.is_empty() {
         let dead = rows::hex_list(claim.dead.iter().map(|process| process.0.into_bytes()));
-        let mut statement = connection.prepare_cached(sql::claim_orphans)?;
-        let orphans =
-            statement.query_map(params![id.into_bytes(), dead, definitions, claim.limit], rows::run)?;
-        found.extend(orphans.collect::<rusqlite::Result<Vec<_>>>()?);
+        taken = add(sql::claim_orphans, params![id.into_bytes(), dead, definitions, claim.limit])?;
     }
-    let room = claim.limit.saturating_sub(found.len() as u32);
+    let room = claim.limit.saturating_sub(taken as u32);
     if room > 0 {
-        let mut statement = connection.prepare_cached(sql::claim_due)?;
-        let due = statement
-            .query_map(params![id.into_bytes(), claim.now.micros(), definitions, room], rows::run)?;
-        found.extend(due.collect::<rusqlite::Result<Vec<_>>>()?);
+        add(sql::claim_due, params![id.into_bytes(), claim.now.micros(), definitions, room])?;
     }
-    let mut taken = Vec::with_capacity(found.len());
-    for mut row in found {
+    let Page { items, next: _, bad } = Page::all(found);
+    let mut taken = Vec::with_capacity(items.len());
+    for mut row in items {
         if let Some(by) = claim.by {
             let mut statement = connection.prepare_cached(sql::claim_take)?;
             statement.execute(params![id.into_bytes(), row.run.uuid().into_bytes(), by.0.into_bytes()])?;
@@ -127,7 +143,11 @@ pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) ->
         }
         taken.push(loaded(connection, tenant, row)?);
     }
-    Ok(taken)
+    Ok(Page { items: taken, next: None, bad })
+}
+
+pub(crate) fn run_cursor(row: &Row<'_>) -> rusqlite::Result<String> {
+    Ok(rows::run_id(row, 0)?.to_string())
 }
 
 pub(crate) fn tenants(connection: &Connection, after: Option<TenantId>, limit: u32) -> Read<Vec<TenantId>> {
@@ -189,33 +209,32 @@ pub(crate) fn cells(connection: &Connection, tenant: TenantId, query: &CellQuery
     if let CellFilter::Key(key) = filter {
         let mut statement = connection.prepare_cached(sql::cell_get)?;
         let which = params![tenant.uuid().into_bytes(), space.as_str(), owner, key];
-        let cell = statement.query_row(which, |row| rows::cell(row, *space, owner)).optional()?;
+        let cell = statement.query_row(which, |row| rows::whole_cell(row, *space, owner)).optional()?;
         let wanted = |cell: &Cell| {
             (*with_dead || cell.live(*now).is_some())
                 && cursor.as_ref().is_none_or(|cursor| cell.key.key > *cursor)
         };
-        return Ok(Page { items: cell.into_iter().filter(wanted).collect(), next: None });
+        return Ok(Page::of(cell.into_iter().filter(wanted)));
     }
-    let CellFilter::Prefix(prefix) = filter else { return Ok(Page { items: Vec::new(), next: None }) };
+    let CellFilter::Prefix(prefix) = filter else { return Ok(Page::of([])) };
     let mut statement = connection.prepare_cached(sql::cells_list)?;
     // A blob is greater than every text: it stands for "no end".
     let end =
         after_prefix(prefix).map_or(rusqlite::types::Value::Blob(Vec::new()), rusqlite::types::Value::Text);
-    let found = statement.query_map(
-        params![
-            tenant.uuid().into_bytes(),
-            space.as_str(),
-            owner,
-            prefix,
-            end,
-            cursor.as_deref().unwrap_or_default(),
-            with_dead,
-            now.micros(),
-            ask(*limit)
-        ],
-        |row| rows::cell(row, *space, owner),
-    )?;
-    Ok(Page::cut(found.collect::<rusqlite::Result<_>>()?, *limit, |cell: &Cell| cell.key.key.clone()))
+    let which = params![
+        tenant.uuid().into_bytes(),
+        space.as_str(),
+        owner,
+        prefix,
+        end,
+        cursor.as_deref().unwrap_or_default(),
+        with_dead,
+        now.micros(),
+        ask(*limit)
+    ];
+    let within = CellKey { space: *space, owner: owner.clone(), key: String::new() }.address();
+    let of = Listing { table: "cells", within: &within, run: None };
+    page(&mut statement, which, of, *limit, |row| row.get(0), |row| rows::whole_cell(row, *space, owner))
 }
 
 /// Where a listing of runs goes on: before this id.
@@ -240,42 +259,35 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
         (None, false, None) => sql::runs_all,
     };
     let mut statement = connection.prepare_cached(statement)?;
-    let found = statement.query_map(
-        params![
-            tenant.uuid().into_bytes(),
-            before,
-            workflow.as_ref().map(Name::as_str),
-            status.map(Status::as_str),
-            rows::id(parent.map(RunId::uuid)),
-            ask(*limit),
-            query.barred()
-        ],
-        |row| rows::run(row).map(RunRow::summary),
-    )?;
-    Ok(Page::cut(found.collect::<rusqlite::Result<_>>()?, *limit, |row: &RunSummary| row.run.to_string()))
+    let which = params![
+        tenant.uuid().into_bytes(),
+        before,
+        workflow.as_ref().map(Name::as_str),
+        status.map(Status::as_str),
+        rows::id(parent.map(RunId::uuid)),
+        ask(*limit),
+        query.barred()
+    ];
+    let summary = |row: &Row<'_>| rows::run(row).map(RunRow::summary);
+    page(&mut statement, which, Listing::of("runs"), *limit, run_cursor, summary)
 }
 
 pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
     let WaitQuery { of, limit, cursor } = query;
     let (after, activation) = after(cursor.as_deref())?;
     let id = tenant.uuid();
-    let found: Vec<WaitRow> = match of {
-        WaitsOf::All => {
-            let mut statement = connection.prepare_cached(sql::waits_all)?;
-            let found =
-                statement.query_map(params![id.into_bytes(), after, activation, ask(*limit)], rows::wait)?;
-            found.collect::<rusqlite::Result<_>>()?
-        }
+    let listed = |statement: &str, which: &[&dyn ToSql]| {
+        let mut statement = connection.prepare_cached(statement)?;
+        let cursor = |row: &Row<'_>| Ok(format!("{}:{}", rows::run_id(row, 0)?, rows::unsigned(row, 1)?));
+        page(&mut statement, which, Listing::of("waits"), *limit, cursor, rows::wait)
+    };
+    match of {
+        WaitsOf::All => listed(sql::waits_all, params![id.into_bytes(), after, activation, ask(*limit)]),
         WaitsOf::Topic(topic) => {
-            let mut statement = connection.prepare_cached(sql::waits_of_topic)?;
-            let which = params![id.into_bytes(), topic, after, activation, ask(*limit)];
-            let found = statement.query_map(which, rows::wait)?;
-            found.collect::<rusqlite::Result<_>>()?
+            listed(sql::waits_of_topic, params![id.into_bytes(), topic, after, activation, ask(*limit)])
         }
         WaitsOf::FirstTopic { from, before } => {
-            let mut statement = connection.prepare_cached(sql::waits_first)?;
-            let found = statement.query_map(params![id.into_bytes(), from, before], rows::wait)?;
-            found.collect::<rusqlite::Result<_>>()?
+            listed(sql::waits_first, params![id.into_bytes(), from, before])
         }
         WaitsOf::Run(run) => {
             let activation = match after.as_slice().cmp(run.uuid().as_bytes()) {
@@ -283,13 +295,12 @@ pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery
                 Ordering::Equal => activation,
                 Ordering::Greater => i64::MAX,
             };
-            let mut statement = connection.prepare_cached(sql::waits_of_run)?;
-            let which = params![id.into_bytes(), run.uuid().into_bytes(), activation, ask(*limit)];
-            let found = statement.query_map(which, rows::wait)?;
-            found.collect::<rusqlite::Result<_>>()?
+            listed(
+                sql::waits_of_run,
+                params![id.into_bytes(), run.uuid().into_bytes(), activation, ask(*limit)],
+            )
         }
-    };
-    Ok(Page::cut(found, *limit, |row: &WaitRow| format!("{}:{}", row.run, row.wait.activation)))
+    }
 }
 
 /// Where a listing by id and number begins: after the cursor, or before everything.
@@ -310,30 +321,36 @@ pub(crate) fn history(
     let (tenant_id, run_id) = (tenant.uuid().into_bytes(), run.uuid().into_bytes());
     let which = params![tenant_id, run_id, rows::int(*from), ask(*limit), with_state];
     let mut found = statement.query(which)?;
-    let mut items: Vec<HistoryRow> = Vec::new();
+    let mut all: Vec<Seen<HistoryRow>> = Vec::new();
     let mut before: Option<Bytes> = None;
+    let of = Listing::of_run("checkpoints", *run);
     while let Some(row) = found.next()? {
-        let version = rows::unsigned(row, 0)?;
-        let state = if *with_state {
-            let (body, base): (Vec<u8>, u64) = (row.get(4)?, rows::unsigned(row, 5)?);
-            let state = match &before {
-                None if base < version => chain(connection, tenant, *run, base, version)?,
-                before => delta::read_one(before.as_deref(), &body)?,
+        let last = before.take();
+        let read = |row: &Row<'_>| -> Read<HistoryRow> {
+            let version = rows::unsigned(row, 0)?;
+            let state = if *with_state {
+                let (body, base): (Vec<u8>, u64) = (row.get(4)?, rows::unsigned(row, 5)?);
+                Some(match &last {
+                    None if base < version => chain(connection, tenant, *run, base, version)?,
+                    last => delta::read_one(last.as_deref(), &body)?,
+                })
+            } else {
+                None
             };
-            before = Some(state.clone());
-            Some(state)
-        } else {
-            None
+            Ok(HistoryRow {
+                version,
+                at: Timestamp::from_micros(row.get(1)?),
+                commit: CommitId(Uuid::from_bytes(row.get(2)?)),
+                entry: delta::read_entry(&row.get::<_, Vec<u8>>(3)?)?,
+                state,
+            })
         };
-        items.push(HistoryRow {
-            version,
-            at: Timestamp::from_micros(row.get(1)?),
-            commit: CommitId(Uuid::from_bytes(row.get(2)?)),
-            entry: delta::read_entry(&row.get::<_, Vec<u8>>(3)?)?,
-            state,
-        });
+        let cursor = |row: &Row<'_>| Ok((rows::unsigned(row, 0)? + 1).to_string());
+        let row = seen(of, row, cursor, read)?;
+        before = row.1.as_ref().ok().and_then(|row| row.state.clone());
+        all.push(row);
     }
-    Ok(Page::cut(items, *limit, |row| (row.version + 1).to_string()))
+    Ok(Page::sorted(all, *limit)?)
 }
 
 pub(crate) fn documents(
@@ -344,52 +361,67 @@ pub(crate) fn documents(
     let DocumentQuery { run, at, key, kind, tag, limit, cursor } = query;
     let after = read_place(cursor.as_deref())?;
     let (tenant, id) = (tenant.uuid().into_bytes(), run.uuid().into_bytes());
+    let of = Listing::of_run("documents", *run);
     let row = |row: &Row<'_>| rows::document(row, *run);
-    let rows: Vec<DocumentRow> = if let Some(key) = key {
+    if let Some(key) = key {
         let mut statement = connection.prepare_cached(sql::document_get)?;
         let found = statement.query_row(params![tenant, id, key, rows::int(at.unwrap_or(u64::MAX))], row);
         let wanted =
             |row: &DocumentRow| query.wants(&row.document) && after.is_none_or(|after| row.place() > after);
-        found.optional()?.into_iter().filter(wanted).collect()
-    } else {
-        let (version, ordinal) =
-            after.map_or((-1, -1), |(version, ordinal)| (rows::int(version), rows::int(ordinal)));
-        let kind = kind.as_ref().map(Name::as_str);
-        let mut statement =
-            connection.prepare_cached(if at.is_some() { sql::documents_at } else { sql::documents_now })?;
-        let found = match at {
-            None => {
-                statement.query_map(params![tenant, id, version, ordinal, kind, tag, ask(*limit)], row)?
-            }
-            Some(at) => {
-                let which = params![tenant, id, version, ordinal, kind, tag, ask(*limit), rows::int(*at)];
-                statement.query_map(which, row)?
-            }
-        };
-        found.collect::<rusqlite::Result<_>>()?
+        let found = named(found.optional(), |why| of.bad(Some(key), why))?;
+        return Ok(Page::of(found.filter(wanted)).map(|row| row.document));
+    }
+    let (version, ordinal) =
+        after.map_or((-1, -1), |(version, ordinal)| (rows::int(version), rows::int(ordinal)));
+    let kind = kind.as_ref().map(Name::as_str);
+    let mut statement =
+        connection.prepare_cached(if at.is_some() { sql::documents_at } else { sql::documents_now })?;
+    let cursor = |row: &Row<'_>| Ok(place_cursor((rows::unsigned(row, 4)?, rows::unsigned(row, 7)?)));
+    let found = match at {
+        None => {
+            let which = params![tenant, id, version, ordinal, kind, tag, ask(*limit)];
+            page(&mut statement, which, of, *limit, cursor, row)?
+        }
+        Some(at) => {
+            let which = params![tenant, id, version, ordinal, kind, tag, ask(*limit), rows::int(*at)];
+            page(&mut statement, which, of, *limit, cursor, row)?
+        }
     };
-    let Page { items, next } = Page::cut(rows, *limit, DocumentRow::cursor);
-    Ok(Page { items: items.into_iter().map(|row| row.document).collect(), next })
+    Ok(found.map(|row| row.document))
 }
 
 pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQuery) -> Read<Page<Record>> {
-    let one = |item: Option<Record>| Page { items: item.into_iter().collect(), next: None };
+    let one = |item: Option<Record>| Page::of(item);
     match query {
         RecordQuery::Definition(hash) => {
             let mut statement = connection.prepare_cached(sql::definition_get)?;
             let which = params![tenant.uuid().into_bytes(), hash.as_bytes()];
-            let found = statement.query_row(which, rows::definition);
-            Ok(one(found.optional()?.map(Record::Definition)))
+            let found = statement.query_row(which, rows::definition).optional();
+            let found = named(found, |why| Listing::of("definitions").bad(Some(&hash.to_string()), why))?;
+            Ok(one(found.map(Record::Definition)))
         }
         RecordQuery::Definitions { workflow, limit, cursor } => {
             definitions(connection, tenant, workflow.as_ref(), *limit, cursor.as_deref())
         }
         RecordQuery::Key { operation, key, now } => {
             let row = key_row(connection, tenant, operation, key)?.filter(|row| row.holds(*now));
-            let Some(row) = row else { return Ok(one(None)) };
-            let results = decode_results(row.results.as_deref())?;
-            let (answer, request) = (Some(row.answer), Some(row.request));
-            Ok(one(Some(Record::Key(Recorded { results, answer, request }))))
+            Ok(one(row.map(|row| row.recorded()).transpose()?.map(Record::Key)))
+        }
+        RecordQuery::Keys { limit, cursor } => {
+            let (operation, key) = read_key_cursor(cursor.as_deref())?;
+            let mut statement = connection.prepare_cached(sql::keys_list)?;
+            let mut found =
+                statement.query(params![tenant.uuid().into_bytes(), operation, key, ask(*limit)])?;
+            let mut all = Vec::new();
+            while let Some(row) = found.next()? {
+                let name = |row: &Row<'_>| Ok((row.get::<_, String>(6)?, row.get::<_, String>(7)?));
+                let cursor = |row: &Row<'_>| name(row).map(|(operation, key)| key_cursor(&operation, &key));
+                all.push(seen(Listing::of("idempotency"), row, cursor, |row| {
+                    let (operation, key) = name(row)?;
+                    Ok(rows::key(row, &operation, &key)?.recorded()?)
+                })?);
+            }
+            Ok(Page::sorted(all, *limit)?.map(Record::Key))
         }
         RecordQuery::Audit { limit, cursor } => seals::audit(connection, tenant, *limit, cursor.as_deref()),
         RecordQuery::Seals { from, limit } => seals::seals(connection, tenant, *from, *limit),
@@ -397,8 +429,7 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
             seals::unsealed(connection, tenant, *limit, cursor.as_deref())
         }
         RecordQuery::Shadows(run) => {
-            let rows = shadows::of_run(connection, tenant, *run)?;
-            Ok(Page { items: rows.into_iter().map(Record::Shadow).collect(), next: None })
+            Ok(Page::of(shadows::of_run(connection, tenant, *run)?).map(Record::Shadow))
         }
         RecordQuery::Handle(handle) => {
             let row = handles::get(connection, tenant, handle)?;
@@ -409,9 +440,7 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
         RecordQuery::Living { process, now } => {
             Ok(one(handles::lives(connection, *process, *now)?.then_some(Record::Living(*process))))
         }
-        RecordQuery::Processes { limit } => {
-            Ok(Page { items: handles::processes(connection, *limit)?, next: None })
-        }
+        RecordQuery::Processes { limit } => Ok(Page::of(handles::processes(connection, *limit)?)),
         RecordQuery::Tally { of, limit, cursor } => tally(connection, tenant, of, *limit, cursor.as_deref()),
     }
 }
@@ -441,9 +470,12 @@ fn definitions(
     }
     let mut statement = connection.prepare_cached(statement)?;
     let which = params![tenant.uuid().into_bytes(), name.as_str(), version, hash, ask(limit)];
-    let found = statement.query_map(which, rows::definition)?.collect::<rusqlite::Result<_>>()?;
-    let Page { items, next } = Page::cut(found, limit, definition_cursor);
-    Ok(Page { items: items.into_iter().map(Record::Definition).collect(), next })
+    let cursor = |row: &Row<'_>| {
+        let (hash, name) = (DefinitionHash::from_bytes(row.get(0)?), row.get::<_, String>(1)?);
+        Ok(definition_place(&name, row.get(2)?, hash))
+    };
+    let of = Listing::of("definitions");
+    Ok(page(&mut statement, which, of, limit, cursor, rows::definition)?.map(Record::Definition))
 }
 
 fn tally(
@@ -475,6 +507,5 @@ fn tally(
             statement.query_map(params![id, after, limit_rows, namespace], row)?.collect()
         }
     };
-    let Page { items, next } = Page::cut(found?, limit, |(name, _)| name.clone());
-    Ok(Page { items: items.into_iter().map(|(name, count)| Record::Tally { name, count }).collect(), next })
+    Ok(Page::cut(found?, limit, |(name, _)| name.clone()).map(|(name, count)| Record::Tally { name, count }))
 }

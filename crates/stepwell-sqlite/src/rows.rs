@@ -135,20 +135,35 @@ pub(crate) fn json(row: &Row<'_>, column: usize) -> rusqlite::Result<serde_json:
     read(row, column, |text: String| serde_json::from_str(&text).ok())
 }
 
-/// A cell of a space and owner that are known.
+/// A cell of a space and owner that are known. What it holds may be unreadable.
 pub(crate) fn cell(row: &Row<'_>, space: Space, owner: &str) -> rusqlite::Result<Cell> {
-    let value: Option<String> = row.get(1)?;
-    let value = value.map(|text| serde_json::from_str(&text).map_err(|_| unreadable(1))).transpose()?;
+    let content = || {
+        let value = match row.get::<_, Option<String>>(1)? {
+            Some(text) => Some(serde_json::from_str(&text).map_err(|_| unreadable(1))?),
+            None => None,
+        };
+        Ok((value, read(row, 2, |word: String| ValueType::from_word(&word))?))
+    };
+    let content: rusqlite::Result<_> = content();
+    let damage = content.as_ref().err().map(ToString::to_string);
+    let (value, value_type) = content.unwrap_or((Some(serde_json::Value::Null), ValueType::Json));
     Ok(Cell {
         key: CellKey { space, owner: owner.to_owned(), key: row.get(0)? },
         value,
-        value_type: read(row, 2, |word: String| ValueType::from_word(&word))?,
+        value_type,
         revision: unsigned(row, 3)?,
         expires_at: instant(row, 4)?,
         created_at: Timestamp::from_micros(row.get(5)?),
         updated_at: Timestamp::from_micros(row.get(6)?),
         created_by: row.get::<_, Option<[u8; 16]>>(7)?.map(|run| RunId::new(Uuid::from_bytes(run))),
+        damage,
     })
+}
+
+/// The same where it is read by somebody: an error that names it if what it holds is unreadable.
+pub(crate) fn whole_cell(row: &Row<'_>, space: Space, owner: &str) -> rusqlite::Result<Cell> {
+    let cell = cell(row, space, owner)?;
+    cell.whole().map_err(|row| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, Box::new(row)))
 }
 
 /// A key's record.

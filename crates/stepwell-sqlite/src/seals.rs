@@ -4,9 +4,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::seal::{Seal, SealedRow, sealed};
 use stepwell_store::store::read_commit_cursor;
-use stepwell_store::{AuditRow, CommitId, Page, Record, Swept, TenantId};
+use stepwell_store::{AuditRow, CommitId, Listing, Page, Record, Swept, TenantId};
 use uuid::Uuid;
 
+use crate::listed::{page, seen};
 use crate::query::{Read, after, ask};
 use crate::rows;
 use crate::statements as sql;
@@ -45,10 +46,10 @@ pub(crate) fn audit(
     let (commit, ordinal) = after(cursor)?;
     let mut statement = connection.prepare_cached(sql::audit_list)?;
     let which = params![tenant.uuid().into_bytes(), commit, ordinal, ask(limit)];
-    let found = statement.query_map(which, found)?.collect::<rusqlite::Result<Vec<_>>>()?;
-    let Page { items, next } = Page::cut(found, limit, |row| format!("{}:{}", row.commit.0, row.ordinal));
+    let cursor = |row: &Row<'_>| Ok(format!("{}:{}", self::commit(row)?.0, rows::unsigned(row, 1)?));
+    let found = page(&mut statement, which, Listing::of("audit"), limit, cursor, found)?;
     let record = |Found { commit, ordinal, at, row }| Record::Audit { commit, ordinal, at, row };
-    Ok(Page { items: items.into_iter().map(record).collect(), next })
+    Ok(found.map(record))
 }
 
 /// The results of a commit that is looked up in the audit trail; nothing if it is not there.
@@ -69,8 +70,7 @@ pub(crate) fn unsealed(
 ) -> Read<Page<Record>> {
     let after = read_commit_cursor(cursor)?.map(|commit| commit.0.into_bytes().to_vec()).unwrap_or_default();
     let found = waiting(connection, tenant, &after, ask(limit))?;
-    let Page { items, next } = Page::cut(found, limit, |commit| commit.0.to_string());
-    Ok(Page { items: items.into_iter().map(Record::Unsealed).collect(), next })
+    Ok(Page::cut(found, limit, |commit| commit.0.to_string()).map(Record::Unsealed))
 }
 
 fn waiting(
@@ -87,18 +87,20 @@ pub(crate) fn seals(connection: &Connection, tenant: TenantId, from: u64, limit:
     let mut statement = connection.prepare_cached(sql::seals_list)?;
     let which = params![tenant.uuid().into_bytes(), rows::int(from), ask(limit)];
     let mut found = statement.query(which)?;
-    let mut seals = Vec::new();
+    let mut all = Vec::new();
+    let cursor = |row: &Row<'_>| Ok((rows::unsigned(row, 0)? + 1).to_string());
     while let Some(row) = found.next()? {
-        seals.push(Seal {
-            number: rows::unsigned(row, 0)?,
-            at: Timestamp::from_micros(row.get(1)?),
-            before: row.get(2)?,
-            rows: Seal::decode_rows(&row.get::<_, Vec<u8>>(3)?)?,
-            hash: row.get(4)?,
-        });
+        all.push(seen(Listing::of("seals"), row, cursor, |row| {
+            Ok(Seal {
+                number: rows::unsigned(row, 0)?,
+                at: Timestamp::from_micros(row.get(1)?),
+                before: row.get(2)?,
+                rows: Seal::decode_rows(&row.get::<_, Vec<u8>>(3)?)?,
+                hash: row.get(4)?,
+            })
+        })?);
     }
-    let Page { items, next } = Page::cut(seals, limit, |seal| (seal.number + 1).to_string());
-    Ok(Page { items: items.into_iter().map(Record::Seal).collect(), next })
+    Ok(Page::sorted(all, limit)?.map(Record::Seal))
 }
 
 /// One seal over what is not sealed yet.

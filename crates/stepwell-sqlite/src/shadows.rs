@@ -6,11 +6,13 @@ use stepwell_core::{Name, RunId};
 use stepwell_store::shadow::{joined, split};
 use stepwell_store::store::page_rows;
 use stepwell_store::{
-    Page, Refill, Refilled, RunQuery, RunRow, RunSummary, ShadowRow, ShadowWrite, Status, Swept, TenantId,
+    Listing, Page, Refill, Refilled, RunQuery, RunRow, RunSummary, ShadowRow, ShadowWrite, Status, Swept,
+    TenantId,
 };
 
 use crate::apply::run_row;
-use crate::query::{Read, before};
+use crate::listed::seen;
+use crate::query::{Read, before, run_cursor};
 use crate::rows;
 use crate::statements as sql;
 
@@ -99,7 +101,7 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
     let RunQuery { workflow, without: _, status, parent, shadows, limit, cursor } = query;
     let before = before(cursor.as_deref())?;
     let Some(((name, value), others)) = shadows.split_first() else {
-        return Ok(Page { items: Vec::new(), next: None });
+        return Ok(Page::of([]));
     };
     let statement = match value.kind() {
         ShadowType::String => sql::runs_by_text,
@@ -107,30 +109,29 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
         ShadowType::Boolean => sql::runs_by_boolean,
     };
     let mut statement = connection.prepare_cached(statement)?;
-    let found = statement.query_map(
-        params![
-            tenant.uuid().into_bytes(),
-            before,
-            workflow.as_ref().map(Name::as_str),
-            status.map(Status::as_str),
-            rows::id(parent.map(RunId::uuid)),
-            name.as_str(),
-            held(value)
-        ],
-        |row| rows::run(row).map(RunRow::summary),
-    )?;
+    let mut found = statement.query(params![
+        tenant.uuid().into_bytes(),
+        before,
+        workflow.as_ref().map(Name::as_str),
+        status.map(Status::as_str),
+        rows::id(parent.map(RunId::uuid)),
+        name.as_str(),
+        held(value)
+    ])?;
     // The rows come one by one: no more are read than the page needs.
-    let mut items = Vec::new();
-    for row in found {
-        let row = row?;
-        if holds(connection, tenant, row.run, &row.workflow, others)? {
-            items.push(row);
-        }
-        if items.len() > page_rows(*limit) {
+    let mut all = Vec::new();
+    while let Some(row) = found.next()? {
+        let row = seen(Listing::of("runs"), row, run_cursor, |row| Ok(rows::run(row).map(RunRow::summary)?))?;
+        let is_wanted = match &row.1 {
+            Ok(row) => holds(connection, tenant, row.run, &row.workflow, others)?,
+            Err(_) => true,
+        };
+        all.extend(is_wanted.then_some(row));
+        if all.len() > page_rows(*limit) {
             break;
         }
     }
-    Ok(Page::cut(items, *limit, |row: &RunSummary| row.run.to_string()))
+    Ok(Page::sorted(all, *limit)?)
 }
 
 /// A value as a parameter.

@@ -28,11 +28,11 @@ sql! {
     handles_all handles_by_boolean handles_by_number handles_by_text handles_of_run handles_of_workflow handles_undelivered
     history
     inbox_delete inbox_get inbox_insert inbox_list
-    key_get key_put
+    key_get key_put keys_list
     link_delete link_get link_put links_all links_beginning links_ending links_forward links_reverse
     process_beat process_dead process_expire process_forget process_list process_lives process_living process_owners
     purge_cells purge_checkpoints purge_documents purge_handles purge_inbox purge_keys purge_run purge_shadows purge_waits
-    run_get run_insert run_step run_turn run_wake run_write
+    run_aside run_get run_insert run_step run_turn run_wake run_write
     runs_all runs_by_boolean runs_by_number runs_by_text runs_in_need runs_of_parent runs_of_workflow
     seal_insert seal_last seals_list
     shadow_begin shadow_clear shadow_put shadows_keep shadows_of_run

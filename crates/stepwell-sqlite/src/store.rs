@@ -272,7 +272,7 @@ impl Store for SqliteStore {
         self.read(move |connection| query::load(connection, scope.tenant(), run)).await
     }
 
-    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         // Also where nothing is written: the writer's pages are still in memory, a reader's are not after every commit.
         self.call(move |connection| query::claim(connection, scope.tenant(), &claim)).await
     }

@@ -34,8 +34,19 @@ pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) ->
             let which = params![id.into_bytes(), ended_before.micros(), sweep.limit];
             let ended = statement.query_map(which, |row| rows::run_id(row, 0))?;
             let ended = ended.collect::<rusqlite::Result<Vec<_>>>()?;
-            ended.iter().try_for_each(|run| purge(connection, tenant, *run))?;
+            for run in &ended {
+                purge(connection, tenant, *run)?;
+            }
             ended.len()
+        }
+        SweepWhat::Run(run) => {
+            let gone = purge(connection, tenant, *run)?;
+            return Ok(Swept { count: gone as u64, more: false });
+        }
+        SweepWhat::Aside(run) => {
+            let mut statement = connection.prepare_cached(sql::run_aside)?;
+            let count = statement.execute(params![id.into_bytes(), run.uuid().into_bytes()])?;
+            return Ok(Swept { count: count as u64, more: false });
         }
         SweepWhat::Shadows(refills) => return shadows::refill(connection, tenant, refills),
         SweepWhat::History { run, keep } => return bound(connection, tenant, *run, *keep, sweep.limit),
@@ -43,10 +54,11 @@ pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) ->
     Ok(Swept { count: count as u64, more: count as u64 >= u64::from(sweep.limit) })
 }
 
-/// A run goes, with everything that is its own.
-fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<()> {
+/// A run goes, with everything that is its own; gives whether it was there, as a number of rows.
+fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<usize> {
+    let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes()];
+    let gone = connection.prepare_cached(sql::purge_run)?.execute(which)?;
     let own = [
-        sql::purge_run,
         sql::purge_checkpoints,
         sql::purge_documents,
         sql::purge_inbox,
@@ -61,7 +73,7 @@ fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Res
     }
     let mut statement = connection.prepare_cached(sql::purge_cells)?;
     statement.execute(params![tenant.uuid().into_bytes(), run.to_string()])?;
-    Ok(())
+    Ok(gone)
 }
 
 /// Old checkpoints of a run go, and the documents that only they showed.

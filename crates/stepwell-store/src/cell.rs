@@ -11,6 +11,8 @@ use serde_json::{Map, Number, Value};
 use stepwell_core::limits::json_bytes;
 use stepwell_core::{LimitExceeded, Limits, RunId, Timestamp};
 
+use crate::bad::BadRow;
+
 /// Which of the things that outlive a step a cell belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -53,6 +55,12 @@ impl CellKey {
             Space::Execution => address("state:execution", &[&self.owner, &self.key]),
             Space::Workflow => address("state:workflow-scope:default", &[&self.owner, &self.key]),
         }
+    }
+
+    /// What is kept under it cannot be read.
+    pub fn bad(&self, why: String) -> BadRow {
+        let run = self.owner.parse().ok().filter(|_| self.space == Space::Execution);
+        BadRow { table: "cells", key: self.address(), run, why }
     }
 }
 
@@ -127,9 +135,19 @@ pub struct Cell {
     pub updated_at: Timestamp,
     /// The run that first wrote it, if a run did.
     pub created_by: Option<RunId>,
+    /// It has a value, and that cannot be read: this is what is wrong with it. It can be written over and deleted.
+    pub damage: Option<String>,
 }
 
 impl Cell {
+    /// The cell for whoever reads it: its value has to be readable.
+    pub fn whole(self) -> Result<Self, BadRow> {
+        match &self.damage {
+            Some(why) => Err(self.key.bad(why.clone())),
+            None => Ok(self),
+        }
+    }
+
     /// The value, unless it is deleted or expired.
     pub fn live(&self, at: Timestamp) -> Option<&Value> {
         self.value.as_ref().filter(|_| !self.is_expired(at))
@@ -311,6 +329,9 @@ pub enum CellError {
     /// The key or owner is empty.
     #[error("the {0} is empty")]
     Empty(&'static str),
+    /// The value that is there cannot be read.
+    #[error("its value cannot be read: {0}; set or delete it")]
+    Unreadable(String),
 }
 
 impl From<LimitExceeded> for CellError {
@@ -332,6 +353,11 @@ impl CellWrite {
         let revision = current.as_ref().map_or(0, |cell| cell.revision);
         self.check_expectation(revision, live.is_some())?;
         let existed = live.is_some();
+        let is_read = !matches!(self.op, CellOp::Check | CellOp::Set { .. } | CellOp::Delete);
+        let damage = current.as_ref().and_then(|cell| cell.damage.as_ref());
+        if let Some(why) = damage.filter(|_| existed && is_read) {
+            return Err(CellError::Unreadable(why.clone()));
+        }
         let unchanged = OpResult { revision, created: false, existed, value: None };
         let Done { value, result } = match &self.op {
             CellOp::Check => return Ok((None, unchanged)),
@@ -410,6 +436,7 @@ impl CellWrite {
             created_at,
             updated_at: at,
             created_by,
+            damage: None,
         }
     }
 }

@@ -83,8 +83,13 @@ impl DocumentRow {
 
     /// The cursor of a listing that has come to it.
     pub fn cursor(&self) -> String {
-        format!("{}:{}", self.document.visible_from, self.ordinal)
+        place_cursor((self.document.visible_from, self.ordinal))
     }
+}
+
+/// The cursor of a listing that has come to this place.
+pub fn place_cursor((version, ordinal): (u64, u64)) -> String {
+    format!("{version}:{ordinal}")
 }
 
 /// Reads what [`DocumentRow::cursor`] wrote.

@@ -119,7 +119,7 @@ impl<S: Store> Store for Faulty<S> {
     async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
         self.around(self.inner.load(scope, run)).await
     }
-    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         self.around(self.inner.claim(scope, claim)).await
     }
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {

@@ -214,7 +214,12 @@ impl HandleQuery {
 
 /// The cursor of a listing of handles that has come to this one.
 pub fn handle_cursor(row: &HandleRow) -> String {
-    format!("{}:{}", row.run, row.handle)
+    handle_place(row.run, row.handle)
+}
+
+/// The same by what the listing is ordered by.
+pub fn handle_place(run: RunId, handle: HandleHash) -> String {
+    format!("{run}:{handle}")
 }
 
 /// Reads what [`handle_cursor`] wrote.

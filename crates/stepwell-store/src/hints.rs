@@ -1,16 +1,15 @@
 //! Wake-ups: something may have changed. Never a promise; whoever misses one finds out by looking.
 
-use stepwell_core::RunId;
 use tokio::sync::broadcast;
 
 use crate::cell::CellKey;
-use crate::scope::TenantId;
+use crate::scope::{RunKey, TenantId};
 
 /// Something may have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
     /// A run may have something to do.
-    Run(TenantId, RunId),
+    Run(RunKey),
     /// A cell may have a new value.
     Cell(TenantId, CellKey),
     /// Who lives and who does not may have changed: a heartbeat tells.

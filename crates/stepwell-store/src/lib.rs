@@ -4,6 +4,7 @@
 //! implements [`Store`] and knows nothing about workflows. [`MemoryStore`] is the reference model, [`Faulty`] and
 //! [`Traced`] are stores around stores, and `suite` (a feature of this crate) is the behaviour every backend shows.
 
+pub mod bad;
 pub mod cell;
 pub mod commit;
 pub mod delta;
@@ -25,6 +26,7 @@ pub mod store;
 pub mod suite;
 pub mod traced;
 
+pub use bad::{BadRow, Listing, Seen};
 pub use cell::{
     Cell, CellError, CellKey, CellOp, CellWrite, Expect, Initial, OpResult, Space, Ttl, ValueType,
 };
@@ -40,7 +42,7 @@ pub use link::{Direction, Edge, Ends, Entity, Link, LinkError, LinkFilter, LinkQ
 pub use memory::MemoryStore;
 pub use meter::{BatchMeter, Instruments};
 pub use run::{Chain, Head, Loaded, Message, OpenWait, Parent, ProcessId, RunRow, RunSummary, Status};
-pub use scope::{TenantId, TenantScope};
+pub use scope::{RunKey, TenantId, TenantScope};
 pub use seal::{Seal, SealedRow};
 pub use shadow::{Refill, Refilled, ShadowRow, ShadowWrite};
 pub use store::{

@@ -397,8 +397,7 @@ pub fn merged(found: Vec<(Way, Vec<Link>)>, limit: u32) -> Page<Link> {
         .flat_map(|(way, links)| links.into_iter().map(move |link| (LinkPlace::of(&link.edge, way), link)))
         .collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
-    let Page { items, next } = Page::cut(all, limit, |(place, _)| place_cursor(place));
-    Page { items: items.into_iter().map(|(_, link)| link).collect(), next }
+    Page::cut(all, limit, |(place, _)| place_cursor(place)).map(|(_, link)| link)
 }
 
 /// A link from a thing to itself is found on the way forward only, when both ways are gone.
@@ -444,8 +443,8 @@ pub fn read_place_cursor(cursor: Option<&str>) -> Result<Option<LinkPlace>, Stor
 }
 
 /// The cursor of a listing of a namespace's links that has come to this one.
-pub fn edge_cursor(link: &Link) -> String {
-    let Edge { from, to, relation, .. } = &link.edge;
+pub fn edge_cursor(edge: &Edge) -> String {
+    let Edge { from, to, relation, .. } = edge;
     joined(&[&from.kind, &from.id, &to.kind, &to.id, relation])
 }
 

@@ -30,8 +30,8 @@ use crate::shadow::{Refill, Refilled, ShadowRow, ShadowWrite};
 use crate::store::{
     Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery,
     Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, Tally, WaitQuery, WaitRow,
-    WaitsOf, bad_cursor, definition_cursor, page_rows, read_commit_cursor, read_cursor,
-    read_definition_cursor,
+    WaitsOf, bad_cursor, definition_cursor, key_cursor, page_rows, read_commit_cursor, read_cursor,
+    read_definition_cursor, read_key_cursor,
 };
 
 /// A store in memory. Forgets everything when it is dropped.
@@ -262,8 +262,9 @@ impl Tables {
         found
     }
 
-    fn purge(&mut self, run: RunId) {
-        self.runs.remove(&run);
+    /// A run goes; gives how many that was.
+    fn purge(&mut self, run: RunId) -> u64 {
+        let gone = self.runs.remove(&run);
         self.checkpoints.retain(|(of, _), _| *of != run);
         self.inbox.retain(|(of, _), _| *of != run);
         self.waits.retain(|(of, _), _| *of != run);
@@ -273,6 +274,7 @@ impl Tables {
         self.handles.retain(|_, row| row.run != run);
         let owner = run.to_string();
         self.cells.retain(|key, _| key.space != Space::Execution || key.owner != owner);
+        u64::from(gone.is_some())
     }
 
     /// Old checkpoints of a run go, and the documents that only they showed.
@@ -331,8 +333,7 @@ impl Tables {
         let mut rows: Vec<_> = self.handles.values().filter(wanted).cloned().collect();
         rows.sort_by_key(|row| (row.run, row.handle));
         rows.truncate(page_rows(query.limit) + 1);
-        let Page { items, next } = Page::cut(rows, query.limit, handle_cursor);
-        Ok(Page { items: items.into_iter().map(|row| Record::Handle(Box::new(row))).collect(), next })
+        Ok(Page::cut(rows, query.limit, handle_cursor).map(|row| Record::Handle(Box::new(row))))
     }
 
     /// The handles whose messages should have been sent, the oldest first.
@@ -341,7 +342,7 @@ impl Tables {
         let mut rows: Vec<_> = self.handles.values().filter(due).cloned().collect();
         rows.sort_by_key(|row| (row.deliver_at, row.handle));
         rows.truncate(page_rows(limit));
-        Page { items: rows.into_iter().map(|row| Record::Handle(Box::new(row))).collect(), next: None }
+        Page::of(rows.into_iter().map(|row| Record::Handle(Box::new(row))))
     }
 
     fn tally(&self, of: &Tally, limit: u32, cursor: Option<&str>) -> Page<Record> {
@@ -376,8 +377,7 @@ impl Tables {
         let after = counts.into_iter().filter(|(name, _)| cursor.is_none_or(|cursor| *name > cursor));
         let found: Vec<_> =
             after.take(page_rows(limit) + 1).map(|(name, count)| (name.to_owned(), count)).collect();
-        let Page { items, next } = Page::cut(found, limit, |(name, _)| name.clone());
-        Page { items: items.into_iter().map(|(name, count)| Record::Tally { name, count }).collect(), next }
+        Page::cut(found, limit, |(name, _)| name.clone()).map(|(name, count)| Record::Tally { name, count })
     }
 
     fn links(&self, query: &LinkQuery) -> Result<Page<Link>, StoreError> {
@@ -392,7 +392,9 @@ impl Tables {
                 let found = links
                     .filter(|link| is_of(from, link.edge.from().kind()) && is_of(to, link.edge.to().kind()))
                     .filter(|link| after.as_ref().is_none_or(|after| link.edge > *after));
-                Ok(Page::cut(found.take(page_rows(*limit) + 1).cloned().collect(), *limit, edge_cursor))
+                Ok(Page::cut(found.take(page_rows(*limit) + 1).cloned().collect(), *limit, |link: &Link| {
+                    edge_cursor(&link.edge)
+                }))
             }
             LinkFilter::Of { end, direction, far } => {
                 let after = read_place_cursor(cursor.as_deref())?;
@@ -472,8 +474,12 @@ impl Tables {
                 let mut ended: Vec<_> = ended.map(|row| (row.updated_at, row.run)).collect();
                 ended.sort();
                 ended.truncate(limit);
-                ended.iter().for_each(|(_, run)| self.purge(*run));
-                ended.len() as u64
+                ended.iter().map(|(_, run)| self.purge(*run)).sum()
+            }
+            SweepWhat::Run(run) => return Swept { count: self.purge(run), more: false },
+            SweepWhat::Aside(run) => {
+                let row = self.runs.get_mut(&run).filter(|row| !row.status.is_final());
+                return Swept { count: row.into_iter().map(RunRow::aside).count() as u64, more: false };
             }
             SweepWhat::History { run, keep } => return self.bound(run, keep, sweep.limit),
             SweepWhat::Shadows(ref refills) => return self.refill(refills),
@@ -499,8 +505,7 @@ impl Tables {
             .cloned()
             .collect();
         found.sort_by_key(place);
-        let Page { items, next } = Page::cut(found, limit, definition_cursor);
-        Ok(Page { items: items.into_iter().map(Record::Definition).collect(), next })
+        Ok(Page::cut(found, limit, definition_cursor).map(Record::Definition))
     }
 }
 
@@ -508,7 +513,7 @@ impl MemoryStore {
     /// The process, if it lives.
     fn living(&self, process: ProcessId, now: Timestamp) -> Page<Record> {
         let lives = self.state().processes.get(&process).is_some_and(|until| *until > now);
-        Page { items: lives.then_some(Record::Living(process)).into_iter().collect(), next: None }
+        Page::of(lives.then_some(Record::Living(process)))
     }
 
     /// The processes that are known.
@@ -516,7 +521,7 @@ impl MemoryStore {
         let state = self.state();
         let known = state.processes.iter().take(page_rows(limit));
         let shown = known.map(|(process, until)| Record::Process { process: *process, lives_until: *until });
-        Page { items: shown.collect(), next: None }
+        Page::of(shown)
     }
 }
 
@@ -562,7 +567,7 @@ impl Store for MemoryStore {
         self.read(scope, |tables| tables.runs.get(&run).cloned().map(|row| tables.loaded(row)).transpose())
     }
 
-    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         let mut state = self.state();
         let tables = state.tenants.entry(scope.tenant()).or_default();
         let mut taken = Vec::new();
@@ -572,7 +577,7 @@ impl Store for MemoryStore {
             let row = row.clone();
             taken.push(tables.loaded(row)?);
         }
-        Ok(taken)
+        Ok(Page::of(taken))
     }
 
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
@@ -713,8 +718,7 @@ impl Store for MemoryStore {
         let mut rows: Vec<_> =
             self.read(scope, |tables| tables.documents.values().filter(wanted).cloned().collect());
         rows.sort_by_key(DocumentRow::place);
-        let Page { items, next } = Page::cut(rows, query.limit, DocumentRow::cursor);
-        Ok(Page { items: items.into_iter().map(|row| row.document).collect(), next })
+        Ok(Page::cut(rows, query.limit, DocumentRow::cursor).map(|row| row.document))
     }
 
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
@@ -724,12 +728,10 @@ impl Store for MemoryStore {
             _ => {}
         }
         self.read(scope, |tables| match query {
-            RecordQuery::Living { .. } | RecordQuery::Processes { .. } => {
-                Ok(Page { items: Vec::new(), next: None })
-            }
+            RecordQuery::Living { .. } | RecordQuery::Processes { .. } => Ok(Page::of([])),
             RecordQuery::Definition(hash) => {
                 let items = tables.definitions.get(&hash).cloned().map(Record::Definition);
-                Ok(Page { items: items.into_iter().collect(), next: None })
+                Ok(Page::of(items))
             }
             RecordQuery::Definitions { workflow, limit, cursor } => {
                 tables.definitions(workflow.as_ref(), limit, cursor.as_deref())
@@ -741,38 +743,46 @@ impl Store for MemoryStore {
                     let (answer, request) = (Some(row.answer.clone()), Some(row.request));
                     Ok::<_, StoreError>(Record::Key(Recorded { results, answer, request }))
                 });
-                Ok(Page { items: item.transpose()?.into_iter().collect(), next: None })
+                Ok(Page::of(item.transpose()?))
+            }
+            RecordQuery::Keys { limit, cursor } => {
+                let after = read_key_cursor(cursor.as_deref())?;
+                let rows = tables.keys.iter().filter(|(name, _)| **name > after).take(page_rows(limit) + 1);
+                let rows: Vec<KeyRow> = rows.map(|(_, row)| row.clone()).collect();
+                let page = Page::cut(rows, limit, |row| key_cursor(&row.operation, &row.key));
+                let items = page.items.iter().map(KeyRow::recorded).collect::<Result<Vec<_>, _>>()?;
+                Ok(page.over(|_| items).map(Record::Key))
             }
             RecordQuery::Audit { limit, cursor } => {
                 let after = read_cursor(cursor.as_deref())?.map(|(id, ordinal)| (CommitId(id), ordinal));
                 let rows = tables.audit.iter().filter(|(id, _)| after.is_none_or(|after| **id > after));
                 let rows = rows.take(page_rows(limit) + 1);
                 let items: Vec<_> = rows.map(|(id, (at, row))| (*id, *at, row.clone())).collect();
-                let Page { items, next } =
+                let page =
                     Page::cut(items, limit, |((commit, ordinal), ..)| format!("{}:{ordinal}", commit.0));
                 let record = |((commit, ordinal), at, row)| Record::Audit { commit, ordinal, at, row };
-                Ok(Page { items: items.into_iter().map(record).collect(), next })
+                Ok(page.map(record))
             }
             RecordQuery::Seals { from, limit } => {
                 let seals = tables.seals.iter().filter(|seal| seal.number >= from).take(page_rows(limit) + 1);
                 let seals =
                     Page::cut(seals.cloned().collect(), limit, |seal: &Seal| (seal.number + 1).to_string());
-                Ok(Page { items: seals.items.into_iter().map(Record::Seal).collect(), next: seals.next })
+                Ok(seals.map(Record::Seal))
             }
             RecordQuery::Unsealed { limit, cursor } => {
                 let after = read_commit_cursor(cursor.as_deref())?;
                 let rows = tables.unsealed.iter().filter(|id| after.is_none_or(|after| **id > after));
                 let rows = rows.take(page_rows(limit) + 1).copied().collect();
                 let page = Page::cut(rows, limit, |id: &CommitId| id.0.to_string());
-                Ok(Page { items: page.items.into_iter().map(Record::Unsealed).collect(), next: page.next })
+                Ok(page.map(Record::Unsealed))
             }
             RecordQuery::Shadows(run) => {
                 let rows = tables.shadows.values().filter(|row| row.run == run);
-                Ok(Page { items: rows.cloned().map(Record::Shadow).collect(), next: None })
+                Ok(Page::of(rows.cloned().map(Record::Shadow)))
             }
             RecordQuery::Handle(handle) => {
                 let row = tables.handles.get(&handle).cloned().map(Box::new);
-                Ok(Page { items: row.map(Record::Handle).into_iter().collect(), next: None })
+                Ok(Page::of(row.map(Record::Handle)))
             }
             RecordQuery::Handles(query) => tables.handles(&query),
             RecordQuery::Undelivered { now, limit } => Ok(tables.undelivered(now, limit)),

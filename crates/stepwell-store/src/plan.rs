@@ -11,6 +11,7 @@ use serde_json::Value;
 use stepwell_core::{Limits, RunId, Timestamp};
 use uuid::Uuid;
 
+use crate::bad::BadRow;
 use crate::cell::{Cell, CellKey, CellWrite, OpResult, Space};
 use crate::commit::{
     AuditRow, Commit, CommitId, Committed, Delivery, Fill, KeyWrite, Lives, Missing, NewRun, NextState,
@@ -22,13 +23,18 @@ use crate::handle::{HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite
 use crate::hints::Hint;
 use crate::link::{Edge, Ends, Link, LinkError, LinkWrite, deleted, upserted};
 use crate::run::{Head, Message, OpenWait, ProcessId, RunRow};
-use crate::scope::TenantId;
+use crate::scope::{RunKey, TenantId};
 use crate::shadow::ShadowWrite;
+use crate::store::{Recorded, StoreError};
 
 /// The rows a commit names, as they are. A backend reads them under its locks.
 pub trait Rows {
     /// What reading can fail with.
     type Error;
+    /// It is that the row is there and cannot be read.
+    fn is_bad(&self, _error: &Self::Error) -> bool {
+        false
+    }
     /// A run's row.
     fn run(&mut self, run: RunId) -> Result<Option<RunRow>, Self::Error>;
     /// Whether a message is in a run's inbox, and whether it counts against the limit.
@@ -45,6 +51,11 @@ pub trait Rows {
     fn link(&mut self, edge: &Edge) -> Result<Option<Link>, Self::Error>;
     /// The edges that have these ends, in any order; no more than so many.
     fn edges(&mut self, ends: &Ends, most: usize) -> Result<Vec<Edge>, Self::Error>;
+}
+
+/// A key's record cannot be read.
+pub fn bad_key(operation: &str, key: &str, why: String) -> BadRow {
+    BadRow { table: "idempotency", key: format!("{operation} {key}"), run: None, why }
 }
 
 /// A key's record as stored.
@@ -67,6 +78,12 @@ pub struct KeyRow {
 }
 
 impl KeyRow {
+    /// What the key's commit left behind.
+    pub fn recorded(&self) -> Result<Recorded, StoreError> {
+        let results = decode_results(self.results.as_deref())?;
+        Ok(Recorded { results, answer: Some(self.answer.clone()), request: Some(self.request) })
+    }
+
     /// It still holds. One that lives with a run goes when the run does, so while it is there it holds.
     pub fn holds(&self, at: Timestamp) -> bool {
         match self.lives {
@@ -192,7 +209,7 @@ impl Plan {
             reached.contains(&row.run) || is_told(row.owner, row.wake, self.at, unfenced)
         };
         let runs = self.insert.iter().chain(&self.update).filter(told);
-        let runs = runs.map(|row| Hint::Run(tenant, row.run));
+        let runs = runs.map(|row| Hint::Run(RunKey { tenant, run: row.run }));
         runs.chain(self.cells.iter().map(|cell| Hint::Cell(tenant, cell.key.clone()))).collect()
     }
 }
@@ -717,7 +734,12 @@ impl<'a, R: Rows> Planner<'a, R> {
 
     fn send(&mut self, send: Send, plan: &mut Plan) -> Result<Delivery, Failed<R::Error>> {
         let Send { to: run, message, missing } = send;
-        let alive = self.row(run)?.is_some_and(|row| !row.status.is_final());
+        let row = match self.row(run) {
+            // Whoever cannot be read is not to hold up what goes to others too.
+            Err(Failed::Rows(error)) if missing == Missing::Drop && self.rows.is_bad(&error) => None,
+            row => row?,
+        };
+        let alive = row.is_some_and(|row| !row.status.is_final());
         let Some((row, _)) = self.runs.get_mut(&run).filter(|_| alive) else {
             return match missing {
                 Missing::Drop => Ok(Delivery::Dropped),

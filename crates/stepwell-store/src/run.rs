@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use uuid::Uuid;
 
+use crate::bad::BadRow;
+
 /// A process that works on runs; it owns them while it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -151,6 +153,8 @@ pub struct Loaded {
     pub created_at: Timestamp,
     /// When its row was last written by a commit of its own.
     pub updated_at: Timestamp,
+    /// Its state or its inbox cannot be read, and is empty here.
+    pub damage: Option<BadRow>,
 }
 
 /// A message in a run's inbox.
@@ -272,6 +276,14 @@ impl RunRow {
         }
     }
 
+    /// The run fails, is nobody's and is not looked at again by itself. What its row says of its places is not known.
+    pub fn aside(&mut self) {
+        (self.status, self.owner, self.wake) = (Status::Failed, None, None);
+        self.places.clear();
+        self.fence += 1;
+        self.revision += 1;
+    }
+
     /// Where the run stands, given its state.
     pub fn head(&self, state: Bytes) -> Head {
         Head {
@@ -301,7 +313,13 @@ impl RunRow {
             inbox,
             created_at: self.created_at,
             updated_at: self.updated_at,
+            damage: None,
         }
+    }
+
+    /// The run as it is loaded when something of it cannot be read.
+    pub fn damaged(self, row: BadRow) -> Loaded {
+        Loaded { damage: Some(row), ..self.loaded(Bytes::new(), Vec::new()) }
     }
 
     /// The run in a listing.

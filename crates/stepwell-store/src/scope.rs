@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use stepwell_core::RunId;
 use uuid::Uuid;
 
 /// A tenant.
@@ -60,4 +61,19 @@ impl TenantScope {
     pub const fn tenant(&self) -> TenantId {
         self.0
     }
+
+    /// One of the tenant's runs.
+    pub const fn run(self, run: RunId) -> RunKey {
+        RunKey { tenant: self.0, run }
+    }
+}
+
+/// A run and its tenant. Two tenants can have runs of the same id, so whatever a process remembers of runs it remembers
+/// under this, never under the id alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RunKey {
+    /// Whose run it is.
+    pub tenant: TenantId,
+    /// Its id.
+    pub run: RunId,
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 
+use crate::bad::BadRow;
 use crate::cell::{Cell, OpResult, Space};
 use crate::commit::{Commit, CommitError, CommitId, CommitRef, Committed, StoredDefinition};
 use crate::document::{Document, DocumentQuery};
@@ -35,7 +36,9 @@ pub trait Store: Send + Sync {
 
     /// Takes runs that are due and that nobody, or a dead process, owns: the dead's first, then by the time they are
     /// due, then by id. Whoever is alone need not take what can be decided without an owner, and only reads it.
-    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError>;
+    /// A run of which only the row can be read is given too ([`Loaded::damage`]); one whose row cannot be read is told
+    /// of beside the others, and is not taken.
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError>;
 
     /// Which tenants have work, and since or from when. Runs owned by one of the dead have been due since ever.
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
@@ -161,6 +164,8 @@ pub struct Page<T> {
     pub items: Vec<T>,
     /// Where the next page begins; `None` = this was the last.
     pub next: Option<String>,
+    /// Rows of this part that cannot be read.
+    pub bad: Vec<BadRow>,
 }
 
 impl<T> Page<T> {
@@ -170,7 +175,27 @@ impl<T> Page<T> {
         let more = items.len() > rows;
         items.truncate(rows);
         let next = items.last().filter(|_| more).map(cursor);
-        Page { items, next }
+        Page { items, next, bad: Vec::new() }
+    }
+
+    /// A page that is the only one.
+    pub fn of(items: impl IntoIterator<Item = T>) -> Self {
+        Page { items: items.into_iter().collect(), next: None, bad: Vec::new() }
+    }
+
+    /// The same page of something else.
+    pub fn map<U>(self, to: impl FnMut(T) -> U) -> Page<U> {
+        self.over(|items| items.into_iter().map(to).collect())
+    }
+
+    /// The same page of something else, without what is nothing there.
+    pub fn filter_map<U>(self, to: impl FnMut(T) -> Option<U>) -> Page<U> {
+        self.over(|items| items.into_iter().filter_map(to).collect())
+    }
+
+    /// The same page with other items.
+    pub fn over<U>(self, to: impl FnOnce(Vec<T>) -> Vec<U>) -> Page<U> {
+        Page { items: to(self.items), next: self.next, bad: self.bad }
     }
 }
 
@@ -203,6 +228,22 @@ pub fn read_cursor(cursor: Option<&str>) -> Result<Option<(uuid::Uuid, u64)>, St
     read().map(Some).ok_or_else(|| bad_cursor(cursor))
 }
 
+/// The cursor of a listing of keys that has come to this one. Both may hold any character.
+pub fn key_cursor(operation: &str, key: &str) -> String {
+    format!("{}:{operation}{key}", operation.len())
+}
+
+/// Reads what [`key_cursor`] wrote; without a cursor it is before every key.
+pub fn read_key_cursor(cursor: Option<&str>) -> Result<(String, String), StoreError> {
+    let Some(cursor) = cursor else { return Ok(Default::default()) };
+    let read = || {
+        let (length, texts) = cursor.split_once(':')?;
+        let (operation, key) = texts.split_at_checked(length.parse().ok()?)?;
+        Some((operation.to_owned(), key.to_owned()))
+    };
+    read().ok_or_else(|| bad_cursor(cursor))
+}
+
 /// Reads a cursor that is a commit's id.
 pub fn read_commit_cursor(cursor: Option<&str>) -> Result<Option<CommitId>, StoreError> {
     let read = |cursor: &str| cursor.parse().map(CommitId).map_err(|_| bad_cursor(cursor));
@@ -211,7 +252,12 @@ pub fn read_commit_cursor(cursor: Option<&str>) -> Result<Option<CommitId>, Stor
 
 /// The cursor of a listing of definitions that has come to this one.
 pub fn definition_cursor(definition: &StoredDefinition) -> String {
-    format!("{}:{}:{}", definition.version, definition.hash, definition.workflow)
+    definition_place(&definition.workflow, definition.version, definition.hash)
+}
+
+/// The same by what the listing is ordered by.
+pub fn definition_place(workflow: &str, version: u32, hash: DefinitionHash) -> String {
+    format!("{version}:{hash}:{workflow}")
 }
 
 /// Reads what [`definition_cursor`] wrote: workflow, version and hash, the order of the listing.
@@ -394,6 +440,13 @@ pub enum RecordQuery {
         /// The engine's time: a key that has expired by then is not there.
         now: Timestamp,
     },
+    /// The records of all keys, expired ones too, in the order of operation and key.
+    Keys {
+        /// How many at most.
+        limit: u32,
+        /// Where to begin.
+        cursor: Option<String>,
+    },
     /// The audit trail, in the order of its commits' ids.
     Audit {
         /// How many at most.
@@ -573,12 +626,17 @@ pub enum SweepWhat {
     },
     /// Shadow columns of runs become what they should be; the limit does not matter.
     Shadows(Vec<Refill>),
+    /// A run goes, with everything that is its own but the audit trail, whether it has ended or not and whatever of it
+    /// can be read.
+    Run(RunId),
+    /// A run whose row cannot be read fails and is not looked at again by itself.
+    Aside(RunId),
 }
 
 /// What was tidied up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Swept {
-    /// How many cells, keys, handles or runs, or rows that were sealed; of a history, how many checkpoints and documents; of shadow
+    /// How many cells, keys, handles or runs; or rows that were sealed; of a history, how many checkpoints and documents; of shadow
     /// columns, how many rows were written or removed.
     pub count: u64,
     /// The limit was reached: there may be more. Of shadow columns: a run has moved since it was read.
@@ -604,6 +662,9 @@ pub enum StoreError {
     /// What is stored cannot be read.
     #[error("what is stored cannot be read: {0}")]
     Corrupt(String),
+    /// A row that was asked for, or that has to be read for what was asked, cannot be read.
+    #[error("a stored row cannot be read: {0}")]
+    Bad(BadRow),
     /// The schema is not one this version can use.
     #[error("{0}")]
     Schema(String),
@@ -629,7 +690,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
         (**self).load(scope, run).await
     }
-    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         (**self).claim(scope, claim).await
     }
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {

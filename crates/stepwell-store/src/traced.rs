@@ -72,7 +72,7 @@ impl<S: Store> Store for Traced<S> {
     async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
         noted(call("load", scope), self.0.load(scope, run)).await
     }
-    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         noted(call("claim", scope), self.0.claim(scope, claim)).await
     }
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {

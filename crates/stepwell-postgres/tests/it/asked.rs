@@ -119,7 +119,7 @@ fn is_nobodys(query: &str) -> bool {
 /// The accident: a statement that was put together elsewhere than in its file, and named no tenant.
 #[test]
 fn every_statement_the_server_was_asked_names_a_tenant_or_is_nobodys() {
-    script::differential(40, memory_store, fresh);
+    script::differential(25, memory_store, fresh);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let asked = runtime.block_on(async {
         rest(&**fresh().await.store()).await;

@@ -271,7 +271,7 @@ async fn whoever_is_told_hears_of_it_at_once() {
             }
         }
     });
-    assert_eq!(heard.await, Some(Hint::Run(make::ME.tenant(), make::run(2))));
+    assert_eq!(heard.await, Some(Hint::Run(make::ME.run(make::run(2)))));
     let due = shop.store.due(Vec::new()).await.unwrap();
     assert_eq!(due.len(), 1, "whoever looks finds both: {due:?}");
     assert_eq!(ask::taken(&*shop.store, ask::claim(make::process(1), 0)).await.len(), 2);

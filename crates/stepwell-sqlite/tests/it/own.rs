@@ -117,7 +117,7 @@ async fn a_start_a_step_a_message_and_a_cell_are_there_with_what_was_written_bes
     let new = NewRun { wake: Some(make::at(0)), ..make::new_run(make::run(1)) };
     let (committed, found) = shop.with(shop.make.create(new), order(1)).await.unwrap();
     assert_eq!(found, 1, "it reads what it has written");
-    assert_eq!(hints.next().await, Some(Hint::Run(make::ME.tenant(), make::run(1))));
+    assert_eq!(hints.next().await, Some(Hint::Run(make::ME.run(make::run(1)))));
     let head = committed.created[0].clone();
     let step = shop.make.step(make::step(&head, "on"));
     let told: Own = Box::new(move |own, committed| {
@@ -154,7 +154,7 @@ async fn an_error_takes_back_the_commit_and_the_writes_and_is_given_back() {
     assert!(error.to_string().contains("no stock"), "{error}");
     assert!(shop.there(2).await.is_empty());
     shop.with(due(3), order_and(3, "create table invoices (x)")).await.unwrap();
-    assert_eq!(hints.next().await, Some(Hint::Run(make::ME.tenant(), make::run(3))), "no hint of the others");
+    assert_eq!(hints.next().await, Some(Hint::Run(make::ME.run(make::run(3)))), "no hint of the others");
     assert_eq!(shop.there(3).await, [3]);
 }
 

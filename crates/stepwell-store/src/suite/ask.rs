@@ -77,7 +77,7 @@ pub fn claim(by: ProcessId, seconds: i64) -> Claim {
 
 /// Claims runs.
 pub async fn claimed(store: &dyn Store, claim: Claim) -> Vec<Loaded> {
-    store.claim(ME, claim).await.expect("a claim is answered")
+    store.claim(ME, claim).await.expect("a claim is answered").items
 }
 
 /// The ids of the runs a claim takes.
@@ -301,7 +301,7 @@ async fn every_page<T>(page: impl AsyncFn(Option<String>) -> Result<Page<T>, Sto
     let mut items = Vec::new();
     let mut cursor = None;
     loop {
-        let Page { items: more, next } = page(cursor.clone()).await.expect("a page can be read");
+        let Page { items: more, next, .. } = page(cursor.clone()).await.expect("a page can be read");
         assert!(next.is_none() || (!more.is_empty() && next != cursor), "a page leads on: {next:?}");
         items.extend(more);
         cursor = next;

@@ -117,6 +117,7 @@ cases! { cells as __suite_cells;
                 created_at: at(3),
                 updated_at: at(3),
                 created_by: by,
+                damage: None,
             };
             assert_eq!(get_at(store, &key, at(3)).await, Some(expected));
         }

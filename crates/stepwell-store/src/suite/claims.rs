@@ -247,7 +247,7 @@ cases! { claims as __suite_claims;
         let heirs = Claim { dead: vec![process(1)], ..claim(process(2), 11) };
         assert_eq!(taken(store, heirs.clone()).await, [run(1)]);
         assert_eq!(dead_at(store, 2, 12).await, [process(1)], "it has a run of another tenant");
-        assert_eq!(store.claim(tenant(2), heirs).await.unwrap().len(), 1);
+        assert_eq!(store.claim(tenant(2), heirs).await.unwrap().items.len(), 1);
         assert_eq!(dead_at(store, 2, 13).await, []);
         assert_eq!(dead_at(store, 3, 999).await, [process(2)]);
     }
@@ -270,7 +270,7 @@ cases! { claims as __suite_claims;
         started(store, make.create(NewRun { owner: Some(process(9)), ..due_run(run(3), 0) })).await;
         let read = Claim { by: None, ..claim(process(1), 5) };
         for _ in 0..2 {
-            let found = store.claim(ME, read.clone()).await.unwrap();
+            let found = store.claim(ME, read.clone()).await.unwrap().items;
             assert_eq!(found, [load(store, run(1)).await]);
         }
         let heirs = Claim { dead: vec![process(9)], ..read.clone() };

@@ -36,7 +36,7 @@ async fn not_told(store: &Shared, make: &Make, hints: &mut Hints, number: u128) 
         loop {
             match hints.next().await {
                 None => panic!("the store is open and says that it is closed"),
-                Some(Hint::Run(_, told)) => assert_ne!(told, run(number), "there was nothing to tell"),
+                Some(Hint::Run(told)) => assert_ne!(told.run, run(number), "there was nothing to tell"),
                 Some(Hint::Missed) => return,
                 Some(Hint::Cell(_, key)) if key == cell("now") => return,
                 Some(Hint::Cell(..) | Hint::Processes) => {}
@@ -55,7 +55,7 @@ cases! { hinted as __suite_hinted;
     /// B9: who waits for work hears of a run that has something to do.
     async fn a_commit_that_makes_a_run_runnable_is_told(store: &Shared) {
         let make = Make::new();
-        let hint = |number| Hint::Run(ME.tenant(), run(number));
+        let hint = |number| Hint::Run(ME.run(run(number)));
         let mut hints = store.hints();
         started(store, make.create(due_run(run(1), 0))).await;
         told(&mut hints, &hint(1)).await;
@@ -74,7 +74,7 @@ cases! { hinted as __suite_hinted;
     /// B15: anyone may decide, and the owner hears of it: of its own steps it need not hear.
     async fn an_owner_is_told_of_what_others_did_to_its_run(store: &Shared) {
         let make = Make::new();
-        let hint = Hint::Run(ME.tenant(), run(1));
+        let hint = Hint::Run(ME.run(run(1)));
         let mut hints = store.hints();
         let head = started(store, make.create(owned(1))).await;
         not_told(store, &make, &mut hints, 1).await;
@@ -117,7 +117,7 @@ cases! { hinted as __suite_hinted;
     /// B9, B10: a message for a run that is being worked on is the owner's to look at.
     async fn an_owner_is_told_of_messages(store: &Shared) {
         let make = Make::new();
-        let hint = |number| Hint::Run(ME.tenant(), run(number));
+        let hint = |number| Hint::Run(ME.run(run(number)));
         let head = started(store, make.create(owned(1))).await;
         started(store, make.create(NewRun { wake: None, ..owned(2) })).await;
         let mut hints = store.hints();
@@ -138,12 +138,12 @@ cases! { hinted as __suite_hinted;
             let head = started(store, make.create(owned(number))).await;
             if with_message {
                 apply(store, make.send([to(run(number), "hello")])).await;
-                told(&mut hints, &Hint::Run(ME.tenant(), run(number))).await;
+                told(&mut hints, &Hint::Run(ME.run(run(number)))).await;
             }
             let rest = Step { fence: Some(head.fence), wake: None, owner: Ownership::Release, ..step(&head, "rest") };
             apply(store, make.step(rest)).await;
             if with_message {
-                told(&mut hints, &Hint::Run(ME.tenant(), run(number))).await;
+                told(&mut hints, &Hint::Run(ME.run(run(number)))).await;
             } else {
                 not_told(store, &make, &mut hints, number).await;
             }
@@ -166,7 +166,7 @@ cases! { hinted as __suite_hinted;
         let mut listeners = [store.hints(), store.hints()];
         store.commit(tenant(2), make.create(due_run(run(1), 0))).await.unwrap();
         for hints in &mut listeners {
-            told(hints, &Hint::Run(tenant(2).tenant(), run(1))).await;
+            told(hints, &Hint::Run(tenant(2).run(run(1)))).await;
         }
     }
 }

@@ -61,6 +61,7 @@ cases! { runs as __suite_runs;
             inbox: Vec::new(),
             created_at: at(0),
             updated_at: at(0),
+            damage: None,
         };
         assert_eq!(load(store, run(1)).await, loaded);
         let summary = RunSummary {

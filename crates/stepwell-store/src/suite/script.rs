@@ -481,7 +481,8 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
         }
         Ask::Claim(claim) => {
             let taken = store.claim(scope, claim).await;
-            let heads = taken.iter().flatten().map(|loaded| loaded.head.clone()).collect();
+            let heads =
+                taken.iter().flat_map(|taken| &taken.items).map(|loaded| loaded.head.clone()).collect();
             Answer { text: said(taken), heads, ..Answer::default() }
         }
         Ask::Due(dead) => only(said(sorted(store.due(dead).await))),
@@ -564,6 +565,7 @@ fn said<T: Debug>(result: Result<T, StoreError>) -> String {
         Err(StoreError::Full(_)) => "full".to_owned(),
         Err(StoreError::Fatal(_)) => "fatal".to_owned(),
         Err(StoreError::Corrupt(_)) => "corrupt".to_owned(),
+        Err(StoreError::Bad(_)) => "bad row".to_owned(),
         Err(StoreError::Schema(_)) => "schema".to_owned(),
         Err(StoreError::Invalid(_)) => "invalid".to_owned(),
     }

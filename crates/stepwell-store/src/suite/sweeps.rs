@@ -198,6 +198,58 @@ cases! { sweeps as __suite_sweeps;
         assert_eq!(sweep(store, 999, 2, runs.clone()).await.count, 1);
     }
 
+    /// B18: a run that is named goes, whether it has ended or not, and no other.
+    async fn a_run_that_is_named_goes_whether_it_has_ended_or_not(store: &Shared) {
+        let make = Make::new();
+        for number in [1, 2] {
+            let open = vec![wait(1)];
+            apply(store, make.create(NewRun { status: Status::Waiting, open, ..new_run(run(number)) })).await;
+        }
+        assert_eq!(sweep(store, 0, 1, SweepWhat::Run(run(1))).await, Swept { count: 1, more: false });
+        assert_eq!(sweep(store, 0, 1, SweepWhat::Run(run(1))).await, Swept { count: 0, more: false });
+        assert_eq!(find(store, run(1)).await, None);
+        let waits = all_waits(store, ME, WaitQuery::default()).await;
+        assert_eq!(waits.iter().map(|row| row.run).collect::<Vec<_>>(), [run(2)]);
+    }
+
+    /// A run that is put aside has failed, is nobody's, and is not taken by itself; what was decided on it before
+    /// comes to nothing.
+    async fn a_run_that_is_put_aside_fails_and_is_not_taken(store: &Shared) {
+        let make = Make::new();
+        let wake = Some(at(1));
+        apply(store, make.create(NewRun { wake, ..new_run(run(1)) })).await;
+        let head = ask::claimed(store, ask::claim(super::make::process(1), 2)).await.remove(0).head;
+        assert_eq!(sweep(store, 0, 1, SweepWhat::Aside(run(1))).await.count, 1);
+        let aside = load(store, run(1)).await.head;
+        assert_eq!((aside.status, aside.owner, aside.wake), (Status::Failed, None, None));
+        ask::refuse(store, make.step(end(&head))).await;
+        assert_eq!(ask::taken(store, ask::claim(super::make::process(2), 9)).await, []);
+        moved(store, make.step(end(&aside))).await;
+        assert_eq!(sweep(store, 0, 1, SweepWhat::Aside(run(1))).await.count, 0, "it has ended");
+    }
+
+    /// All keys are listed, whatever is in them, page by page.
+    async fn all_keys_are_listed(store: &Shared) {
+        let make = Make::new();
+        let names = [("a", "b:c"), ("a", "ä"), ("a:1", "x"), ("b", "")];
+        for (operation, name) in names {
+            let written = KeyWrite { operation: operation.to_owned(), key: name.to_owned(), ..key("k", 1) };
+            apply(store, Commit { keys: vec![written], ..make.commit() }).await;
+        }
+        let (mut pages, mut cursor) = (0, None);
+        loop {
+            let page = store.records(ME, RecordQuery::Keys { limit: 3, cursor }).await.unwrap();
+            pages += page.items.len();
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(pages, names.len());
+        let odd = Some("7:x".to_owned());
+        assert!(store.records(ME, RecordQuery::Keys { limit: 3, cursor: odd }).await.is_err());
+    }
+
     /// B18, D13: a run goes with everything that is its own; the audit trail and data stay.
     async fn a_purged_run_leaves_only_its_audit_trail_and_data(store: &Shared) {
         let make = Make::new();
