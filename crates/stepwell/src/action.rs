@@ -158,6 +158,8 @@ pub struct ActionInfo {
     /// Workers elsewhere do it.
     #[serde(rename = "remote")]
     pub is_remote: bool,
+    /// Where in its input secrets may stand: JSON pointers, each with everything below it. Without any, none may.
+    pub secret_fields: Vec<String>,
 }
 
 /// Under what name a schema holds its hints for editors.
@@ -180,6 +182,7 @@ impl ActionInfo {
             permission: None,
             group,
             icon: "zap".to_owned(),
+            secret_fields: Vec::new(),
             is_remote: false,
         }
     }
@@ -195,6 +198,13 @@ impl ActionInfo {
     #[must_use]
     pub fn without_side_effects(mut self) -> Self {
         self.has_side_effects = false;
+        self
+    }
+
+    /// Where in its input secrets may stand: JSON pointers, each with everything below it.
+    #[must_use]
+    pub fn secret_fields<F: Into<String>>(mut self, fields: impl IntoIterator<Item = F>) -> Self {
+        self.secret_fields = fields.into_iter().map(Into::into).collect();
         self
     }
 

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::lists;
 use crate::post::Says;
+use crate::registry::refuse_own;
 use crate::signal::{Signal, Signalled};
 use crate::standing::Along;
 use crate::start::Start;
@@ -39,7 +40,7 @@ impl Engine {
     pub async fn start_commit(&self, start: Start) -> Result<(RunId, Commit), EngineError> {
         self.permit(Permission::Manage)?;
         let inner = &self.inner;
-        let workflow = inner.workflow(self.scope, &start.workflow).await?;
+        let workflow = inner.workflow_of(self.scope, &start).await?;
         let run = start.id.unwrap_or_else(|| RunId::new(inner.host.ids.next()));
         let fresh = inner.fresh_of(workflow.clone(), &start, run, None, None).await?;
         let mut along = Along { definitions: vec![workflow], ..Along::default() };
@@ -62,7 +63,10 @@ impl Engine {
         }
         let payload = signal.payload()?;
         match inner.load(self.scope(), run).await {
-            Ok(standing) => inner.check_signal(&standing, &signal.name, &payload).await?,
+            Ok(standing) => {
+                refuse_own(standing.definition().name(), run)?;
+                inner.check_signal(&standing, &signal.name, &payload).await?;
+            }
             Err(EngineError::NoRun(_)) => {}
             Err(error) => return Err(error),
         }

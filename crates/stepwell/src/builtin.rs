@@ -12,7 +12,7 @@ use crate::actor::Permission;
 use crate::cx::Cx;
 use crate::engine::Builder;
 use crate::events::Event;
-use crate::start::Start;
+use crate::start::{Start, no_input};
 
 /// A workflow to be run and waited for.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -20,8 +20,8 @@ use crate::start::Start;
 struct Call {
     /// The workflow's name.
     workflow: String,
-    /// What it is started with.
-    #[serde(default)]
+    /// What it is started with; an empty object if nothing is named.
+    #[serde(default = "no_input")]
     input: Value,
 }
 
@@ -36,8 +36,8 @@ async fn call(cx: Cx, call: Call) -> Result<Value, ActionError> {
 struct StartInput {
     /// The workflow's name.
     workflow: String,
-    /// What it is started with.
-    #[serde(default)]
+    /// What it is started with; an empty object if nothing is named.
+    #[serde(default = "no_input")]
     input: Value,
     /// The same key gives the same run.
     #[serde(default)]

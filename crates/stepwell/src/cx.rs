@@ -33,7 +33,7 @@ use crate::host::Host;
 use crate::observe::{SpanId, Subject, Trial, traceparent};
 use crate::registry::Workflow;
 use crate::standing::Standing;
-use crate::start::{START, Start, run_of};
+use crate::start::{Start, run_of};
 
 /// What an action is given. Clones are the same context.
 #[derive(Clone)]
@@ -210,9 +210,7 @@ impl Cx {
     /// The `traceparent` (W3C Trace Context) for calls to the outside: whoever takes part in the trace is found there
     /// under this try. The id of the trace is the id of the tree's root.
     pub fn traceparent(&self) -> String {
-        let is_traced =
-            self.0.inner.observer.as_ref().is_some_and(|observer| observer.is_traced(self.root()));
-        traceparent(self.root(), self.span(), is_traced)
+        traceparent(self.root(), self.span(), self.0.inner.is_traced(self.root()))
     }
 
     /// By what a trace knows this try.
@@ -576,11 +574,12 @@ impl Cx {
             let same = other.key_for(known).map(|key| key.request) == asked;
             return if same { Ok(known) } else { Err(reused()) };
         }
-        if let Some(other) = self.staged_before(START, &key) {
+        if let Some(other) = self.staged_before(start.operation(), &key) {
             let same = Some(other.request) == asked;
             return if same { Ok(run_of(Some(&other.answer))?) } else { Err(reused()) };
         }
-        let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.now() };
+        let query =
+            RecordQuery::Key { operation: start.operation().to_owned(), key: key.clone(), now: self.now() };
         let known = self.0.store.records(self.0.scope, query).await?.items.into_iter().next();
         if let Some(Record::Key(record)) = known {
             return if record.request == asked { Ok(run_of(record.answer.as_ref())?) } else { Err(reused()) };

@@ -12,7 +12,8 @@ use stepwell_core::graph::Graph;
 use stepwell_core::snapshot::Finished;
 use stepwell_core::{Definition, DefinitionHash, Limits, Name, RunId, Snapshot, Timestamp};
 use stepwell_store::{
-    Document, DocumentQuery, Page, ProcessId, RecordQuery, Status, Store, TenantId, TenantScope,
+    Document, DocumentQuery, Loaded, Page, ProcessId, RecordQuery, RunKey, Status, Store, TenantId,
+    TenantScope,
 };
 use tokio::sync::Notify;
 
@@ -100,6 +101,14 @@ impl Default for Options {
     }
 }
 
+/// A planted bug: see [`crate::testing::know_runs_by_id_alone`].
+pub(crate) static BY_ID_ALONE: AtomicBool = AtomicBool::new(false);
+
+/// What a process knows a run by that it works on.
+fn known(run: RunKey) -> RunKey {
+    if BY_ID_ALONE.load(Ordering::Relaxed) { TenantScope::single().run(run.run) } else { run }
+}
+
 /// Names that a process has given up and still remembers: by then the store has found them dead.
 const GIVEN_UP_KEPT: usize = 64;
 
@@ -166,6 +175,10 @@ impl Builder {
             let info = ActionInfo::of::<Value, Value>(name.clone(), "").version(version);
             self.registry.described.insert(name.clone(), info);
         }
+        if real.is_none() {
+            // What is not here may take secrets anywhere.
+            self = self.secret_fields(name.clone(), [""]);
+        }
         self.registry.actions.insert(name, wrap(real));
         self
     }
@@ -189,6 +202,19 @@ impl Builder {
     #[must_use]
     pub fn secrets(mut self, secrets: impl crate::secrets::Secrets + 'static) -> Self {
         self.registry.secrets = Some(Arc::new(secrets));
+        self
+    }
+
+    /// Lets secrets stand in the input of an action: at these JSON pointers and below them; the empty one is the whole input.
+    /// Without this an action is given none, unless its description says that it takes some.
+    #[must_use]
+    pub fn secret_fields<F: Into<String>>(
+        mut self,
+        name: impl Into<Name>,
+        fields: impl IntoIterator<Item = F>,
+    ) -> Self {
+        let (name, fields) = (name.into(), fields.into_iter().map(Into::into).collect());
+        self.registry.secret_fields.insert(name, fields);
         self
     }
 
@@ -325,6 +351,11 @@ impl Engine {
         permit(self.actor(), permission)
     }
 
+    /// Refuses to let somebody work on tasks of an action that is not among theirs.
+    pub(crate) fn permit_work(&self, action: &Name) -> Result<(), EngineError> {
+        permit_work(self.actor(), action)
+    }
+
     /// Begins a run.
     pub async fn start(&self, start: Start) -> Result<Run, EngineError> {
         self.permit(Permission::Manage)?;
@@ -360,7 +391,7 @@ impl Engine {
     /// Signals a run and says whether the signal is new: the same id is the same signal.
     pub async fn signal_once(&self, run: RunId, signal: Signal) -> Result<Done<Signalled>, EngineError> {
         self.permit(Permission::Manage)?;
-        self.inner.signal(self.scope, run, &signal).await
+        self.inner.signal(self.scope, run, &signal.by(self.actor())).await
     }
 
     /// A run by its id; whether it is there shows when it is asked for something.
@@ -454,6 +485,16 @@ pub(crate) fn permit(actor: Option<&Actor>, permission: Permission) -> Result<()
     }
 }
 
+/// The same for tasks of a remote action.
+pub(crate) fn permit_work(actor: Option<&Actor>, action: &Name) -> Result<(), EngineError> {
+    match actor {
+        Some(actor) if !actor.grants.may_work_on(action) => {
+            Err(EngineError::NotAWorker { actor: actor.id.clone(), action: action.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A run, to be waited for, signalled and looked at.
 #[derive(Clone)]
 pub struct Run {
@@ -469,7 +510,7 @@ pub struct Run {
 
 impl Run {
     pub(crate) fn new(inner: Arc<Inner>, scope: TenantScope, id: RunId, is_new: bool) -> Self {
-        let slot = inner.slots.slot(scope.tenant(), id);
+        let slot = inner.slots.slot(scope.run(id));
         Run { inner, scope, id, slot, actor: None, is_new }
     }
 
@@ -502,7 +543,7 @@ impl Run {
         };
         if is_unsure {
             let standing = self.inner.load(self.scope, self.id).await?;
-            self.inner.slots.clear(self.scope.tenant(), self.id);
+            self.inner.slots.clear(self.scope.run(self.id));
             self.inner.published(self.scope, &standing);
         }
         let poll_ms = self.inner.options.poll_ms;
@@ -518,7 +559,7 @@ impl Run {
                 () = told => continue,
                 () = clock.sleep_until(clock.now().plus_ms(pause_ms)) => {}
             }
-            if self.inner.is_held(self.id) {
+            if self.inner.is_held(self.scope.run(self.id)) {
                 continue;
             }
             // Another process may have ended it.
@@ -537,7 +578,7 @@ impl Run {
     /// Signals it.
     pub async fn signal(&self, signal: Signal) -> Result<Signalled, EngineError> {
         permit(self.actor.as_deref(), Permission::Manage)?;
-        Ok(self.inner.signal(self.scope, self.id, &signal).await?.came_to)
+        Ok(self.inner.signal(self.scope, self.id, &signal.by(self.actor.as_deref())).await?.came_to)
     }
 
     /// How it stands now.
@@ -654,7 +695,7 @@ impl Drop for UnderWay<'_> {
 /// The right to decide on a run that is due and that nobody owns.
 pub(crate) struct Deciding {
     inner: Arc<Inner>,
-    run: RunId,
+    run: RunKey,
 }
 
 impl Drop for Deciding {
@@ -683,7 +724,7 @@ pub(crate) struct Inner {
     /// A commit or claim that may have made this process the owner of a run had no answer.
     doubt: AtomicBool,
     /// Runs this process works on, and how to tell whoever does that somebody else has moved them.
-    held: Mutex<BTreeMap<RunId, Held>>,
+    held: Mutex<BTreeMap<RunKey, Held>>,
     /// Definitions that are known to be in the store.
     stored: Mutex<BTreeSet<(TenantId, DefinitionHash)>>,
     /// Tenants that were seen.
@@ -695,7 +736,7 @@ pub(crate) struct Inner {
     /// No other process lives.
     alone: AtomicBool,
     /// Runs that are due and are being decided on without an owner, and whether they were found due meanwhile.
-    deciding: Mutex<BTreeMap<RunId, bool>>,
+    deciding: Mutex<BTreeMap<RunKey, bool>>,
     stopping: AtomicBool,
     abandoned: AtomicBool,
     /// When runs are due that this process knows of.
@@ -905,14 +946,14 @@ impl Inner {
         *known = dead;
     }
 
-    pub(crate) fn held(&self, run: RunId, by: ProcessId, fence: u64, told: Arc<Notify>) {
-        self.lock_held().insert(run, Held { by, fence, told });
+    pub(crate) fn held(&self, run: RunKey, by: ProcessId, fence: u64, told: Arc<Notify>) {
+        self.lock_held().insert(known(run), Held { by, fence, told });
     }
 
-    pub(crate) fn let_go(&self, run: RunId, told: &Arc<Notify>) {
+    pub(crate) fn let_go(&self, run: RunKey, told: &Arc<Notify>) {
         let mut held = self.lock_held();
-        if held.get(&run).is_some_and(|known| Arc::ptr_eq(&known.told, told)) {
-            held.remove(&run);
+        if held.get(&known(run)).is_some_and(|known| Arc::ptr_eq(&known.told, told)) {
+            held.remove(&known(run));
         }
         if held.is_empty() && self.is_stopping() {
             drop(held);
@@ -921,17 +962,25 @@ impl Inner {
     }
 
     /// This process works on the run under this fence. One of a lower fence is over, whether it has heard so or not.
-    pub(crate) fn is_held_under(&self, run: RunId, fence: u64) -> bool {
-        self.lock_held().get(&run).is_some_and(|held| held.fence >= fence)
+    pub(crate) fn is_held_under(&self, run: RunKey, fence: u64) -> bool {
+        self.lock_held().get(&known(run)).is_some_and(|held| held.fence >= fence)
     }
 
-    pub(crate) fn is_held(&self, run: RunId) -> bool {
-        self.lock_held().contains_key(&run)
+    pub(crate) fn is_held(&self, run: RunKey) -> bool {
+        self.lock_held().contains_key(&known(run))
+    }
+
+    /// This process owns the run as it was read, has not moved it for a lease, and does not work on it. What it owns under a
+    /// name that it has given up already is on its way to somebody else.
+    pub(crate) fn is_undriven(&self, scope: TenantScope, loaded: &Loaded, now: Timestamp) -> bool {
+        loaded.head.owner == Some(self.process())
+            && now.ms_since(loaded.updated_at) > self.options.lease_ms
+            && !self.is_held(scope.run(loaded.head.run))
     }
 
     /// Tells whoever works on a run in this process to read it again.
-    pub(crate) fn tell_holder(&self, run: RunId) -> bool {
-        let told = self.lock_held().get(&run).map(|held| held.told.clone());
+    pub(crate) fn tell_holder(&self, run: RunKey) -> bool {
+        let told = self.lock_held().get(&known(run)).map(|held| held.told.clone());
         told.map(|told| told.notify_one()).is_some()
     }
 
@@ -940,7 +989,7 @@ impl Inner {
         all.iter().for_each(|told| told.notify_one());
     }
 
-    fn lock_held(&self) -> MutexGuard<'_, BTreeMap<RunId, Held>> {
+    fn lock_held(&self) -> MutexGuard<'_, BTreeMap<RunKey, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -951,7 +1000,7 @@ impl Inner {
     }
 
     /// The right to decide on a run that is due; `None` = somebody does already. Then it is looked at again after that.
-    pub(crate) fn decides(self: &Arc<Self>, run: RunId) -> Option<Deciding> {
+    pub(crate) fn decides(self: &Arc<Self>, run: RunKey) -> Option<Deciding> {
         match self.lock_deciding().entry(run) {
             Entry::Occupied(mut wanted) => {
                 wanted.insert(true);
@@ -964,7 +1013,7 @@ impl Inner {
         }
     }
 
-    fn lock_deciding(&self) -> MutexGuard<'_, BTreeMap<RunId, bool>> {
+    fn lock_deciding(&self) -> MutexGuard<'_, BTreeMap<RunKey, bool>> {
         self.deciding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -1103,6 +1152,6 @@ impl Inner {
             (None, Some(stopped)) => End::Failed(stopped.error.clone()),
             (None, None) => return,
         };
-        self.slots.tell(scope.tenant(), standing.run(), end);
+        self.slots.tell(scope.run(standing.run()), end);
     }
 }

@@ -1,6 +1,8 @@
 //! What can go wrong when the engine is asked for something.
 
 use crate::actor::Permission;
+use crate::signal::FirstAnswer;
+use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{
     DecideError, DefinitionHash, Failure, LimitExceeded, Name, Refusal, Rejected, RestoreError, RunId,
 };
@@ -27,6 +29,14 @@ pub enum EngineError {
         name: Name,
         /// Why, and what to do.
         why: String,
+    },
+    /// It belongs to the engine: schedules and events are runs of workflows that only the engine starts and moves.
+    #[error("{what} belongs to the engine: {instead}")]
+    Reserved {
+        /// What was asked for.
+        what: String,
+        /// What to use instead.
+        instead: &'static str,
     },
     /// The run is pinned to a definition that neither this process nor the store has.
     #[error(
@@ -118,6 +128,21 @@ pub enum EngineError {
         /// How often it was tried.
         tries: u32,
     },
+    /// The wait was answered before, and takes one answer.
+    #[error(
+        "wait {wait} of run {run} was answered with `{}` at {}{}",
+        first.signal,
+        first.at,
+        first.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default()
+    )]
+    AlreadyAnswered {
+        /// The run.
+        run: RunId,
+        /// The wait, by its activation.
+        wait: ActivationId,
+        /// The answer that counts.
+        first: FirstAnswer,
+    },
     /// What is stored beside the snapshot cannot be read.
     #[error("what is recorded of run {run} cannot be read: {why}")]
     Unreadable {
@@ -150,6 +175,14 @@ pub enum EngineError {
         actor: String,
         /// What they would have needed.
         permission: Permission,
+    },
+    /// Whoever asks may not work on tasks of this action.
+    #[error("{actor} may not work on tasks of `{action}`: that needs `worker:{action}`")]
+    NotAWorker {
+        /// Who.
+        actor: String,
+        /// The action.
+        action: Name,
     },
     /// The engine has been stopped.
     #[error("the engine has been stopped")]

@@ -42,6 +42,11 @@ pub fn check_calls(definition: &Definition, actions: &[ActionInfo]) -> Vec<CallP
             fit.problem(format!("version {wanted} is asked for, and there is version {}", info.version));
         }
         fit.check(&info.input, &call.input);
+        for (pointer, secret) in crate::secrets::found(&call.input) {
+            if let Err(why) = crate::secrets::admitted(&info.name, &info.secret_fields, &pointer) {
+                fit.problems.push((pointer, format!("secret `{secret}`: {why}")));
+            }
+        }
         found.extend(fit.problems.into_iter().map(|(pointer, message)| CallProblem {
             transition: transition.id.clone(),
             action: call.name.clone(),

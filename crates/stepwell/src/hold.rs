@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::future::{AbortHandle, Abortable, FutureExt};
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::Value;
 use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{ActionCall, Cause, Failure, RunId, Timestamp};
 use stepwell_store::{Page, ProcessId, RunQuery, RunSummary, Status, StoreError, TenantScope};
 use tokio::sync::Notify;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use crate::cx::{Cx, Rests, Staged};
 use crate::engine::Inner;
@@ -52,7 +52,8 @@ pub(crate) struct Hold {
     pub(crate) me: ProcessId,
     fence: u64,
     pub(crate) standing: Standing,
-    flights: FuturesUnordered<BoxFuture<Option<Landed>>>,
+    /// Results of spawned actions. Created with the first one: most actions complete on their first poll.
+    landings: Option<(UnboundedSender<Landed>, UnboundedReceiver<Landed>)>,
     flying: BTreeMap<ActivationId, InFlight>,
     told: Arc<Notify>,
     /// How long the store is given before it is asked again; it grows while the store cannot.
@@ -96,14 +97,14 @@ impl Hold {
         let told = Arc::new(Notify::new());
         let me = standing.head.owner.unwrap_or_else(|| inner.process());
         let looked = inner.host.now();
-        inner.held(standing.run(), me, standing.head.fence, told.clone());
+        inner.held(scope.run(standing.run()), me, standing.head.fence, told.clone());
         Hold {
             me,
             fence: standing.head.fence,
             inner,
             scope,
             standing,
-            flights: FuturesUnordered::new(),
+            landings: None,
             flying: BTreeMap::new(),
             told,
             pause_ms: 0,
@@ -151,13 +152,13 @@ impl Hold {
             }
         }
         let wake = self.standing.head.wake.filter(|_| self.standing.head.owner.is_none());
-        let (inner, tenant, standing) = (self.inner.clone(), self.scope.tenant(), self.standing.clone());
+        let (inner, scope, standing) = (self.inner.clone(), self.scope, self.standing.clone());
         let told = self.told.clone();
         drop(self);
         // What it was told after it had let go of the run is for whoever comes next.
         let told = told.notified().now_or_never().map(|()| inner.host.now());
         inner.look_at(told.or(wake));
-        inner.recent.put(tenant, standing);
+        inner.recent.put(scope, standing);
     }
 
     pub(crate) fn flying(&self) -> Flying {
@@ -176,9 +177,17 @@ impl Hold {
         if let Poll::Ready(landed) = polled(&mut flight).await {
             return self.landed(landed).await;
         }
-        let (abort, registration) = AbortHandle::new_pair();
+        // Spawned, so that it is polled while this task awaits the store. An unpolled action could hold a place in the
+        // connection pool's queue and deadlock the process.
+        let (landed, _) = self.landings.get_or_insert_with(mpsc::unbounded_channel);
+        let (landed, (abort, registration)) = (landed.clone(), AbortHandle::new_pair());
         self.flying.insert(activation, InFlight { known, abort });
-        self.flights.push(Box::pin(Abortable::new(flight, registration).map(Result::ok)));
+        self.inner.host.spawn.spawn(Box::pin(async move {
+            if let Ok(back) = Abortable::new(flight, registration).await {
+                // The receiver is gone if the run moved on.
+                let _ = landed.send(back);
+            }
+        }));
         Flow::Look
     }
 
@@ -207,10 +216,17 @@ impl Hold {
                 None => std::future::pending().await,
             }
         };
+        let landings = &mut self.landings;
+        let landed = async {
+            match landings {
+                Some((_, landings)) => landings.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
-            landed = self.flights.next() => match landed {
-                Some(Some(landed)) if self.flying.contains_key(&landed.call.activation) => self.landed(landed).await,
+            landed = landed => match landed {
+                Some(landed) if self.flying.contains_key(&landed.call.activation) => self.landed(landed).await,
                 _ => Flow::Look,
             },
             () = self.told.notified() => self.reload().await,
@@ -257,7 +273,7 @@ impl Hold {
     fn drop_flights(&mut self) {
         self.flying.values().for_each(|flight| flight.abort.abort());
         self.flying.clear();
-        self.flights.clear();
+        self.landings = None;
     }
 
     /// Takes an action that has come back out of those that run.
@@ -383,7 +399,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.drop_flights();
-        self.inner.let_go(self.standing.run(), &self.told);
+        self.inner.let_go(self.scope.run(self.standing.run()), &self.told);
     }
 }
 
@@ -401,6 +417,7 @@ pub(crate) fn fly(
     let cx = Cx::new(inner, scope, standing, call.clone(), attempt, rests);
     let action = inner.registry.actions.get(&call.action).cloned();
     let secrets = inner.registry.secrets.clone();
+    let secret_fields = inner.registry.secret_fields(&call.action).to_vec();
     let lists = inner.registry.lists.get(&call.action).cloned().unwrap_or_default();
     let permission = inner.registry.described.get(&call.action).and_then(|info| info.permission);
     async move {
@@ -420,7 +437,8 @@ pub(crate) fn fly(
                     cx.permit(permission).map_err(Failure::from)?;
                 }
                 crate::fit::as_lists(&mut input, &lists);
-                let revealed = secrets::reveal(secrets.as_ref(), scope, &name, &mut input).await?;
+                let revealed =
+                    secrets::reveal(secrets.as_ref(), scope, &name, &secret_fields, &mut input).await?;
                 let work = AssertUnwindSafe(async { action(cx, input).await }).catch_unwind();
                 let mut result = match work.await {
                     Ok(result) => result.map_err(Failure::from),

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stepwell_core::Timestamp;
@@ -57,7 +57,7 @@ impl Host {
         Host {
             clock: Arc::new(SystemClock::default()),
             spawn: Arc::new(TokioSpawn),
-            ids: Arc::new(TimeOrderedIds::default()),
+            ids: Arc::new(TimeOrderedIds),
         }
     }
 
@@ -147,34 +147,22 @@ impl Spawn for TokioSpawn {
     }
 }
 
-/// Version 7 UUIDs. The system's source of randomness is asked once; ids are no secrets.
-#[derive(Debug)]
-pub struct TimeOrderedIds(AtomicU64);
-
-impl Default for TimeOrderedIds {
-    fn default() -> Self {
-        TimeOrderedIds(AtomicU64::new(Uuid::new_v4().as_u64_pair().1 ^ Uuid::new_v4().as_u64_pair().0))
-    }
-}
+/// Version 7 UUIDs: when they were made, to a quarter of a microsecond, and 62 bits of the system's generator, each id from
+/// its own bytes. An id says nothing about any other.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TimeOrderedIds;
 
 impl Ids for TimeOrderedIds {
     fn next(&self) -> Uuid {
-        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-        // SplitMix64, shared by all threads: two calls never see the same counter.
-        let count = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
-        let low = mixed(count);
-        let high = mixed(count ^ 0x6A09_E667_F3BC_C909);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let millis = since.as_millis() as u64;
         let mut random = [0; 10];
-        random[..8].copy_from_slice(&low.to_be_bytes());
-        random[8..].copy_from_slice(&high.to_be_bytes()[..2]);
+        getrandom::fill(&mut random[2..]).expect("the system has a source of randomness");
+        // The first 12 bits are the fraction of the millisecond (RFC 9562, 6.2, method 3).
+        let fraction = u64::from(since.subsec_nanos() % 1_000_000) * 4_096 / 1_000_000;
+        random[..2].copy_from_slice(&(fraction as u16).to_be_bytes());
         uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
     }
-}
-
-pub(crate) fn mixed(count: u64) -> u64 {
-    let z = (count ^ (count >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -183,7 +171,7 @@ mod tests {
 
     use stepwell_store::Reading;
 
-    use super::{Clock, SystemClock, Timestamp};
+    use super::{Clock, Ids, SystemClock, TimeOrderedIds, Timestamp};
 
     fn shows(clock: &SystemClock, ahead_us: i64, within: Duration) {
         let at = Instant::now();
@@ -206,6 +194,20 @@ mod tests {
             still >= ahead && still.micros() - ahead.micros() < 1_000_000,
             "it stands until it has caught up"
         );
+    }
+
+    #[test]
+    fn ids_sort_by_time_and_share_nothing_else() {
+        let ids: Vec<_> = (0..2_000).map(|_| TimeOrderedIds.next()).collect();
+        let unsorted = ids.windows(2).filter(|two| two[0] > two[1]).count();
+        assert!(unsorted < 200, "{unsorted}");
+        let random: std::collections::BTreeSet<_> = ids.iter().map(|id| id.as_u64_pair().1).collect();
+        assert_eq!(random.len(), ids.len());
+        // Neighbours differ in half of their bits, and not in the same ones.
+        let differ = ids.windows(2).map(|two| (two[0].as_u64_pair().1 ^ two[1].as_u64_pair().1).count_ones());
+        let mean = f64::from(differ.sum::<u32>()) / 1_999.0;
+        assert!((29.0..33.0).contains(&mean), "{mean}");
+        assert!(ids.iter().all(|id| id.get_version_num() == 7));
     }
 
     #[test]

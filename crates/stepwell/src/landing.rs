@@ -20,7 +20,7 @@ use crate::hold::{Flow, Hold, Landed};
 use crate::ledger::Stopped;
 use crate::post::Says;
 use crate::standing::{Along, Move, Standing};
-use crate::start::START;
+use crate::start::{OWN_START, START};
 use crate::turn::{By, MAX_TRIES, Turnless};
 
 /// Why a result cannot be taken as it is.
@@ -86,7 +86,7 @@ impl Hold {
                 Ok(turned) => return self.turned(turned),
                 // Somebody has used a key meanwhile: this try is discarded, and the next one finds what is under it.
                 Err(Turnless::Refused(Refused::Done { operation, .. }))
-                    if operation == START || operation == WRITE =>
+                    if operation == START || operation == OWN_START || operation == WRITE =>
                 {
                     return Flow::Look;
                 }
@@ -230,6 +230,7 @@ impl Landing<'_> {
             ..Along::default()
         };
         for (run, name, payload) in &staged.signals {
+            self.inner.is_open(self.scope, *run).await.map_err(cannot_signal)?;
             let says = Says::Signal { name: name.clone(), payload: payload.clone() };
             let mut send = says.to(*run);
             send.message.expires_at = Some(expires);
@@ -325,6 +326,13 @@ pub(crate) fn invalid(error: &DecideError) -> Failure {
     match error {
         DecideError::Raised(failure) => failure.clone(),
         other => Failure::new("invalidResult", other.to_string()).finally(),
+    }
+}
+
+fn cannot_signal(error: EngineError) -> Unfit {
+    match error {
+        EngineError::Store(error) => Unfit::Store(error),
+        other => Failure::new("cannotSignal", other.to_string()).finally().into(),
     }
 }
 

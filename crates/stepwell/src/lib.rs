@@ -42,16 +42,18 @@ pub mod shadows;
 pub mod signal;
 pub mod simulate;
 mod slots;
+mod spelled;
 mod standing;
 pub mod start;
 pub mod stateless;
 pub mod testing;
 mod turn;
+mod unreadable;
 pub mod upkeep;
 mod wakes;
 
 pub use action::{Action, ActionError, ActionInfo};
-pub use actor::{Actor, Permission};
+pub use actor::{Actor, Grants, Permission};
 pub use catalogue::{Catalogue, CatalogueError};
 pub use cx::{Cx, Once, Op};
 pub use data::{Changes, DataError};
@@ -70,7 +72,7 @@ pub use remote::{Poll, RemoteAction, Task, TaskId, Tasks};
 pub use schedule::{Schedule, check_document_triggers, check_triggers};
 pub use secrets::{EnvironmentSecrets, FileSecrets, Secrets};
 pub use shadows::Heal;
-pub use signal::{Signal, Signalled};
+pub use signal::{FirstAnswer, Signal, Signalled};
 pub use simulate::Simulation;
 pub use start::{Start, Started};
 pub use stepwell_core as core;
@@ -79,7 +81,7 @@ pub use upkeep::{Tidied, Upkeep};
 
 /// An id for a new run: it sorts by the time it was made.
 pub fn new_run_id() -> stepwell_core::RunId {
-    stepwell_core::RunId::new(uuid::Uuid::now_v7())
+    stepwell_core::RunId::new(host::Ids::next(&host::TimeOrderedIds))
 }
 
 /// The README's example is a test.

@@ -1,5 +1,6 @@
 //! What an engine tells whoever listens: facts, each where and when it has happened. Metrics and traces are listeners.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use stepwell_core::snapshot::ActivationId;
@@ -10,7 +11,6 @@ use stepwell_store::{
 
 use crate::cx::Cx;
 use crate::engine::Inner;
-use crate::host::mixed;
 use crate::signal::Signalled;
 use crate::standing::Standing;
 
@@ -192,6 +192,13 @@ impl SpanId {
     }
 }
 
+/// Spreads a number over all 64 bits (the last step of SplitMix64).
+fn mixed(number: u64) -> u64 {
+    let z = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
 impl std::fmt::Display for SpanId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -211,12 +218,26 @@ impl Standing {
     }
 }
 
+/// Asks an observer. Who only watches must not bring down what they watch: a panic is logged and gives the default.
+fn watched<T: Default>(asked: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(asked)).unwrap_or_else(|_| {
+        tracing::error!("the observer panicked; the engine goes on");
+        T::default()
+    })
+}
+
 impl Inner {
     /// Tells whoever listens, if somebody does.
     fn tell<'a>(&self, fact: impl FnOnce() -> Fact<'a>) {
         if let Some(observer) = &self.observer {
-            observer.observe(&fact());
+            let fact = fact();
+            watched(|| observer.observe(&fact));
         }
+    }
+
+    /// Whether spans of this tree of runs are written down.
+    pub(crate) fn is_traced(&self, root: RunId) -> bool {
+        self.observer.as_ref().is_some_and(|observer| watched(|| observer.is_traced(root)))
     }
 
     /// A turn is committed.

@@ -22,7 +22,7 @@ use crate::ledger::{Ledger, Stopped, Tries};
 use crate::lists;
 use crate::look::Next;
 use crate::once::Done;
-use crate::registry::Workflow;
+use crate::registry::{Workflow, refuse_own};
 use crate::room::Pass;
 use crate::runner;
 use crate::standing::{Along, Flying, Move, Standing};
@@ -149,7 +149,7 @@ impl Operator {
         }
     }
 
-    fn audit(&self, run: RunId, operation: &str, detail: &Value) -> AuditRow {
+    pub(crate) fn audit(&self, run: RunId, operation: &str, detail: &Value) -> AuditRow {
         AuditRow {
             operation: operation.to_owned(),
             subject: run.to_string(),
@@ -197,7 +197,7 @@ impl Engine {
     }
 
     /// Whoever asks is on record by their own name.
-    fn operator(&self, by: &Operator) -> Operator {
+    pub(crate) fn operator(&self, by: &Operator) -> Operator {
         let actor = self.actor().map(|actor| actor.id.clone());
         Operator { actor: actor.or_else(|| by.actor.clone()), ..by.clone() }
     }
@@ -245,7 +245,7 @@ impl Engine {
 }
 
 impl Inner {
-    async fn operate(
+    pub(crate) async fn operate(
         self: &Arc<Self>,
         scope: TenantScope,
         run: RunId,
@@ -267,14 +267,23 @@ impl Inner {
         key: Option<&KeyWrite>,
     ) -> Result<(), EngineError> {
         for _ in 0..MAX_TRIES {
-            let standing = self.load(scope, run).await?;
+            let standing = match self.load(scope, run).await {
+                Err(error) if matches!(command, Command::Cancel) => {
+                    return self.cancel_unread(scope, run, by, key, error).await;
+                }
+                loaded => loaded?,
+            };
+            // What could not be delivered or fired may be tried again; nothing else is a caller's to decide.
+            if !matches!(command, Command::Retry) {
+                refuse_own(standing.definition().name(), run)?;
+            }
             by.check(&standing)?;
             let mut next = self.commanded(&standing, command).await?;
             let detail = serde_json::to_value(command).expect("a command is plain data");
             next.along.audit.push(by.audit(run, &command.operation(), &detail));
             next.along.keys.extend(key.cloned());
             if next.ledger.stopped.is_none() {
-                self.slots.clear(scope.tenant(), run);
+                self.slots.clear(scope.run(run));
             }
             match self.anyone(scope, &standing, next).await {
                 Ok(()) => return Ok(()),
@@ -312,7 +321,7 @@ impl Inner {
         let guard = pass.map(|_| self.unless_dropped());
         let turned = self.turn(scope, standing, next, &Flying::new(), by).await;
         guard.into_iter().for_each(UnlessDropped::done);
-        self.tell_holder(standing.run());
+        self.tell_holder(scope.run(standing.run()));
         turned
     }
 
@@ -396,6 +405,7 @@ impl Inner {
         key: Option<&KeyWrite>,
     ) -> Result<(), EngineError> {
         let original = self.load(scope, run).await?;
+        refuse_own(original.definition().name(), run)?;
         by.check(&original)?;
         let query = HistoryQuery { run, from: version, with_state: true, limit: 1 };
         let row = self.store.history(scope, query).await?.items.into_iter().next();
@@ -529,6 +539,7 @@ impl Inner {
     ) -> Result<Migrated, EngineError> {
         for _ in 0..MAX_TRIES {
             let standing = self.load(scope, run).await?;
+            refuse_own(standing.definition().name(), run)?;
             by.check(&standing)?;
             let to = self.edition(scope, standing.definition().name(), version).await?;
             let now = self.host.now();

@@ -9,15 +9,33 @@ use futures_util::future::FutureExt;
 use serde_json::Value;
 use stepwell_core::snapshot::Activation;
 use stepwell_core::spec::{Place, StartOn};
-use stepwell_core::{Answers, DecideError, Definition, DefinitionHash, Event, Name, Snapshot, questions};
+use stepwell_core::{
+    Answers, DecideError, Definition, DefinitionHash, Event, Name, RunId, Snapshot, questions,
+};
 use stepwell_store::{StoredDefinition, TenantId};
 
 use crate::action::{ActionInfo, BoxAction};
 use crate::actor::Actor;
+use crate::error::EngineError;
 use crate::host::BoxFuture;
 
 /// What names begin with that are the engine's own.
 pub const OWN: &str = "stepwell.";
+
+/// A start of one of the engine's own workflows.
+pub(crate) fn reserved_workflow(name: &Name) -> EngineError {
+    let instead = "start a schedule by putting it, and an event by emitting it";
+    EngineError::Reserved { what: format!("workflow `{name}`"), instead }
+}
+
+/// Refuses to touch a run of one of the engine's own workflows.
+pub(crate) fn refuse_own(workflow: &Name, run: RunId) -> Result<(), EngineError> {
+    if !workflow.starts_with(OWN) {
+        return Ok(());
+    }
+    let instead = "put or remove the schedule that it is; an event that it is can be retried";
+    Err(EngineError::Reserved { what: format!("run {run} of workflow `{workflow}`"), instead })
+}
 
 /// What a named guard is shown.
 #[derive(Debug, Clone)]
@@ -157,6 +175,8 @@ pub(crate) struct Registry {
     pub(crate) lists: BTreeMap<Name, Vec<String>>,
     /// What is to be said of actions.
     pub(crate) described: BTreeMap<Name, ActionInfo>,
+    /// Where in the input of an action secrets may stand.
+    pub(crate) secret_fields: BTreeMap<Name, Vec<String>>,
     /// Names of events that this process has described.
     pub(crate) events: BTreeMap<Name, crate::events::EventType>,
 }
@@ -281,6 +301,13 @@ impl Registry {
         self.triggered().iter().any(by_clock)
     }
 
+    /// Where in the input of an action secrets may stand.
+    pub(crate) fn secret_fields(&self, action: &Name) -> &[String] {
+        let said = self.secret_fields.get(action).map(Vec::as_slice);
+        let described = || self.described.get(action).map(|info| info.secret_fields.as_slice());
+        said.or_else(described).unwrap_or_default()
+    }
+
     /// What a workflow needs and this process does not have.
     pub(crate) fn lacks<'a>(&self, workflow: &'a Workflow) -> &'a Lacks {
         workflow.lacks.get_or_init(|| self.lacking(&workflow.definition))
@@ -288,7 +315,10 @@ impl Registry {
 
     fn lacking(&self, definition: &Definition) -> Lacks {
         let calls = definition.spec().transitions.iter().filter_map(|transition| transition.action.as_ref());
-        let unknown = calls.filter(|call| !self.actions.contains_key(&call.name));
+        let is_own = definition.name().starts_with(OWN);
+        // The engine's own actions do only what its own workflows ask for.
+        let is_known = |name: &Name| self.actions.contains_key(name) && (is_own || !name.starts_with(OWN));
+        let unknown = calls.filter(|call| !is_known(&call.name));
         let mut actions: Vec<_> = unknown.map(|call| (call.name.clone(), call.version)).collect();
         actions.sort();
         actions.dedup();
@@ -306,8 +336,27 @@ impl Registry {
         definition.spec().document.as_ref()?;
         let known: Vec<_> = self.described.values().cloned().collect();
         let wrong = crate::fit::check_calls(definition, &known);
-        let wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+        let mut wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+        wrong.extend(self.misplaced_secrets(definition));
         (!wrong.is_empty()).then(|| format!("workflow `{}`: {}", definition.name(), wrong.join("; ")))
+    }
+
+    /// Secrets that stand where an action of this program's does not take them, as far as it does not describe itself.
+    fn misplaced_secrets(&self, definition: &Definition) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for transition in &definition.spec().transitions {
+            let Some(call) = &transition.action else { continue };
+            if self.described.contains_key(&call.name) || !self.actions.contains_key(&call.name) {
+                continue;
+            }
+            let fields = self.secret_fields(&call.name);
+            for (pointer, secret) in crate::secrets::found(&call.input) {
+                if let Err(why) = crate::secrets::admitted(&call.name, fields, &pointer) {
+                    wrong.push(format!("step `{}`: secret `{secret}`: {why}", transition.id));
+                }
+            }
+        }
+        wrong
     }
 
     /// What a definition needs and neither this process has nor workers elsewhere do.

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use stepwell_core::{Definition, DefinitionHash, Failure, Name, Timestamp};
 use stepwell_store::{
-    Beat, Beaten, Claim, Commit, CommitId, Hint, Loaded, Ownership, ProcessId, Record, RecordQuery, Status,
-    Step, TenantScope,
+    Beat, Beaten, Claim, Due, Hint, Page, ProcessId, Record, RecordQuery, StoreError, TenantScope,
 };
 
 use crate::engine::{Deciding, Inner};
 use crate::error::EngineError;
 use crate::hold::hold;
-use crate::ledger::{Ledger, Stopped};
+use crate::ledger::Stopped;
 use crate::look::Next;
 use crate::room::Pass;
 use crate::standing::{Flying, Move, Standing};
@@ -20,6 +19,8 @@ use crate::turn::Turnless;
 
 /// Runs that are taken from the store in one go.
 const TAKEN_AT_ONCE: usize = 256;
+/// How long tenants are asked one by one in a round if the store cannot say who has work.
+const BLIND_MS: u64 = 5_000;
 /// How soon a process looks again whether the store has heard of it.
 const UNKNOWN_MS: u64 = 50;
 
@@ -91,9 +92,13 @@ async fn beat(inner: &Inner) -> Result<(), EngineError> {
 /// Says that this process lives, three times in a lease.
 async fn heartbeat(inner: Arc<Inner>) {
     let pause_ms = (inner.options.lease_ms / 3).max(1);
+    let mut tries = 0;
     loop {
-        let lost = inner.lease_until() == Timestamp::MIN;
-        let next = inner.host.now().plus_ms(if lost { 1 } else { pause_ms });
+        // A process that the store has not heard of owns nothing: it says so soon, and then less and less often.
+        let is_lost = inner.lease_until() == Timestamp::MIN;
+        let soon_ms = 1_u64.checked_shl(tries).unwrap_or(pause_ms).min(pause_ms);
+        tries = if is_lost { tries + 1 } else { 0 };
+        let next = inner.host.now().plus_ms(if is_lost { soon_ms } else { pause_ms });
         if inner.is_over_by(next).await {
             return;
         }
@@ -116,7 +121,7 @@ async fn listen(inner: Arc<Inner>) {
         };
         let Some(hint) = hint else { return };
         match hint {
-            Hint::Run(_, run) => {
+            Hint::Run(run) => {
                 if !inner.tell_holder(run) {
                     inner.look_at(Some(inner.host.now()));
                 }
@@ -164,17 +169,40 @@ async fn take(inner: Arc<Inner>) {
     }
 }
 
+/// Looks for runs that this process owns and that nothing in it works on, although they have not moved for a lease. There
+/// should be none: whatever makes this process an owner goes on with the run, or says that it is in doubt. If there are
+/// some, it is in doubt now: it takes another name, and they are found under the old one.
+pub(crate) async fn find_undriven(inner: &Inner) -> Result<(), EngineError> {
+    let all = u32::try_from(inner.options.max_runs).unwrap_or(u32::MAX).saturating_mul(2);
+    let own = vec![inner.process()];
+    // What somebody dead owns has been due since ever, and for this question this process is dead.
+    let dues = inner.store.due(own.clone()).await?.into_iter().filter(|due| due.at == Timestamp::MIN);
+    for due in dues {
+        let scope = TenantScope::vouched(due.tenant);
+        let now = Timestamp::MIN;
+        let claim = Claim { by: None, now, limit: all, definitions: None, dead: own.clone() };
+        for loaded in inner.store.claim(scope, claim).await?.items {
+            if inner.is_undriven(scope, &loaded, inner.host.now()) {
+                let run = loaded.head.run;
+                tracing::error!(tenant = %due.tenant, %run, "a run is owned here and nothing works on it");
+                inner.in_doubt();
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Takes what is due now; gives the time of the next look.
 async fn round(inner: &Arc<Inner>, now: Timestamp) -> Timestamp {
     let dead = inner.dead();
     let poll = now.plus_ms(inner.options.poll_ms);
-    let dues = match inner.store.due(dead.clone()).await {
-        Ok(dues) => dues,
-        Err(error) => {
-            tracing::warn!(%error, "the store could not say what is due");
-            return poll;
-        }
-    };
+    let dues = inner.store.due(dead.clone()).await;
+    let is_blind = dues.is_err();
+    let dues = dues.unwrap_or_else(|error| {
+        // A node of the database may be away: tenants that live elsewhere are asked one by one.
+        tracing::warn!(%error, "the store could not say what is due");
+        inner.lock_tenants().iter().map(|tenant| Due { tenant: *tenant, at: now }).collect()
+    });
     inner.lock_tenants().extend(dues.iter().map(|due| due.tenant));
     let mut next = dues.iter().filter(|due| due.at > now).map(|due| due.at).fold(poll, Timestamp::min);
     let mut waiting: Vec<_> = dues.into_iter().filter(|due| due.at <= now).map(|due| due.tenant).collect();
@@ -190,6 +218,7 @@ async fn round(inner: &Arc<Inner>, now: Timestamp) -> Timestamp {
                     break;
                 }
             }
+            Ok(Taken { found: 0, .. }) if is_blind => {}
             // What is due there is not for this process.
             Ok(Taken { found: 0, .. }) => {
                 if let Err(error) = learn_all(inner, scope).await {
@@ -202,7 +231,16 @@ async fn round(inner: &Arc<Inner>, now: Timestamp) -> Timestamp {
                 inner.serve(*tenant);
                 next = next.min(now.plus_ms(inner.options.tick_ms));
             }
-            Err(error) => tracing::warn!(%error, "runs could not be taken"),
+            Err(error) => {
+                tracing::warn!(%tenant, %error, "runs could not be taken");
+                // The next round begins with another tenant.
+                if is_blind {
+                    inner.serve(*tenant);
+                }
+            }
+        }
+        if is_blind && inner.host.now() > now.plus_ms(BLIND_MS) {
+            break;
         }
     }
     next
@@ -265,11 +303,12 @@ async fn claim_for(
         dead: dead.to_vec(),
     };
     let _under_way = inner.under_way();
-    let loaded = inner.store.claim(scope, claim).await.inspect_err(|_| {
+    let Page { items: loaded, next: _, bad } = inner.store.claim(scope, claim).await.inspect_err(|_| {
         if takes {
             inner.in_doubt();
         }
     })?;
+    inner.put_aside(scope, &bad).await;
     let found = loaded.len();
     inner.saw_claim(&loaded, now);
     if found == passes.len() {
@@ -281,11 +320,11 @@ async fn claim_for(
         let run = loaded.head.run;
         match inner.stand(scope, loaded.clone()).await {
             Ok(standing) if takes => hold(inner.clone(), scope, standing, pass.used()),
-            Ok(standing) => match inner.decides(run) {
+            Ok(standing) => match inner.decides(scope.run(run)) {
                 Some(turn) => decide(inner.clone(), scope, standing, pass.used(), turn),
                 None => continue,
             },
-            Err(error) => unreadable(inner, scope, loaded, &error).await,
+            Err(error) => inner.unreadable(scope, loaded, &error).await,
         }
         begun += 1;
     }
@@ -348,40 +387,19 @@ async fn stop(inner: &Arc<Inner>, scope: TenantScope, standing: &Standing, error
     }
 }
 
-/// A run that cannot be read stands still with that as its error, instead of being taken again and again.
-async fn unreadable(inner: &Inner, scope: TenantScope, loaded: Loaded, error: &EngineError) {
-    let now = inner.host.now();
-    let failure = Failure::new("unreadable", error.to_string()).finally();
-    let stopped = Some(Stopped { at: now, error: failure, activation: None });
-    let ledger = Ledger { stopped, fence: loaded.head.fence + 1, ..Ledger::default() };
-    let mut commit = Commit::new(CommitId(inner.host.ids.next()), now);
-    commit.step = Some(Step {
-        fence: Some(loaded.head.fence),
-        in_order: false,
-        head: loaded.head,
-        next: Vec::new(),
-        status: Status::Failed,
-        wake: None,
-        owner: Ownership::Release,
-        attempt: ledger.write(),
-        definition: None,
-        take: Vec::new(),
-        open: Vec::new(),
-        close: Vec::new(),
-        shadows: Vec::new(),
-    });
-    if let Err(error) = inner.store.commit(scope, commit).await {
-        tracing::error!(%error, "a run that cannot be read could not be put aside");
-    }
-}
-
 /// Learns a definition from the store, for the runs that are pinned to it.
 pub(crate) async fn learn(
     inner: &Inner,
     scope: TenantScope,
     hash: DefinitionHash,
 ) -> Result<(), EngineError> {
-    let page = inner.store.records(scope, RecordQuery::Definition(hash)).await?;
+    let page = match inner.store.records(scope, RecordQuery::Definition(hash)).await {
+        Err(StoreError::Bad(row)) => {
+            tracing::error!(%row, "a stored definition cannot be read");
+            return Ok(());
+        }
+        page => page?,
+    };
     page.items.iter().for_each(|record| learn_one(inner, scope, record));
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::engine::{Builder, Engine, Inner};
 use crate::error::EngineError;
 use crate::signal::Signal;
 use crate::standing::Standing;
-use crate::start::{START, Start, run_of};
+use crate::start::{OWN_START, Start, no_input, run_of};
 
 /// The workflow that schedules are runs of. Names that begin with `stepwell.` are the engine's.
 pub const WORKFLOW: &str = "stepwell.schedule";
@@ -26,8 +26,6 @@ const FIRE: &str = "stepwell.schedule.fire";
 const PLAN: &str = "stepwell.schedule.plan";
 /// A firing this late is not a missed one.
 const GRACE_MS: u64 = 60_000;
-/// How often a schedule may be ended and begin anew.
-const MAX_GENERATIONS: u32 = 1_000;
 /// Firings that are made up for in one commit.
 const FIRED_AT_ONCE: usize = 100;
 /// Schedules that are read at a time.
@@ -46,8 +44,8 @@ pub struct Schedule {
     pub time_zone: String,
     /// The workflow it starts.
     pub workflow: Name,
-    /// What each run begins with.
-    #[serde(default)]
+    /// What each run begins with; an empty object if nothing is named.
+    #[serde(default = "no_input")]
     pub input: Value,
     /// What happens to firings that were missed.
     #[serde(default)]
@@ -78,7 +76,7 @@ impl Schedule {
             cron: cron.into(),
             time_zone: utc(),
             workflow: workflow.into(),
-            input: Value::Null,
+            input: no_input(),
             missed: Missed::default(),
             overlap: Overlap::default(),
             by: None,
@@ -181,8 +179,7 @@ impl Engine {
     ) -> Result<Page<Scheduled>, EngineError> {
         self.permit(Permission::View)?;
         let page = self.inner.some_schedules(self.scope, limit, cursor).await?;
-        let items = page.items.into_iter().map(|(schedule, _)| schedule).collect();
-        Ok(Page { items, next: page.next })
+        Ok(page.map(|(schedule, _)| schedule))
     }
 }
 
@@ -214,21 +211,20 @@ impl Inner {
             last_run: None,
             last_error: None,
         };
-        let (key, run) = self.schedule_key(scope, &planned.schedule.name).await?;
-        if let Some(run) = run {
-            self.signal(scope, run, &Signal::new("PUT").with(&planned)).await?;
+        let name = planned.schedule.name.clone();
+        if let Some(run) = self.schedule_run(scope, &name).await? {
+            self.signal(scope, run, &Signal::own("PUT").with(&planned)).await?;
             return Ok(run);
         }
-        let start = Start::new(WORKFLOW).key(key).input(&planned);
+        let start = Start::own(WORKFLOW, key(&name)).input(&planned);
         match self.start(scope, &start, None).await {
             Ok(started) => Ok(started.run.id()),
             // Somebody has put one of this name at the same time.
             Err(EngineError::KeyReused { .. }) => {
-                let name = &planned.schedule.name;
-                let run = self.schedule_run(scope, name).await?;
+                let run = self.schedule_run(scope, &name).await?;
                 let run =
                     run.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` came and went")))?;
-                self.signal(scope, run, &Signal::new("PUT").with(&planned)).await?;
+                self.signal(scope, run, &Signal::own("PUT").with(&planned)).await?;
                 Ok(run)
             }
             Err(error) => Err(error),
@@ -238,7 +234,7 @@ impl Inner {
     async fn remove_schedule(self: &Arc<Self>, scope: TenantScope, name: &str) -> Result<(), EngineError> {
         let run = self.schedule_run(scope, name).await?;
         let run = run.ok_or_else(|| EngineError::NoSchedule(name.to_owned()))?;
-        self.signal(scope, run, &Signal::new("OFF")).await?;
+        self.signal(scope, run, &Signal::own("OFF")).await?;
         Ok(())
     }
 
@@ -275,42 +271,28 @@ impl Inner {
         cursor: Option<String>,
     ) -> Result<Page<(Scheduled, bool)>, EngineError> {
         let query = RunQuery { workflow: Some(WORKFLOW.into()), limit, cursor, ..RunQuery::default() };
-        let page = self.store.runs(scope, query).await?;
+        let mut page = self.store.runs(scope, query).await?;
         let mut items = Vec::new();
         for summary in page.items.iter().filter(|summary| !summary.status.is_final()) {
-            let standing = self.load(scope, summary.run).await?;
-            let is_settled = standing.inbox.is_empty() && standing.ledger.tries.is_empty();
-            items.push((scheduled(&standing)?, is_settled));
+            let read = self.load(scope, summary.run).await.and_then(|standing| {
+                let is_settled = standing.inbox.is_empty() && standing.ledger.tries.is_empty();
+                Ok((scheduled(&standing)?, is_settled))
+            });
+            match read {
+                Ok(schedule) => items.push(schedule),
+                Err(error) => page.bad.push(error.bad_row(summary.run)?),
+            }
         }
-        Ok(Page { items, next: page.next })
+        Ok(page.over(|_| items))
     }
 
     /// The run that is a schedule, if there is one.
     async fn schedule_run(&self, scope: TenantScope, name: &str) -> Result<Option<RunId>, EngineError> {
-        Ok(self.schedule_key(scope, name).await?.1)
-    }
-
-    /// The key of a schedule and the run that has it. One whose run somebody has ended begins anew, under another key.
-    async fn schedule_key(
-        &self,
-        scope: TenantScope,
-        name: &str,
-    ) -> Result<(String, Option<RunId>), EngineError> {
-        for generation in 0..MAX_GENERATIONS {
-            let key = key(name, generation);
-            let now = self.host.now();
-            let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now };
-            let Some(Record::Key(record)) = self.store.records(scope, query).await?.items.into_iter().next()
-            else {
-                return Ok((key, None));
-            };
-            let run = run_of(record.answer.as_ref())?;
-            let loaded = self.store.load(scope, run).await?;
-            if loaded.is_some_and(|loaded| !loaded.head.status.is_final()) {
-                return Ok((key, Some(run)));
-            }
-        }
-        Err(EngineError::Invalid(format!("schedule `{name}` was ended {MAX_GENERATIONS} times")))
+        let query =
+            RecordQuery::Key { operation: OWN_START.to_owned(), key: key(name), now: self.host.now() };
+        let known = self.store.records(scope, query).await?.items.into_iter().next();
+        let Some(Record::Key(record)) = known else { return Ok(None) };
+        run_of(record.answer.as_ref()).map(Some)
     }
 
     /// Makes the tenant's schedules what the triggers of its workflows say. It changes nothing if they are; it is asked for
@@ -401,7 +383,7 @@ fn of_trigger(definition: &Definition, starter: &Starter, on: &OnSchedule) -> Re
         schedule.overlap = Overlap::deserialize(overlap).map_err(|error| wrong(&error))?;
     }
     // A workflow that is written as a document is started with an object.
-    schedule.input = starter.input.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+    schedule.input = starter.input.clone().unwrap_or_else(no_input);
     schedule.parsed().map_err(|error| wrong(&error))?;
     schedule.by = Some(PlannedBy { trigger: trigger.clone(), version: definition.version() });
     Ok(schedule)
@@ -431,11 +413,9 @@ pub fn check_document_triggers(document: &Document) -> Vec<Problem> {
         .collect()
 }
 
-fn key(name: &str, generation: u32) -> String {
-    match generation {
-        0 => format!("schedule:{name}"),
-        again => format!("schedule:{name}\u{1f}{again}"),
-    }
+/// The engine's key of a schedule's start.
+fn key(name: &str) -> String {
+    format!("schedule:{name}")
 }
 
 fn utc() -> String {

@@ -6,16 +6,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stepwell_core::Failure;
-use stepwell_store::TenantScope;
+use stepwell_store::{TenantId, TenantScope};
 
 use crate::host::BoxFuture;
+use crate::spelled::Spelled;
 
 /// The marker of a secret.
 const MARKER: &str = "$secret";
-/// What is shown in place of a secret.
-const HIDDEN: &str = "***";
-/// Shorter ones are not looked for in texts: they would be found everywhere.
-const SHORTEST_HIDDEN: usize = 4;
 
 /// Where secrets come from.
 pub trait Secrets: Send + Sync {
@@ -23,28 +20,62 @@ pub trait Secrets: Send + Sync {
     fn secret(&self, scope: TenantScope, name: &str) -> BoxFuture<Result<Option<String>, String>>;
 }
 
-/// Secrets out of the environment: `STEPWELL_SECRET_<NAME>`, or a file that `STEPWELL_SECRET_<NAME>_FILE` names. They are the
-/// same for every tenant, so they are for programs that have one.
+/// The tenants that have the secrets of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum For {
+    One(TenantId),
+    All,
+}
+
+impl For {
+    fn has(self, scope: TenantScope) -> bool {
+        match self {
+            For::One(tenant) => tenant == scope.tenant(),
+            For::All => true,
+        }
+    }
+}
+
+/// Secrets out of the environment: `STEPWELL_SECRET_<NAME>`, or a file that `STEPWELL_SECRET_<NAME>_FILE` names. They are for
+/// one tenant, that of programs without tenants unless another is named.
 #[derive(Debug, Clone)]
 pub struct EnvironmentSecrets {
     prefix: String,
+    tenants: For,
 }
 
 impl Default for EnvironmentSecrets {
     fn default() -> Self {
-        EnvironmentSecrets { prefix: "STEPWELL_SECRET_".to_owned() }
+        EnvironmentSecrets::with_prefix("STEPWELL_SECRET_")
     }
 }
 
 impl EnvironmentSecrets {
     /// Variables that begin otherwise.
     pub fn with_prefix(prefix: impl Into<String>) -> Self {
-        EnvironmentSecrets { prefix: prefix.into() }
+        EnvironmentSecrets { prefix: prefix.into(), tenants: For::One(TenantScope::SINGLE) }
+    }
+
+    /// They are another tenant's.
+    #[must_use]
+    pub fn for_tenant(mut self, tenant: TenantId) -> Self {
+        self.tenants = For::One(tenant);
+        self
+    }
+
+    /// Every tenant may use every one of them, and so learn it: a workflow can send it anywhere.
+    #[must_use]
+    pub fn for_every_tenant(mut self) -> Self {
+        self.tenants = For::All;
+        self
     }
 }
 
 impl Secrets for EnvironmentSecrets {
-    fn secret(&self, _: TenantScope, name: &str) -> BoxFuture<Result<Option<String>, String>> {
+    fn secret(&self, scope: TenantScope, name: &str) -> BoxFuture<Result<Option<String>, String>> {
+        if !self.tenants.has(scope) {
+            return Box::pin(async { Ok(None) });
+        }
         let variable = format!("{}{name}", self.prefix);
         let file = std::env::var_os(format!("{variable}_FILE")).map(PathBuf::from);
         let found = match (std::env::var(&variable), file) {
@@ -56,16 +87,32 @@ impl Secrets for EnvironmentSecrets {
     }
 }
 
-/// Secrets out of files: `<folder>/<tenant>/<name>`, or `<folder>/<name>` for all tenants.
+/// Secrets out of files: `<folder>/<tenant>/<name>`. `<folder>/<name>` is for one tenant, that of programs without tenants
+/// unless another is named.
 #[derive(Debug, Clone)]
 pub struct FileSecrets {
     folder: PathBuf,
+    tenants: For,
 }
 
 impl FileSecrets {
     /// Files of this folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        FileSecrets { folder: folder.into() }
+        FileSecrets { folder: folder.into(), tenants: For::One(TenantScope::SINGLE) }
+    }
+
+    /// Files that are in no tenant's folder are another tenant's.
+    #[must_use]
+    pub fn for_tenant(mut self, tenant: TenantId) -> Self {
+        self.tenants = For::One(tenant);
+        self
+    }
+
+    /// Every tenant may use files that are in no tenant's folder.
+    #[must_use]
+    pub fn for_every_tenant(mut self) -> Self {
+        self.tenants = For::All;
+        self
     }
 }
 
@@ -73,7 +120,7 @@ impl Secrets for FileSecrets {
     fn secret(&self, scope: TenantScope, name: &str) -> BoxFuture<Result<Option<String>, String>> {
         let own = self.folder.join(scope.tenant().to_string()).join(name);
         let found = match read(&own) {
-            Ok(None) => read(&self.folder.join(name)),
+            Ok(None) if self.tenants.has(scope) => read(&self.folder.join(name)),
             other => other,
         };
         Box::pin(async move { found })
@@ -89,26 +136,49 @@ fn read(file: &std::path::Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Secrets that an input was given.
+/// Secrets that an input was given, which may come back: the longest first, because one may be a part of another.
 #[derive(Debug, Default)]
-pub(crate) struct Revealed(Vec<String>);
+pub(crate) struct Revealed(Vec<Spelled>);
 
-/// The names of the secrets in an input.
-pub(crate) fn named(input: &Value) -> Vec<String> {
-    let (mut names, mut open) = (Vec::new(), vec![input]);
-    while let Some(value) = open.pop() {
+/// The secrets of an input: where each stands, and its name.
+pub(crate) fn found(input: &Value) -> Vec<(String, String)> {
+    let (mut all, mut open) = (Vec::new(), vec![(String::new(), input)]);
+    while let Some((pointer, value)) = open.pop() {
         match value {
-            Value::Array(items) => open.extend(items),
+            Value::Array(items) => {
+                open.extend(items.iter().enumerate().map(|(at, item)| (format!("{pointer}/{at}"), item)));
+            }
             Value::Object(fields) => match name(fields) {
-                Some(name) => names.push(name.to_owned()),
-                None => open.extend(fields.values()),
+                Some(name) => all.push((pointer, name.to_owned())),
+                None => open.extend(fields.iter().map(|(field, value)| {
+                    (format!("{pointer}/{}", field.replace('~', "~0").replace('/', "~1")), value)
+                })),
             },
             _ => {}
         }
     }
+    all.sort();
+    all
+}
+
+/// The names of the secrets in an input.
+pub(crate) fn named(input: &Value) -> Vec<String> {
+    let mut names: Vec<_> = found(input).into_iter().map(|(_, name)| name).collect();
     names.sort();
     names.dedup();
     names
+}
+
+/// Refuses a secret where an action does not take one.
+pub(crate) fn admitted(action: &str, fields: &[String], pointer: &str) -> Result<(), String> {
+    let is_below = |field: &String| {
+        pointer.strip_prefix(field.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    match fields {
+        [] => Err(format!("`{action}` takes no secrets")),
+        fields if fields.iter().any(is_below) => Ok(()),
+        fields => Err(format!("`{action}` takes secrets in {}, not in `{pointer}`", fields.join(", "))),
+    }
 }
 
 /// Something that can be the name of a secret: nothing that leads elsewhere.
@@ -120,20 +190,22 @@ fn name(fields: &Map<String, Value>) -> Option<&str> {
     if fields.len() == 1 { fields.get(MARKER)?.as_str() } else { None }
 }
 
-/// Looks up every secret of an input and puts it in its place. A name becomes part of a file's or variable's: it is letters,
-/// digits and `_`.
+/// Looks up every secret of an input and puts it in its place, if the action takes secrets there. A name becomes part of a
+/// file's or variable's: it is letters, digits and `_`.
 pub(crate) async fn reveal(
     source: Option<&Arc<dyn Secrets>>,
     scope: TenantScope,
     action: &str,
+    fields: &[String],
     input: &mut Value,
 ) -> Result<Revealed, Failure> {
-    let mut revealed = Revealed::default();
+    let mut secrets = Vec::new();
+    let fail = |name: &str, why: String| Failure::new("secret", format!("secret `{name}`: {why}"));
+    for (pointer, name) in found(input) {
+        admitted(action, fields, &pointer).map_err(|why| fail(&name, why).finally())?;
+    }
     for name in named(input) {
-        let fail = |why: String| Failure::new("secret", format!("secret `{name}`: {why}"));
-        if is_kept(action) {
-            return Err(fail(format!("`{action}` would store it, and secrets are never stored")).finally());
-        }
+        let fail = |why: String| fail(&name, why);
         if !is_name(&name) {
             return Err(fail("a name is letters, digits and `_`".to_owned()).finally());
         }
@@ -142,12 +214,13 @@ pub(crate) async fn reveal(
         let secret =
             source.secret(scope, &name).await.map_err(|why| fail(format!("it cannot be read: {why}")))?;
         let secret = secret.ok_or_else(|| fail("there is none of this name".to_owned()).finally())?;
+        if secret.is_empty() {
+            return Err(fail("it is empty".to_owned()).finally());
+        }
         put(input, &name, &secret);
-        revealed.0.push(secret);
+        secrets.push(secret);
     }
-    // One may be a part of another: the longer ones are hidden first.
-    revealed.0.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    Ok(revealed)
+    Ok(Revealed::of(&secrets))
 }
 
 /// What secrets of these names are now: to be hidden in what somebody gives back who was given them. One that is no more
@@ -157,20 +230,13 @@ pub(crate) async fn known(
     scope: TenantScope,
     names: &[String],
 ) -> Result<Revealed, String> {
-    let mut revealed = Revealed::default();
-    let Some(source) = source else { return Ok(revealed) };
+    let mut secrets = Vec::new();
+    let Some(source) = source else { return Ok(Revealed::default()) };
     for name in names {
         let secret = source.secret(scope, name).await;
-        revealed.0.extend(secret.map_err(|why| format!("secret `{name}` cannot be read: {why}"))?);
+        secrets.extend(secret.map_err(|why| format!("secret `{name}` cannot be read: {why}"))?);
     }
-    revealed.0.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    Ok(revealed)
-}
-
-/// What these actions are given is written down.
-fn is_kept(action: &str) -> bool {
-    let kept = ["store.", "links.", "workflow.", "flow."];
-    kept.iter().any(|prefix| action.starts_with(prefix)) || matches!(action, "log" | "transform")
+    Ok(Revealed::of(&secrets))
 }
 
 fn put(value: &mut Value, wanted: &str, secret: &str) {
@@ -183,13 +249,20 @@ fn put(value: &mut Value, wanted: &str, secret: &str) {
 }
 
 impl Revealed {
+    fn of(secrets: &[String]) -> Self {
+        let mut all: Vec<_> = secrets.iter().filter_map(|secret| Spelled::of(secret)).collect();
+        all.sort_by_key(|secret| std::cmp::Reverse(secret.length()));
+        all.dedup();
+        Revealed(all)
+    }
+
     /// Takes the secrets out of what an action gives back.
     pub(crate) fn hide(&self, value: &mut Value) {
         if self.0.is_empty() {
             return;
         }
         match value {
-            Value::String(text) => self.hide_in(text),
+            Value::String(text) => drop(self.hide_in(text)),
             Value::Array(items) => items.iter_mut().for_each(|item| self.hide(item)),
             Value::Object(fields) => {
                 let shown = |(mut name, mut field): (String, Value)| {
@@ -199,7 +272,13 @@ impl Revealed {
                 };
                 *fields = std::mem::take(fields).into_iter().map(shown).collect();
             }
-            _ => {}
+            Value::Number(_) | Value::Bool(_) => {
+                let mut text = value.to_string();
+                if self.hide_in(&mut text) {
+                    *value = Value::String(text);
+                }
+            }
+            Value::Null => {}
         }
     }
 
@@ -213,11 +292,70 @@ impl Revealed {
         }
     }
 
-    fn hide_in(&self, text: &mut String) {
-        for secret in self.0.iter().filter(|secret| secret.len() >= SHORTEST_HIDDEN) {
-            if text.contains(secret.as_str()) {
-                *text = text.replace(secret.as_str(), HIDDEN);
+    /// Says whether there was one.
+    fn hide_in(&self, text: &mut String) -> bool {
+        // All of them, not only the first that is there.
+        self.0.iter().filter(|secret| secret.hide(text)).count() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+    use serde_json::{Value, json};
+    use stepwell_core::Failure;
+
+    use super::{Revealed, admitted, found};
+
+    #[test]
+    fn a_secret_is_hidden_in_every_spelling() {
+        let secret = "s3cr\"et/ with+späce??>>";
+        let revealed = Revealed::of(&[secret.to_owned()]);
+        for before in ["", "u", "us", "user:", "users:"] {
+            for text in [format!("{before}{secret}"), format!("{before}{secret} and more")] {
+                for written in [STANDARD.encode(&text), URL_SAFE.encode(&text)] {
+                    let mut hidden = json!(written);
+                    revealed.hide(&mut hidden);
+                    assert!(hidden.as_str().unwrap().contains("***"), "{text}: {written}");
+                }
             }
         }
+        let url = "https://example.com/?key=s3cr%22et%2F+with%2Bsp%C3%A4ce%3F%3F%3E%3E&more=1";
+        let mut texts =
+            json!({"json": json!([secret]).to_string(), "plain": format!("x{secret}x"), "url": url});
+        revealed.hide(&mut texts);
+        let hidden = "https://example.com/?key=***&more=1";
+        assert_eq!(texts, json!({"json": "[\"***\"]", "plain": "x***x", "url": hidden}));
+    }
+
+    #[test]
+    fn short_ones_and_numbers_are_hidden_too() {
+        let revealed = Revealed::of(&["7".to_owned(), "12345".to_owned(), "true".to_owned()]);
+        let mut value = json!({"a": 12_345, "b": [7, 8, -12_345.5], "c": true, "d": null, "7": "x7"});
+        revealed.hide(&mut value);
+        assert_eq!(
+            value,
+            json!({"a": "***", "b": ["***", 8, "-***.5"], "c": "***", "d": null, "***": "x***"})
+        );
+        let mut failure = Failure::new("e7", "12345 is wrong");
+        revealed.hide_failure(&mut failure);
+        assert_eq!((failure.code.as_str(), failure.message.as_str()), ("e***", "*** is wrong"));
+        let mut nothing = json!([1]);
+        Revealed::of(&[String::new()]).hide(&mut nothing);
+        assert_eq!(nothing, json!([1]));
+    }
+
+    #[test]
+    fn secrets_stand_only_where_an_action_takes_them() {
+        let input: Value = json!({"headers": {"a/b": {"$secret": "A"}}, "to": [{"$secret": "B"}], "x": 1});
+        let all = found(&input);
+        assert_eq!(all, [("/headers/a~1b".into(), "A".into()), ("/to/0".into(), "B".into())]);
+        let fields = ["/headers".to_owned()];
+        assert!(admitted("http.request", &fields, "/headers/a~1b").is_ok());
+        assert!(admitted("http.request", &fields, "/headersx").is_err());
+        assert!(admitted("http.request", &fields, "/to/0").unwrap_err().contains("/headers"));
+        assert!(admitted("event.emit", &[], "/to/0").unwrap_err().contains("takes no secrets"));
+        assert!(admitted("any", &[String::new()], "/to/0").is_ok());
     }
 }

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use serde_json::Value;
 use stepwell_core::shadow::{Column, Seen, ShadowType, ShadowValue};
 use stepwell_core::{Name, RunId, Snapshot};
 use stepwell_store::{
     HandleChange, HandleKind, HandleQuery, HandleRow, HandleWrite, Loaded, Page, Record, RecordQuery, Refill,
-    Refilled, Refused, RunQuery, RunSummary, ShadowWrite, Sweep, SweepWhat, Swept, TenantScope,
+    Refilled, Refused, RunQuery, RunSummary, ShadowWrite, StoreError, Sweep, SweepWhat, Swept, TenantScope,
 };
 
 use crate::actor::Permission;
@@ -104,7 +104,17 @@ impl Inner {
         let mut refills = Vec::with_capacity(runs.len());
         for some in runs.chunks(READ_AT_ONCE) {
             let loads: Vec<_> = some.iter().map(|run| self.store.load(scope, *run)).collect();
-            let loaded = try_join_all(loads).await?.into_iter().flatten();
+            let mut loaded = Vec::new();
+            for one in join_all(loads).await {
+                match one {
+                    Err(StoreError::Bad(row)) => {
+                        done.unreadable += 1;
+                        tracing::warn!(%row, "a run cannot be read; its columns stay");
+                    }
+                    one => loaded.extend(one?),
+                }
+            }
+            let loaded = loaded.into_iter();
             // The engine's own have columns that are not read from their data.
             for loaded in loaded.filter(|loaded| !loaded.workflow.starts_with(OWN)) {
                 let own = self.registry.by_hash(scope.tenant(), loaded.definition);

@@ -8,14 +8,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use stepwell_core::dispatch::Retrial;
-use stepwell_core::{Decision, Event, Name, Refusal, Rejected, RunId, dispatch};
-use stepwell_store::{KeyWrite, Lives, Record, RecordQuery, Refused, TenantScope};
+use stepwell_core::snapshot::ActivationId;
+use stepwell_core::{Decision, Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch};
+use stepwell_store::{KeyWrite, Lives, Record, RecordQuery, Recorded, Refused, TenantScope};
 
+use crate::actor::Actor;
 use crate::engine::{Inner, Run};
 use crate::error::EngineError;
 use crate::ledger::Tries;
 use crate::once::Done;
 use crate::post::Says;
+use crate::registry::refuse_own;
 use crate::standing::{Along, Move, Standing, moved_by};
 use crate::start::{self, START, Start, Started};
 use crate::turn::{MAX_TRIES, Turnless};
@@ -31,6 +34,24 @@ pub struct Signal {
     id: Option<String>,
     strict: bool,
     kept_ms: Option<u64>,
+    /// The engine signals one of its own runs.
+    own: bool,
+    /// The wait that it answers.
+    wait: Option<ActivationId>,
+    /// Who sends it.
+    by: Option<String>,
+}
+
+/// The answer that a wait was given, for whoever comes second.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstAnswer {
+    /// The signal.
+    pub signal: Name,
+    /// Who gave it, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// What became of a signal.
@@ -46,7 +67,21 @@ pub enum Signalled {
 impl Signal {
     /// A signal without a payload.
     pub fn new(name: impl Into<Name>) -> Self {
-        Signal { name: name.into(), brings: Ok(Value::Null), id: None, strict: false, kept_ms: None }
+        Signal {
+            name: name.into(),
+            brings: Ok(Value::Null),
+            id: None,
+            strict: false,
+            kept_ms: None,
+            own: false,
+            wait: None,
+            by: None,
+        }
+    }
+
+    /// A signal of the engine's to one of its own runs.
+    pub(crate) fn own(name: &'static str) -> Self {
+        Signal { own: true, ..Signal::new(name) }
     }
 
     /// What it brings.
@@ -77,8 +112,43 @@ impl Signal {
         self
     }
 
+    /// It answers this wait and no other, by its activation: it is refused if that is not open any more, with who has
+    /// answered it first, and is never kept for a later one.
+    #[must_use]
+    pub fn answering(mut self, wait: ActivationId) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    pub(crate) fn by(mut self, actor: Option<&Actor>) -> Self {
+        self.by = actor.map(|actor| actor.id.clone());
+        self
+    }
+
+    /// It is not kept.
     pub(crate) fn is_strict(&self) -> bool {
-        self.strict
+        self.strict || self.wait.is_some()
+    }
+
+    fn event(&self, payload: &Value) -> Event {
+        let (signal, payload) = (self.name.clone(), payload.clone());
+        match self.wait {
+            Some(activation) => Event::Answered { activation, signal, payload },
+            None => Event::Signalled { signal, payload },
+        }
+    }
+
+    /// What is on record of the answer to a wait.
+    fn answer(&self, run: RunId, payload: &Value, at: Timestamp) -> Option<KeyWrite> {
+        let first = FirstAnswer { signal: self.name.clone(), by: self.by.clone(), at };
+        let request = json!([self.by, self.name, payload]).to_string();
+        Some(KeyWrite {
+            operation: format!("answer:{run}"),
+            key: self.wait?.to_string(),
+            request: Sha256::digest(request.as_bytes()).into(),
+            answer: serde_json::to_vec(&first).map(Bytes::from).expect("an answer is plain data"),
+            lives: Lives::WithRun(run),
+        })
     }
 
     pub(crate) fn payload(&self) -> Result<Value, EngineError> {
@@ -122,21 +192,34 @@ impl Inner {
         signal: &Signal,
     ) -> Result<Done<Signalled>, EngineError> {
         let payload = signal.payload()?;
+        if signal.wait.is_some() && signal.kept_ms.is_some() {
+            let why = "an answer to a wait is taken or refused, and never kept: leave out how long";
+            return Err(EngineError::Invalid(why.to_owned()));
+        }
         let key = signal.key(run, &payload, Signalled::Taken);
         for _ in 0..MAX_TRIES {
             // If the run is not as it was left, its commit says so. What is not a commit is said of the store's own.
-            let left = self.recent.take(scope.tenant(), run);
+            let left = self.recent.take(scope.run(run));
             let is_left = left.is_some();
             let standing = match left {
                 Some(standing) => standing,
                 None => self.load(scope, run).await?,
             };
-            let event = Event::Signalled { signal: signal.name.clone(), payload: payload.clone() };
-            let came_to = match self.received(&standing, &event, &payload, signal.strict).await {
+            if !signal.own {
+                refuse_own(standing.definition().name(), run)?;
+            }
+            let event = signal.event(&payload);
+            let came_to = match self.received(&standing, &event, &payload, signal.is_strict()).await {
                 Ok(Some(next)) => self.take(scope, &standing, next, signal, &payload).await,
                 _ if is_left => continue,
+                Ok(None) if signal.wait.is_some() => {
+                    let (status, why) = (standing.head.status, BEFORE_IT.to_owned());
+                    return Err(EngineError::NotNow { run, status, why });
+                }
                 Ok(None) => self.keep(scope, run, signal, &payload).await,
-                Err(refused) => return self.unless_done(scope, key.as_ref(), Err(refused)).await,
+                Err(refused) => {
+                    return self.second(scope, run, signal, &payload, key.as_ref(), refused).await;
+                }
             };
             match came_to {
                 Ok(came_to) => {
@@ -145,10 +228,41 @@ impl Inner {
                 }
                 Err(Turnless::Moved | Turnless::Refused(Refused::NoRun { .. })) => {}
                 Err(Turnless::Refused(Refused::NoTarget { .. })) => return Err(Refusal::Terminal.into()),
-                Err(turnless) => return self.unless_done(scope, key.as_ref(), Err(turnless.into())).await,
+                Err(turnless) => {
+                    return self.second(scope, run, signal, &payload, key.as_ref(), turnless.into()).await;
+                }
             }
         }
         Err(EngineError::Contended { run, tries: MAX_TRIES })
+    }
+
+    /// What is refused may have been done before; and a wait that it answers may have been answered by somebody else.
+    async fn second(
+        &self,
+        scope: TenantScope,
+        run: RunId,
+        signal: &Signal,
+        payload: &Value,
+        key: Option<&KeyWrite>,
+        refused: EngineError,
+    ) -> Result<Done<Signalled>, EngineError> {
+        let done = self.unless_done(scope, key, Err(refused)).await;
+        let answer = signal.wait.zip(signal.answer(run, payload, self.host.now()));
+        let (Err(refused), Some((wait, answer))) = (&done, answer) else { return done };
+        let KeyWrite { operation, key, request, .. } = answer;
+        let query = RecordQuery::Key { operation, key, now: self.host.now() };
+        match self.store.records(scope, query).await?.items.pop() {
+            Some(Record::Key(record)) if record.request == Some(request) => {
+                Ok(Done::before(Signalled::Taken))
+            }
+            Some(Record::Key(Recorded { answer: Some(first), .. })) => {
+                let unreadable =
+                    |error: serde_json::Error| EngineError::Unreadable { run, why: error.to_string() };
+                let first = serde_json::from_slice(&first).map_err(unreadable)?;
+                Err(EngineError::AlreadyAnswered { run, wait, first })
+            }
+            _ => Err(refused.clone()),
+        }
     }
 
     /// Signals the run that has this key, or begins it with the signal.
@@ -162,6 +276,10 @@ impl Inner {
             let why = "a start that may turn out to be a signal needs a key: it says which run is meant";
             return Err(EngineError::Invalid(why.to_owned()));
         };
+        if signal.wait.is_some() {
+            let why = "an answer to a wait cannot start a run: signal the run that waits";
+            return Err(EngineError::Invalid(why.to_owned()));
+        }
         for _ in 0..MAX_TRIES {
             let query =
                 RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: self.host.now() };
@@ -251,6 +369,10 @@ impl Inner {
         payload: &Value,
     ) -> Result<Signalled, Turnless> {
         next.along.keys.extend(signal.key(standing.run(), payload, Signalled::Taken));
+        // What begins an action may be given up, and the wait answered again.
+        if next.change.is_some() {
+            next.along.keys.extend(signal.answer(standing.run(), payload, self.host.now()));
+        }
         next.in_order = true;
         self.anyone(scope, standing, next).await?;
         Ok(Signalled::Taken)
@@ -268,6 +390,14 @@ impl Inner {
             }
         }
         Ok(false)
+    }
+
+    /// Refuses to signal a run of the engine's own. One that is not there is not the engine's.
+    pub(crate) async fn is_open(&self, scope: TenantScope, run: RunId) -> Result<(), EngineError> {
+        match self.store.load(scope, run).await? {
+            Some(loaded) => refuse_own(&loaded.workflow, run),
+            None => Ok(()),
+        }
     }
 
     /// How long a signal is kept.
@@ -288,7 +418,7 @@ impl Inner {
         let mut along = Along { send: vec![says.kept(run, until)], ..Along::default() };
         along.keys.extend(signal.key(run, payload, Signalled::Kept));
         self.apply(scope, self.commit_of(scope, along, now)).await?;
-        self.tell_holder(run);
+        self.tell_holder(scope.run(run));
         self.look_at(Some(now));
         Ok(Signalled::Kept)
     }

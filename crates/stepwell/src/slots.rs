@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::Value;
 use stepwell_core::{Failure, RunId};
-use stepwell_store::TenantId;
+use stepwell_store::RunKey;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -46,7 +46,7 @@ impl Slot {
     }
 }
 
-type Waiting = HashMap<(TenantId, RunId), Weak<Slot>>;
+type Waiting = HashMap<RunKey, Weak<Slot>>;
 
 /// The slots of the runs that somebody holds on to.
 #[derive(Default)]
@@ -54,13 +54,13 @@ pub(crate) struct Slots(Mutex<Waiting>);
 
 impl Slots {
     /// The slot of a run.
-    pub(crate) fn slot(&self, tenant: TenantId, run: RunId) -> Arc<Slot> {
+    pub(crate) fn slot(&self, run: RunKey) -> Arc<Slot> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that nobody holds on to any more go before the table would have to grow.
         if waiting.len() == waiting.capacity() {
             waiting.retain(|_, slot| slot.strong_count() > 0);
         }
-        let entry = waiting.entry((tenant, run)).or_default();
+        let entry = waiting.entry(run).or_default();
         entry.upgrade().unwrap_or_else(|| {
             let slot = Arc::new(Slot::default());
             *entry = Arc::downgrade(&slot);
@@ -69,9 +69,9 @@ impl Slots {
     }
 
     /// What was told of a run no longer holds: it goes on.
-    pub(crate) fn clear(&self, tenant: TenantId, run: RunId) {
+    pub(crate) fn clear(&self, run: RunKey) {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = waiting.get(&(tenant, run)).and_then(Weak::upgrade);
+        let slot = waiting.get(&run).and_then(Weak::upgrade);
         drop(waiting);
         if let Some(slot) = slot {
             *slot.end.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -79,9 +79,9 @@ impl Slots {
     }
 
     /// Tells whoever waits.
-    pub(crate) fn tell(&self, tenant: TenantId, run: RunId, end: End) {
+    pub(crate) fn tell(&self, run: RunKey, end: End) {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(slot) = waiting.get(&(tenant, run)).and_then(Weak::upgrade) else { return };
+        let Some(slot) = waiting.get(&run).and_then(Weak::upgrade) else { return };
         drop(waiting);
         *slot.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         slot.told.notify_waiters();

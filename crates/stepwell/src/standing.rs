@@ -33,6 +33,9 @@ pub(crate) struct Standing {
 impl Standing {
     pub(crate) fn new(registry: &Registry, tenant: TenantId, loaded: Loaded) -> Result<Self, EngineError> {
         let run = loaded.head.run;
+        if let Some(damage) = loaded.damage {
+            return Err(EngineError::Unreadable { run, why: damage.to_string() });
+        }
         let workflow = registry.by_hash(tenant, loaded.definition);
         let workflow = workflow.ok_or_else(|| EngineError::UnknownDefinition {
             workflow: loaded.workflow.clone(),

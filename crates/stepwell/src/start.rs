@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use stepwell_core::{DefinitionHash, Event, Name, Refusal, Rejected, RunId, Timestamp, dispatch, start};
 use stepwell_store::{
@@ -27,6 +27,13 @@ use crate::turn::{Turned, Turnless, open_waits_of, tell_parent};
 
 /// The operation under which the keys of starts are kept.
 pub(crate) const START: &str = "start";
+/// The same for keys that the engine makes up, of schedules, events and triggers: no caller can take one of these.
+pub(crate) const OWN_START: &str = "stepwell.start";
+
+/// The data of a run that is started without any.
+pub(crate) fn no_input() -> Value {
+    Value::Object(Map::new())
+}
 
 /// A run that is to begin.
 #[derive(Debug, Clone)]
@@ -44,6 +51,10 @@ pub struct Start {
     shaded: Vec<ShadowWrite>,
     /// The edition that it is to be.
     pinned: Option<DefinitionHash>,
+    /// The workflow is one of the engine's own.
+    own: bool,
+    /// The key is the engine's, not a caller's.
+    engine_key: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,11 +73,11 @@ impl When {
 }
 
 impl Start {
-    /// A run of this workflow, without data.
+    /// A run of this workflow, without data: it begins with an empty object.
     pub fn new(workflow: impl Into<Name>) -> Self {
         Start {
             workflow: workflow.into(),
-            input: Ok(Value::Null),
+            input: Ok(no_input()),
             id: None,
             key: None,
             begins: None,
@@ -75,7 +86,28 @@ impl Start {
             whatever: false,
             shaded: Vec::new(),
             pinned: None,
+            own: false,
+            engine_key: false,
         }
+    }
+
+    /// A run of one of the engine's own workflows, with a key of the engine's.
+    pub(crate) fn own(workflow: &'static str, key: impl Into<String>) -> Self {
+        Start { own: true, ..Start::new(workflow) }.engine_key(key)
+    }
+
+    /// A key of the engine's: no key that a caller chooses is the same.
+    pub(crate) fn engine_key(self, key: impl Into<String>) -> Self {
+        Start { engine_key: true, ..self.key(key) }
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
+    }
+
+    /// The operation under which its key is kept.
+    pub(crate) fn operation(&self) -> &'static str {
+        if self.engine_key { OWN_START } else { START }
     }
 
     /// The same key gives the same run, whatever it is to be started with.
@@ -96,7 +128,7 @@ impl Start {
         self
     }
 
-    /// The data it begins with: an object.
+    /// The data it begins with: an object, or anything if the workflow is a document.
     #[must_use]
     pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
         self.input = serde_json::to_value(input).map_err(|error| error.to_string());
@@ -163,7 +195,7 @@ impl Start {
         let input = self.input.as_ref().ok().filter(|_| !self.whatever);
         let asked = json!([self.workflow, input]).to_string();
         Some(KeyWrite {
-            operation: START.to_owned(),
+            operation: self.operation().to_owned(),
             key: key.clone(),
             request: Sha256::digest(asked.as_bytes()).into(),
             answer: run.to_string().into(),
@@ -207,7 +239,7 @@ impl Inner {
         let pinned = wanted.pinned.and_then(|hash| self.registry.by_hash(scope.tenant(), hash));
         let workflow = match pinned {
             Some(pinned) => pinned,
-            None => self.workflow(scope, &wanted.workflow).await?,
+            None => self.workflow_of(scope, wanted).await?,
         };
         self.fresh_of(workflow, wanted, run, parent, None).await
     }
@@ -291,7 +323,7 @@ impl Inner {
         wanted: &Start,
         first: Option<&Signal>,
     ) -> Result<Started, EngineError> {
-        let workflow = match self.workflow(scope, &wanted.workflow).await {
+        let workflow = match self.workflow_of(scope, wanted).await {
             Err(error @ EngineError::Inactive { .. }) => {
                 return self.begun_before(scope, wanted).await?.ok_or(error);
             }
@@ -368,7 +400,7 @@ impl Inner {
                         standing.head = head;
                         self.published(scope, &standing);
                         self.look_at(standing.head.wake);
-                        self.recent.put(scope.tenant(), standing);
+                        self.recent.put(scope, standing);
                     }
                     // The answer was lost: whoever owns the run by now finds it as an orphan's or by its time.
                     (None, _) => {

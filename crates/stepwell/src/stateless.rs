@@ -92,7 +92,7 @@ impl Inner {
             dead: Vec::new(),
         };
         let loaded =
-            self.store.claim(scope, claim).await?.into_iter().next().ok_or(EngineError::NoRun(run))?;
+            self.store.claim(scope, claim).await?.items.into_iter().next().ok_or(EngineError::NoRun(run))?;
         self.stand(scope, loaded).await
     }
 

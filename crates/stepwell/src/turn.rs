@@ -386,12 +386,12 @@ impl Inner {
         let Turned { standing, next, is_ours, .. } = turned;
         let head = &standing.head;
         let mine = is_ours && head.owner.is_some_and(|owner| self.goes_by(owner));
-        let mine = mine && !self.is_held_under(head.run, head.fence);
+        let mine = mine && !self.is_held_under(scope.run(head.run), head.fence);
         if let (true, Some(pass)) = (mine, pass) {
             return Some((Hold::new(self.clone(), scope, standing, Some(pass)), next));
         }
         self.look_at(head.wake);
-        self.recent.put(scope.tenant(), standing);
+        self.recent.put(scope, standing);
         None
     }
 }

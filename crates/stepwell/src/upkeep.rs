@@ -9,6 +9,7 @@ use stepwell_store::{Sweep, SweepWhat, Swept, TenantScope};
 use crate::actor::Permission;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
+use crate::runner;
 
 /// Rows that one sweep removes.
 const SWEPT_AT_ONCE: u32 = 100;
@@ -51,8 +52,8 @@ impl Upkeep {
             SweepWhat::Runs { .. } => &mut self.runs,
             SweepWhat::History { .. } => &mut self.history,
             SweepWhat::Seal => &mut self.sealed,
-            // Healed when somebody asks for it.
-            SweepWhat::Shadows(_) => return,
+            // When somebody asks for it, or a run cannot be read.
+            SweepWhat::Shadows(_) | SweepWhat::Run(_) | SweepWhat::Aside(_) => return,
         };
         *counted += many;
     }
@@ -76,6 +77,7 @@ impl Engine {
     /// Tidies the tenant up, as is done now and then anyway: one batch of each kind.
     pub async fn tidy(&self) -> Result<Tidied, EngineError> {
         self.permit(Permission::Admin)?;
+        runner::find_undriven(&self.inner).await?;
         let mut tidied = Tidied::default();
         for what in to_tidy(&self.inner, self.scope).await? {
             let swept = swept(&self.inner, self.scope, &what).await?;
@@ -116,6 +118,7 @@ async fn tidy_all(inner: &Arc<Inner>) -> Result<(), EngineError> {
         }
         after = Some(last);
     }
+    runner::find_undriven(inner).await?;
     counted(inner, |tidied| tidied.rounds += 1);
     Ok(())
 }

@@ -35,6 +35,9 @@ pub struct RemoteAction {
     /// What it is listed with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Where in its input secrets may stand: JSON pointers, each with everything below it. Without any, none may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret_fields: Vec<String>,
 }
 
 fn first() -> u32 {
@@ -45,7 +48,22 @@ impl RemoteAction {
     /// An action of this name.
     pub fn new(name: impl Into<Name>) -> Self {
         let (about, version) = (String::new(), first());
-        RemoteAction { name: name.into(), about, version, input: None, output: None, group: None }
+        RemoteAction {
+            name: name.into(),
+            about,
+            version,
+            input: None,
+            output: None,
+            group: None,
+            secret_fields: Vec::new(),
+        }
+    }
+
+    /// Where in its input secrets may stand: JSON pointers, each with everything below it.
+    #[must_use]
+    pub fn secret_fields<F: Into<String>>(mut self, fields: impl IntoIterator<Item = F>) -> Self {
+        self.secret_fields = fields.into_iter().map(Into::into).collect();
+        self
     }
 
     /// What it does, for people.
@@ -77,6 +95,7 @@ impl RemoteAction {
         info.output = self.output.clone().unwrap_or_else(any);
         info.version = self.version;
         info.is_remote = true;
+        info.secret_fields.clone_from(&self.secret_fields);
         if let Some(group) = &self.group {
             info.group.clone_from(group);
         }
@@ -109,6 +128,11 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
+    /// Where in its input secrets may stand.
+    pub(crate) fn secret_fields(&self) -> &[String] {
+        &self.action.secret_fields
+    }
+
     /// The input as a worker is given it.
     pub(crate) fn takes(&self, input: &mut Value) -> Result<(), Failure> {
         fit::as_lists(input, &self.lists);

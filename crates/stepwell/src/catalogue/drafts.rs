@@ -91,14 +91,13 @@ impl Catalogue {
     pub async fn drafts(&self, list: List) -> Result<Page<Drafted>, CatalogueError> {
         self.engine.permit(Permission::View)?;
         let page = self.list::<Kept>(DRAFT, list).await?;
-        let items = page.items.into_iter().map(|(name, kept, cell)| Drafted {
+        Ok(page.map(|(name, kept, cell)| Drafted {
             name: name.into(),
             revision: cell.revision,
             by: kept.by,
             at: cell.updated_at,
             bytes: kept.text.len(),
-        });
-        Ok(Page { items: items.collect(), next: page.next })
+        }))
     }
 
     /// Throws a draft away.

@@ -204,14 +204,17 @@ impl Catalogue {
         let List { prefix: begins, limit, cursor } = list;
         let limit = page(&engine.inner.options.limits, limit).map_err(invalid)?;
         let query = CellQuery { cursor, ..those(format!("{prefix}{begins}"), engine.now(), limit) };
-        let page = engine.store().cells(engine.scope(), query).await?;
+        let mut page = engine.store().cells(engine.scope(), query).await?;
         let mut items = Vec::with_capacity(page.items.len());
-        for cell in page.items {
+        for cell in std::mem::take(&mut page.items) {
             let Some(value) = &cell.value else { continue };
             let rest = cell.key.key.strip_prefix(prefix).unwrap_or_default().to_owned();
-            items.push((rest, parsed(&cell, value)?, cell));
+            match parsed(&cell, value) {
+                Ok(read) => items.push((rest, read, cell)),
+                Err(error) => page.bad.push(cell.key.bad(error.to_string())),
+            }
         }
-        Ok(Page { items, next: page.next })
+        Ok(page.over(|_: Vec<Cell>| items))
     }
 
     /// Decides on a change and makes it; decides again if somebody else was faster.

@@ -17,8 +17,9 @@ use super::entry::{ACTION, CHANGES, Entry, Pinned, Stamp, WORKFLOW, cell_key, th
 use crate::data::kv::one;
 use crate::engine::Inner;
 use crate::error::EngineError;
-use crate::registry::{OWN, Workflow};
+use crate::registry::{OWN, Workflow, reserved_workflow};
 use crate::runner;
+use crate::start::Start;
 
 /// How old what is known may be.
 const FRESH_MS: u64 = 1_000;
@@ -222,15 +223,26 @@ impl Inner {
         Ok(self.catalogues.known(&*self.store, scope, self.host.now()).await?)
     }
 
-    /// What a start by this name gets.
+    /// Resolves a workflow by name. Reloads the catalogue before it refuses: the cache may be a second old.
     pub(crate) async fn workflow(
         &self,
         scope: TenantScope,
         name: &Name,
     ) -> Result<Arc<Workflow>, EngineError> {
         if name.starts_with(OWN) {
-            return self.registry.by_name(name).ok_or_else(|| self.unknown(name, &Known::default()));
+            return Err(reserved_workflow(name));
         }
+        match self.workflow_known(scope, name).await {
+            Err(EngineError::UnknownWorkflow { .. } | EngineError::Inactive { .. }) => {
+                self.catalogues.read_again(scope.tenant());
+                self.workflow_known(scope, name).await
+            }
+            found => found,
+        }
+    }
+
+    /// Resolves a workflow by name in the cached catalogue.
+    async fn workflow_known(&self, scope: TenantScope, name: &Name) -> Result<Arc<Workflow>, EngineError> {
         let known = self.catalogue_of(scope).await?;
         let Some(entry) = known.listed(name) else {
             return self.registry.by_name(name).ok_or_else(|| self.unknown(name, &known));
@@ -248,12 +260,31 @@ impl Inner {
         }
     }
 
+    /// What a start gets. The engine's own workflows are started by the engine alone.
+    pub(crate) async fn workflow_of(
+        &self,
+        scope: TenantScope,
+        start: &Start,
+    ) -> Result<Arc<Workflow>, EngineError> {
+        match start.is_own() {
+            true => self.own_workflow(&start.workflow),
+            false => self.workflow(scope, &start.workflow).await,
+        }
+    }
+
+    fn own_workflow(&self, name: &Name) -> Result<Arc<Workflow>, EngineError> {
+        self.registry.by_name(name).ok_or_else(|| self.unknown(name, &Known::default()))
+    }
+
     /// What a name stands for, also if it cannot be started: the active version, or else the newest.
     pub(crate) async fn edition_of_name(
         &self,
         scope: TenantScope,
         name: &Name,
     ) -> Result<Arc<Workflow>, EngineError> {
+        if name.starts_with(OWN) {
+            return self.own_workflow(name);
+        }
         let known = self.catalogue_of(scope).await?;
         match known.listed(name).and_then(|entry| entry.active.or(entry.newest)) {
             Some(pinned) => self.pinned(scope, name, pinned).await,

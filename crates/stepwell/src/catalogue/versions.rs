@@ -102,9 +102,7 @@ impl Catalogue {
     pub async fn workflows(&self, list: List) -> Result<Page<Listed>, CatalogueError> {
         self.engine.permit(Permission::View)?;
         let page = self.list::<Entry>(WORKFLOW, list).await?;
-        let items =
-            page.items.iter().filter_map(|(name, entry, cell)| Listed::of(name, entry, cell.updated_at));
-        Ok(Page { items: items.collect(), next: page.next })
+        Ok(page.filter_map(|(name, entry, cell)| Listed::of(&name, &entry, cell.updated_at)))
     }
 
     /// A workflow.
@@ -132,12 +130,10 @@ impl Catalogue {
         let list = List { prefix: String::new(), limit, cursor };
         let page = self.list::<Stamp>(&versions_of(&name), list).await?;
         // Another workflow's name may begin with this one's and a slash.
-        let own = page
-            .items
-            .into_iter()
-            .filter(|(rest, stamp, _)| *rest == format!("{:010}", stamp.pinned.version));
-        let items = own.map(|(_, stamp, cell)| Version::of(stamp, &cell, &entry));
-        Ok(Page { items: items.collect(), next: page.next })
+        Ok(page.filter_map(|(rest, stamp, cell)| {
+            let is_own = rest == format!("{:010}", stamp.pinned.version);
+            is_own.then(|| Version::of(stamp, &cell, &entry))
+        }))
     }
 
     /// A published version: what it was when it was published, and will be.

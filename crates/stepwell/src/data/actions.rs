@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value, json};
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::{
-    Direction, Ends, Entity, FillPart, Link, OpResult, Page, RELATED, Record, RecordQuery, Tally, ValueType,
+    BadRow, Direction, Ends, Entity, FillPart, Link, OpResult, Page, RELATED, Record, RecordQuery, Tally,
+    ValueType,
 };
 use uuid::Uuid;
 
@@ -328,12 +329,20 @@ struct ListOutput {
     items: Vec<Item>,
     /// Where the next part begins, if there is one.
     next_cursor: Option<String>,
+    /// Keys of rows that cannot be read and are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
 }
 
 async fn list(cx: Cx, input: ListInput) -> Result<ListOutput, ActionError> {
     let ListInput { namespace, prefix, limit, cursor } = input;
-    let Page { items, next } = cx.kv(namespace).list(List { prefix, limit, cursor }).await?;
-    Ok(ListOutput { items: items.into_iter().map(Item::from).collect(), next_cursor: next })
+    let Page { items, next, bad } = cx.kv(namespace).list(List { prefix, limit, cursor }).await?;
+    let unreadable = keys_of(bad);
+    Ok(ListOutput { items: items.into_iter().map(Item::from).collect(), next_cursor: next, unreadable })
+}
+
+fn keys_of(bad: Vec<BadRow>) -> Vec<String> {
+    bad.into_iter().map(|row| row.key).collect()
 }
 
 /// Which part of what is in use.
@@ -364,7 +373,7 @@ async fn tally(
         Record::Tally { name, count } => Some((name, count)),
         _ => None,
     };
-    Ok(Page { items: found.items.into_iter().filter_map(counted).collect(), next: found.next })
+    Ok(found.filter_map(counted))
 }
 
 /// A namespace of keys.
@@ -387,7 +396,7 @@ struct KeyNamespaces {
 
 async fn list_key_namespaces(cx: Cx, input: NamespacesInput) -> Result<KeyNamespaces, ActionError> {
     let of = Tally::Keys { now: cx.now() };
-    let Page { items, next } = tally(&cx, of, input.limit, input.cursor).await?;
+    let Page { items, next, .. } = tally(&cx, of, input.limit, input.cursor).await?;
     let namespaces = items.into_iter().map(|(namespace, key_count)| KeyNamespace { namespace, key_count });
     Ok(KeyNamespaces { namespaces: namespaces.collect(), next_cursor: next })
 }
@@ -411,7 +420,7 @@ struct LinkNamespaces {
 }
 
 async fn list_link_namespaces(cx: Cx, input: NamespacesInput) -> Result<LinkNamespaces, ActionError> {
-    let Page { items, next } = tally(&cx, Tally::Links, input.limit, input.cursor).await?;
+    let Page { items, next, .. } = tally(&cx, Tally::Links, input.limit, input.cursor).await?;
     let namespaces = items.into_iter().map(|(namespace, link_count)| LinkNamespace { namespace, link_count });
     Ok(LinkNamespaces { namespaces: namespaces.collect(), next_cursor: next })
 }
@@ -548,6 +557,9 @@ struct LookupOutput {
     matches: Vec<MatchItem>,
     /// Where the next part begins, if there is one.
     next_cursor: Option<String>,
+    /// Keys of rows that cannot be read and are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
 }
 
 async fn lookup(cx: Cx, input: LookupInput) -> Result<LookupOutput, ActionError> {
@@ -558,7 +570,7 @@ async fn lookup(cx: Cx, input: LookupInput) -> Result<LookupOutput, ActionError>
         Along::Either => Direction::Either,
     };
     let lookup = Lookup { of: from.into(), direction, relation, to_type, limit, cursor };
-    let Page { items, next } = cx.links(namespace).lookup(lookup).await?;
+    let Page { items, next, bad } = cx.links(namespace).lookup(lookup).await?;
     let matches = items.into_iter().map(|found| MatchItem {
         link_id: found.link_id.to_string(),
         r#type: found.end.kind().to_owned(),
@@ -566,7 +578,7 @@ async fn lookup(cx: Cx, input: LookupInput) -> Result<LookupOutput, ActionError>
         relation: found.relation,
         attributes: found.attributes,
     });
-    Ok(LookupOutput { matches: matches.collect(), next_cursor: next })
+    Ok(LookupOutput { matches: matches.collect(), next_cursor: next, unreadable: keys_of(bad) })
 }
 
 /// Links to be deleted.
@@ -656,6 +668,9 @@ struct LinksOutput {
     items: Vec<LinkItem>,
     /// Where the next part begins, if there is one.
     next_cursor: Option<String>,
+    /// Keys of rows that cannot be read and are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
 }
 
 async fn list_links(cx: Cx, input: LinksInput) -> Result<LinksOutput, ActionError> {
@@ -663,7 +678,7 @@ async fn list_links(cx: Cx, input: LinksInput) -> Result<LinksOutput, ActionErro
     let LinksInput { namespace, from_type, to_type, relation, limit, cursor } = input;
     let filter = Listed { from_type, to_type, relation };
     let query = listed(&namespace, filter, limit, cursor, cx.limits())?;
-    let Page { items, next } = cx.store().links(cx.scope(), query).await?;
+    let Page { items, next, bad } = cx.store().links(cx.scope(), query).await?;
     let item = |link: Link| LinkItem {
         link_id: link.id.to_string(),
         from: link.edge.from().into(),
@@ -674,7 +689,8 @@ async fn list_links(cx: Cx, input: LinksInput) -> Result<LinksOutput, ActionErro
         updated_at: text(link.updated_at),
         created_by_run: run(link.created_by),
     };
-    Ok(LinksOutput { items: items.into_iter().map(item).collect(), next_cursor: next })
+    let unreadable = keys_of(bad);
+    Ok(LinksOutput { items: items.into_iter().map(item).collect(), next_cursor: next, unreadable })
 }
 
 /// Names in use in a namespace.
@@ -715,7 +731,7 @@ async fn in_use(
     limit: Option<u32>,
     cursor: Option<String>,
 ) -> Result<InUseOutput, ActionError> {
-    let Page { items, next } = tally(cx, of, limit, cursor).await?;
+    let Page { items, next, .. } = tally(cx, of, limit, cursor).await?;
     let items = items.into_iter().map(|(name, count)| InUse { name, count }).collect();
     Ok(InUseOutput { items, next_cursor: next })
 }

@@ -38,7 +38,17 @@ pub struct Entry {
 
 impl Entry {
     pub(crate) fn of(cell: Cell) -> Option<Self> {
-        let Cell { key, value, value_type, revision, expires_at, created_at, updated_at, created_by } = cell;
+        let Cell {
+            key,
+            value,
+            value_type,
+            revision,
+            expires_at,
+            created_at,
+            updated_at,
+            created_by,
+            damage: _,
+        } = cell;
         let (key, value) = (key.key, value?);
         Some(Entry {
             key,
@@ -130,7 +140,7 @@ impl Engine {
             Record::Tally { name, count } => Some(Namespace { namespace: name, count }),
             _ => None,
         };
-        Ok(Page { items: page.items.into_iter().filter_map(count).collect(), next: page.next })
+        Ok(page.filter_map(count))
     }
 
     /// A part of an owner's cells that have a value, in the order of their keys.
@@ -142,7 +152,7 @@ impl Engine {
     ) -> Result<Page<Entry>, DataError> {
         let query = listed(space, owner, list, self.now(), &self.inner.options.limits)?;
         let page = self.store().cells(self.scope, query).await?;
-        Ok(Page { items: page.items.into_iter().filter_map(Entry::of).collect(), next: page.next })
+        Ok(page.filter_map(Entry::of))
     }
 
     /// How many rows a listing has.

@@ -119,7 +119,7 @@ impl Links {
         let of = lookup.of.clone();
         let query = looked_up(&self.namespace, lookup, &self.engine.inner.options.limits)?;
         let page = self.engine.store().links(self.engine.scope, query).await?;
-        Ok(Page { items: page.items.into_iter().map(|link| seen_from(&of, link)).collect(), next: page.next })
+        Ok(page.map(|link| seen_from(&of, link)))
     }
 
     /// Links that begin at one thing or end at another, or both, are not there; gives how many were.

@@ -43,7 +43,7 @@ impl StagedKv {
         self.cx.permit_read()?;
         let query = listed(Space::Kv, &self.namespace, list, self.cx.now(), self.cx.limits())?;
         let page = self.cx.store().cells(self.cx.scope(), query).await?;
-        Ok(Page { items: page.items.into_iter().filter_map(Entry::of).collect(), next: page.next })
+        Ok(page.filter_map(Entry::of))
     }
 
     /// Stages a value for a key, until it is deleted.
@@ -86,7 +86,7 @@ impl StagedLinks {
         let of = lookup.of.clone();
         let query = looked_up(&self.namespace, lookup, self.cx.limits())?;
         let page = self.cx.store().links(self.cx.scope(), query).await?;
-        Ok(Page { items: page.items.into_iter().map(|link| seen_from(&of, link)).collect(), next: page.next })
+        Ok(page.map(|link| seen_from(&of, link)))
     }
 
     /// Stages a link, with its attributes in place of those before.
@@ -312,6 +312,7 @@ impl<T: Serialize + DeserializeOwned> Session<T> {
             created_at: at,
             updated_at: at,
             created_by: None,
+            damage: None,
         });
         let unfit = |error: stepwell_store::CellError| {
             ActionError::new("invalid", format!("session slot `{}`: {error}", self.key)).finally()

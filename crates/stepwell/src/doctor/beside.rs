@@ -1,7 +1,5 @@
 //! What is wrong beside the runs: waits, schedules, handles, the audit trail, upkeep, and the clock.
 
-use std::collections::BTreeSet;
-
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::store::MAX_PAGE;
 use stepwell_store::{
@@ -37,6 +35,7 @@ impl Doctor<'_> {
         let query = WaitQuery { limit: self.options.limit, ..WaitQuery::default() };
         let page = self.engine.store().waits(self.engine.scope(), query).await?;
         self.looked("open waits", page.items.len(), page.next.is_none());
+        self.unreadable(&page.bad);
         for row in &page.items {
             if let Some(task) = TaskRow::of(row) {
                 self.task(&task);
@@ -47,7 +46,7 @@ impl Doctor<'_> {
             if !is_overdue && !is_old {
                 continue;
             }
-            let loaded = self.engine.store().load(self.engine.scope(), row.run).await?;
+            let loaded = self.load(row.run).await?;
             // A schedule waits for its time, however long that is; what fails says so elsewhere.
             let stands = |loaded: &Loaded| matches!(loaded.head.status, Status::Waiting | Status::Running);
             if let Some(loaded) = loaded.filter(|loaded| !is_own(loaded) && stands(loaded)) {
@@ -107,28 +106,20 @@ impl Doctor<'_> {
         self.findings.add(Severity::Info, Kind::WaitsOld, what, why, example);
     }
 
-    /// Schedules that are late, that were ended, and whose runs do not come about.
+    /// Schedules that are late, and whose runs do not come about.
     pub(super) async fn schedules(&mut self) -> Result<(), EngineError> {
         let workflow = Some(schedule::WORKFLOW.into());
         let query = RunQuery { workflow, limit: self.options.limit, ..RunQuery::default() };
         let page = self.engine.store().runs(self.engine.scope(), query).await?;
         self.looked("schedules", page.items.len(), page.next.is_none());
-        let (mut going, mut ended) = (BTreeSet::new(), Vec::new());
-        for summary in &page.items {
-            let Ok(standing) = self.engine.inner.load(self.engine.scope(), summary.run).await else {
-                continue;
-            };
-            let Ok(known) = schedule::scheduled(&standing) else { continue };
-            if summary.status == Status::Cancelled {
-                ended.push((summary, known));
-            } else if summary.status != Status::Completed {
-                going.insert(known.schedule.name.clone());
-                self.schedule(summary, known).await?;
-            }
-        }
-        for (summary, known) in ended.into_iter().filter(|(_, known)| !known.is_off) {
-            if going.insert(known.schedule.name.clone()) {
-                self.ended(summary, &known);
+        self.unreadable(&page.bad);
+        for summary in page.items.iter().filter(|summary| !summary.status.is_final()) {
+            let standing = self.engine.inner.load(self.engine.scope(), summary.run).await;
+            match standing.and_then(|standing| schedule::scheduled(&standing)) {
+                Ok(known) => self.schedule(summary, known).await?,
+                // It may be gone since.
+                Err(EngineError::NoRun(_)) => {}
+                Err(error) => self.unreadable(&[error.bad_row(summary.run)?]),
             }
         }
         Ok(())
@@ -159,7 +150,7 @@ impl Doctor<'_> {
             self.findings.add(Severity::Error, Kind::SchedulesFailing, what, why, example);
         }
         let Some(run) = known.last_run else { return Ok(()) };
-        let Some(last) = self.engine.store().load(self.engine.scope(), run).await? else { return Ok(()) };
+        let Some(last) = self.load(run).await? else { return Ok(()) };
         if !matches!(last.head.status, Status::Failed | Status::Cancelled) {
             return Ok(());
         }
@@ -175,27 +166,13 @@ impl Doctor<'_> {
         Ok(())
     }
 
-    fn ended(&mut self, summary: &RunSummary, known: &Scheduled) {
-        let schedule = &known.schedule;
-        let again = Remedy::PutSchedule {
-            name: schedule.name.clone(),
-            cron: schedule.cron.clone(),
-            time_zone: schedule.time_zone.clone(),
-            workflow: schedule.workflow.clone(),
-        };
-        let why = format!("its run {} was cancelled", summary.run);
-        let example = Self::of_schedule(known, summary.updated_at, why, vec![again]);
-        let why =
-            "somebody has cancelled the run that is the schedule: it does not fire until it is put again";
-        self.findings.add(Severity::Warning, Kind::SchedulesStopped, "schedules were ended", why, example);
-    }
-
     /// Handles that somebody has reserved and does not let go of, and messages that were not sent.
     pub(super) async fn handles(&mut self) -> Result<(), EngineError> {
         let (store, scope) = (self.engine.store().clone(), self.engine.scope());
         let query = HandleQuery { limit: self.options.limit, ..HandleQuery::default() };
         let page = store.records(scope, RecordQuery::Handles(query)).await?;
         self.looked("handles", page.items.len(), page.next.is_none());
+        self.unreadable(&page.bad);
         for record in &page.items {
             let Record::Handle(row) = record else { continue };
             let Some(owner) = row.owner.filter(|_| self.is_late(row.updated_at)) else { continue };

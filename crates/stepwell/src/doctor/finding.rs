@@ -32,6 +32,8 @@ impl fmt::Display for Severity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {
+    /// Something stored cannot be read.
+    RowsUnreadable,
     /// Runs stand still with an error.
     RunsFailed,
     /// A process has died under the same step again and again.
@@ -42,6 +44,8 @@ pub enum Kind {
     RunsLate,
     /// Runs are owned by processes that are dead.
     RunsOrphaned,
+    /// This process owns runs and works on none of them.
+    RunsUndriven,
     /// A process has worked on the same step of a run for long.
     RunsLong,
     /// A step is tried again and again, and fails.
@@ -58,7 +62,7 @@ pub enum Kind {
     RunsSuspended,
     /// Events could not be delivered.
     EventsFailed,
-    /// A schedule stands still, or somebody has ended it.
+    /// A schedule stands still.
     SchedulesStopped,
     /// A schedule should have fired, and has not.
     SchedulesLate,
@@ -80,11 +84,13 @@ impl Kind {
     /// The word for it, as in JSON.
     pub fn word(self) -> &'static str {
         match self {
+            Kind::RowsUnreadable => "rowsUnreadable",
             Kind::RunsFailed => "runsFailed",
             Kind::TriesDying => "triesDying",
             Kind::RunsUnserved => "runsUnserved",
             Kind::RunsLate => "runsLate",
             Kind::RunsOrphaned => "runsOrphaned",
+            Kind::RunsUndriven => "runsUndriven",
             Kind::RunsLong => "runsLong",
             Kind::TriesFailing => "triesFailing",
             Kind::InboxesFull => "inboxesFull",
@@ -116,6 +122,8 @@ pub enum Remedy {
     Resume(RunId),
     /// End it.
     Cancel(RunId),
+    /// Remove it.
+    Delete(RunId),
     /// Answer what it waits for.
     Signal(RunId, Name),
     /// Let the process that serves these runs have what is missing.
@@ -126,17 +134,6 @@ pub enum Remedy {
     ShowEvent(RunId),
     /// Look at the schedule.
     ShowSchedule(String),
-    /// Put the schedule again.
-    PutSchedule {
-        /// Its name.
-        name: String,
-        /// When it fires.
-        cron: String,
-        /// Where the clock hangs that it goes by.
-        time_zone: String,
-        /// What it starts.
-        workflow: Name,
-    },
     /// Tidy up now.
     TidyUp,
     /// Something that is done elsewhere.
@@ -151,17 +148,11 @@ impl Remedy {
             Remedy::Retry(run) => format!("stepwell run retry {run}"),
             Remedy::Resume(run) => format!("stepwell run resume {run}"),
             Remedy::Cancel(run) => format!("stepwell run cancel {run}"),
+            Remedy::Delete(run) => format!("stepwell run delete {run}"),
             Remedy::Signal(run, name) => format!("stepwell signal send {run} {} '{{}}'", quoted(name)),
             Remedy::Serve => "stepwell server start".to_owned(),
             Remedy::ShowEvent(event) => format!("stepwell event show {event}"),
             Remedy::ShowSchedule(name) => format!("stepwell schedule show {}", quoted(name)),
-            Remedy::PutSchedule { name, cron, time_zone, workflow } => format!(
-                "stepwell schedule put {} {} {} --time-zone {}",
-                quoted(name),
-                quoted(cron),
-                quoted(workflow),
-                quoted(time_zone)
-            ),
             Remedy::TidyUp => "stepwell upkeep cleanup".to_owned(),
             Remedy::Register(_) | Remedy::Advice(_) => return None,
         })
@@ -174,6 +165,7 @@ impl Remedy {
             Remedy::Retry(_) => "when the cause is gone, try again".to_owned(),
             Remedy::Resume(_) => "take it up again".to_owned(),
             Remedy::Cancel(_) => "or end it".to_owned(),
+            Remedy::Delete(_) => "remove it with everything that is its own".to_owned(),
             Remedy::Signal(..) => "answer it".to_owned(),
             Remedy::Register(missing) => {
                 format!("let a process that works on runs have {}", missing.join(", "))
@@ -181,7 +173,6 @@ impl Remedy {
             Remedy::Serve => "start a process that works on runs".to_owned(),
             Remedy::ShowEvent(_) => "see what became of it".to_owned(),
             Remedy::ShowSchedule(_) => "look at the schedule".to_owned(),
-            Remedy::PutSchedule { .. } => "put it again".to_owned(),
             Remedy::TidyUp => "tidy up now".to_owned(),
             Remedy::Advice(advice) => advice.clone(),
         }

@@ -1,14 +1,15 @@
 //! Explains what is stuck and why: a bounded look at everything that may need somebody, each finding with what to do next.
 //!
-//! Nothing is written, and nothing is read that grows with what is well: listings go by indexes of what needs somebody or is
+//! Nothing is written, and unless it is asked for nothing is read that grows with what is well: listings go by indexes of what needs somebody or is
 //! due, and stop after so many rows. What was not looked at to its end says so.
 
 mod beside;
 mod finding;
 mod one;
+mod rows;
 mod runs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stepwell_core::Timestamp;
 use stepwell_store::{ProcessId, Record, RecordQuery};
@@ -42,6 +43,8 @@ pub struct Diagnose {
     pub inbox_percent: u64,
     /// Runs that are due within this time are looked at as well.
     pub soon_ms: u64,
+    /// Everything that the tenant has is read, to find what cannot be: that takes as long as there is much.
+    pub deep: bool,
 }
 
 impl Default for Diagnose {
@@ -56,6 +59,7 @@ impl Default for Diagnose {
             failures: 5,
             inbox_percent: 80,
             soon_ms: 3_600_000,
+            deep: false,
         }
     }
 }
@@ -118,6 +122,8 @@ struct Doctor<'a> {
     findings: Findings,
     looked: BTreeMap<&'static str, (u64, bool)>,
     processes: Vec<ProcessSeen>,
+    /// Rows that cannot be read and were told of.
+    told: BTreeSet<(&'static str, String)>,
 }
 
 /// Processes that are listed.
@@ -136,6 +142,9 @@ impl Engine {
         doctor.schedules().await?;
         doctor.handles().await?;
         doctor.audit().await?;
+        if options.deep {
+            doctor.read_all().await?;
+        }
         doctor.host();
         let looked = doctor.looked.into_iter();
         Ok(Diagnosis {
@@ -172,6 +181,7 @@ impl<'a> Doctor<'a> {
             findings: Findings::new(options.examples),
             looked: BTreeMap::new(),
             processes: seen.collect(),
+            told: BTreeSet::new(),
         })
     }
 

@@ -124,6 +124,10 @@ impl Engine {
         if matches!(loaded.head.status, Status::Waiting | Status::Running) {
             doctor.waits_of(run, &loaded).await?;
         }
+        doctor.damage(&loaded);
+        if options.deep {
+            doctor.rows_of(run).await?;
+        }
         let standing = self.inner.stand(self.scope(), loaded.clone()).await.ok();
         let now = doctor.now;
         let findings = doctor.findings.done();

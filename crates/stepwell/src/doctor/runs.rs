@@ -24,10 +24,11 @@ impl Doctor<'_> {
             }
             let query = RunQuery { status: Some(status), limit, cursor, ..RunQuery::default() };
             let page = self.engine.store().runs(self.engine.scope(), query).await?;
-            rows += page.items.len() as u32;
+            rows += (page.items.len() + page.bad.len()) as u32;
+            self.unreadable(&page.bad);
             for summary in &page.items {
                 // It may be gone or have moved since.
-                let loaded = self.engine.store().load(self.engine.scope(), summary.run).await?;
+                let loaded = self.load(summary.run).await?;
                 found.extend(loaded.filter(|loaded| loaded.head.status == status));
             }
             match page.next {
@@ -51,7 +52,7 @@ impl Doctor<'_> {
         let run = loaded.head.run;
         let ledger = ledger(loaded);
         let stopped = ledger.stopped.as_ref();
-        let none = Failure::new("unknown", "what it failed with cannot be read");
+        let none = Failure::new("unreadable", "its row could not be read, so that it was put aside");
         let error = stopped.map_or(&none, |stopped| &stopped.error);
         let tried = ledger.failures.last().map(|tried| format!(" (step `{}`)", tried.transition));
         let example = Example {
@@ -60,7 +61,10 @@ impl Doctor<'_> {
             workflow: Some(loaded.workflow.clone()),
             since: Some(stopped.map_or(loaded.updated_at, |stopped| stopped.at)),
             why: format!("{}{}", error.message, tried.unwrap_or_default()),
-            remedies: vec![Remedy::Explain(run), Remedy::Retry(run), Remedy::Cancel(run)],
+            remedies: match is_own(loaded) {
+                true => vec![Remedy::Explain(run), Remedy::Retry(run)],
+                false => vec![Remedy::Explain(run), Remedy::Retry(run), Remedy::Cancel(run)],
+            },
         };
         let (kind, what) = match loaded.workflow.as_str() {
             events::WORKFLOW => {
@@ -121,9 +125,18 @@ impl Doctor<'_> {
     }
 
     /// Runs that nobody owns and that are due by then, and runs that one of these processes owns. They are only read.
-    async fn free_or_of(&self, now: Timestamp, owners: Vec<ProcessId>) -> Result<Vec<Loaded>, EngineError> {
+    async fn free_or_of(
+        &mut self,
+        now: Timestamp,
+        owners: Vec<ProcessId>,
+    ) -> Result<Vec<Loaded>, EngineError> {
         let claim = Claim { by: None, now, limit: self.options.limit, definitions: None, dead: owners };
-        Ok(self.engine.store().claim(self.engine.scope(), claim).await?)
+        let page = self.engine.store().claim(self.engine.scope(), claim).await?;
+        self.unreadable(&page.bad);
+        for loaded in &page.items {
+            self.damage(loaded);
+        }
+        Ok(page.items)
     }
 
     pub(super) async fn due_one(&mut self, loaded: &Loaded) -> Result<(), EngineError> {
@@ -235,6 +248,10 @@ impl Doctor<'_> {
         self.tries(loaded);
         self.inbox(loaded);
         let taken = self.now.ms_since(loaded.updated_at);
+        if self.engine.inner.is_undriven(self.engine.scope(), loaded, self.now) {
+            self.undriven(loaded, taken);
+            return;
+        }
         if taken <= self.options.long_ms {
             return;
         }
@@ -251,6 +268,22 @@ impl Doctor<'_> {
         let what = format!("steps of `{}` take long", loaded.workflow);
         let why = "an action has not returned; one without a timeout may never do so";
         self.findings.add(Severity::Warning, Kind::RunsLong, what, why, example);
+    }
+
+    fn undriven(&mut self, loaded: &Loaded, idle_ms: u64) {
+        let run = loaded.head.run;
+        let example = Example {
+            run: Some(run),
+            name: None,
+            workflow: Some(loaded.workflow.clone()),
+            since: Some(loaded.updated_at),
+            why: format!("this process owns it and has not worked on it for {}", span(idle_ms)),
+            remedies: vec![Remedy::TidyUp, Remedy::Explain(run)],
+        };
+        let what =
+            format!("runs of `{}` are owned by this process and nothing works on them", loaded.workflow);
+        let why = "that is a fault of the engine's: please report it. The next maintenance goes on with them";
+        self.findings.add(Severity::Error, Kind::RunsUndriven, what, why, example);
     }
 
     /// Steps under which processes have died, and steps that fail again and again.

@@ -21,7 +21,7 @@ use crate::engine::Builder;
 use crate::error::EngineError;
 use crate::post::Says;
 use crate::registry::Workflow;
-use crate::start::{START, Start, run_of};
+use crate::start::{OWN_START, Start, run_of};
 
 const DELIVER: &str = "stepwell.event.deliver";
 /// Runs that are started or woken in one commit.
@@ -194,6 +194,8 @@ async fn deliver(cx: Cx) -> Result<Value, ActionError> {
 /// Asks the triggers, in the order of their workflows' names; gives how much room is left.
 async fn start_all(cx: &Cx, state: &mut Delivery, mut room: usize) -> Result<usize, ActionError> {
     let (mut bytes, mut asked) = (0, 0);
+    // Reload: another process may have published a trigger before this event was accepted.
+    cx.inner().catalogues.read_again(cx.scope().tenant());
     let mut workflows = cx.inner().triggered(cx.scope()).await?;
     workflows.sort_by(|a, b| a.definition.name().cmp(b.definition.name()));
     for workflow in &workflows {
@@ -245,12 +247,12 @@ async fn ask(
     let mut start = Start::new(name.clone()).input(&input).pinned(workflow.definition.hash());
     if let Some(key) = key {
         let key = format!("trigger:{}", topic(&format!("{name}\u{1f}{trigger}"), None, Some(&key)));
-        let query = RecordQuery::Key { operation: START.to_owned(), key: key.clone(), now: cx.now() };
+        let query = RecordQuery::Key { operation: OWN_START.to_owned(), key: key.clone(), now: cx.now() };
         let known = cx.store().records(cx.scope(), query).await?.items.into_iter().next();
         if let Some(Record::Key(record)) = known {
             return Ok((CameTo::Deduplicated { run: run_of(record.answer.as_ref())? }, 0));
         }
-        start = start.key(key).whatever();
+        start = start.engine_key(key).whatever();
     }
     // One that cannot begin is not to hold the others up.
     let run = RunId::new(cx.new_id());

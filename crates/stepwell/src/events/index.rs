@@ -17,7 +17,7 @@ use stepwell_core::topic::topic;
 use stepwell_core::{Name, RunId, Timestamp};
 use stepwell_store::{
     CellKey, CellOp, CellWrite, Expect, Record, RecordQuery, Refill, Refilled, RunQuery, ShadowWrite, Space,
-    Sweep, SweepWhat, TenantId, TenantScope, Ttl, ValueType,
+    StoreError, Sweep, SweepWhat, TenantId, TenantScope, Ttl, ValueType,
 };
 
 use super::deliver::Delivery;
@@ -268,7 +268,9 @@ impl Inner {
                         found.push((summary.run, event));
                     }
                     Ok(_) => {}
-                    Err(EngineError::Store(error)) => return Err(error.into()),
+                    Err(EngineError::Store(error)) if !matches!(error, StoreError::Bad(_)) => {
+                        return Err(error.into());
+                    }
                     // Nobody is to wait for ever because of it.
                     Err(error) => tracing::error!(event = %summary.run, %error, "an event cannot be read"),
                 }

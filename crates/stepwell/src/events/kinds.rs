@@ -6,7 +6,7 @@ use stepwell_core::Name;
 use stepwell_core::expr::{Budget, Expr, Roots};
 use stepwell_core::schema::Schema;
 use stepwell_store::{
-    CellFilter, CellKey, CellOp, CellQuery, CellWrite, Expect, Page, Space, Ttl, ValueType,
+    Cell, CellFilter, CellKey, CellOp, CellQuery, CellWrite, Expect, Page, Space, Ttl, ValueType,
 };
 
 use super::WORKFLOW;
@@ -149,14 +149,15 @@ impl Engine {
         let CellKey { space, owner, key } = described("");
         let (filter, now) = (CellFilter::Prefix(key), self.now());
         let query = CellQuery { space, owner, filter, now, with_dead: false, limit, cursor };
-        let page = self.store().cells(self.scope, query).await?;
-        for cell in page.items {
-            let name = cell.key.key;
-            let read = cell.value.map(serde_json::from_value::<EventType>).transpose();
-            let read = read.map_err(|error| unreadable(&name, &error))?;
-            items.extend(read.filter(|kind| !own.contains_key(&kind.name)));
+        let mut page = self.store().cells(self.scope, query).await?;
+        for cell in std::mem::take(&mut page.items) {
+            let key = cell.key;
+            match cell.value.map(serde_json::from_value::<EventType>).transpose() {
+                Ok(read) => items.extend(read.filter(|kind| !own.contains_key(&kind.name))),
+                Err(error) => page.bad.push(key.bad(error.to_string())),
+            }
         }
-        Ok(Page { items, next: page.next })
+        Ok(page.over(|_: Vec<Cell>| items))
     }
 
     /// How a name of events is described, if it is.

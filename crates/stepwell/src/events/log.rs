@@ -129,7 +129,7 @@ impl Engine {
         runs.truncate(limit as usize + 1);
         let page = Page::cut(runs, limit, ToString::to_string);
         let mut items = Vec::new();
-        for run in page.items {
+        for run in page.items.iter().copied() {
             let Some(delivery) = self.inner.event_of(self.scope, run).await? else { continue };
             let heard = |outcome: &&Outcome| outcome.workflow == workflow && outcome.trigger == trigger;
             let Some(outcome) = delivery.triggers.iter().rev().find(heard) else { continue };
@@ -143,6 +143,6 @@ impl Engine {
                 came_to: outcome.came_to.clone(),
             });
         }
-        Ok(Page { items, next: page.next })
+        Ok(page.over(|_| items))
     }
 }

@@ -283,7 +283,7 @@ impl Inner {
         let columns = known.columns(&kept);
         let once = format!("{WORKFLOW}:{}\u{1f}{}", kept.source, kept.id);
         let state = deliver::Delivery::new(kept);
-        Ok(Start::new(WORKFLOW).input(&state).key(once).whatever().shaded(columns))
+        Ok(Start::own(WORKFLOW, once).input(&state).whatever().shaded(columns))
     }
 }
 

@@ -310,7 +310,7 @@ impl Flows {
 
     async fn found(&self, query: HandleQuery) -> Result<Page<HandleRow>, StoreError> {
         let page = self.engine.inner.store.records(self.engine.scope, RecordQuery::Handles(query)).await?;
-        Ok(Page { items: page.items.into_iter().filter_map(handle).collect(), next: page.next })
+        Ok(page.filter_map(handle))
     }
 
     /// Deletes handles that were over `retention_ms` ago; `None` = none at all. Gives how many.

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stepwell_core::{Failure, Timestamp};
-use stepwell_store::{TenantScope, WaitQuery, WaitsOf};
+use stepwell_store::{StoreError, TenantScope, WaitQuery, WaitsOf};
 use tokio::sync::oneshot;
 
-use super::{Poll, Task, TaskId, TaskState, call_of, evaluated};
-use crate::engine::Inner;
+use super::{Asker, Poll, Task, TaskId, TaskState, call_of, evaluated};
+use crate::engine::{Inner, permit_work};
 use crate::error::EngineError;
 use crate::landing::failed;
 use crate::ledger::{Lease, Ledger, Posted, Tries};
 use crate::look::attempt_of;
-use crate::secrets;
+use crate::secrets::{self, Revealed};
 use crate::standing::{Move, Standing};
 use crate::turn::{MAX_TRIES, Turnless};
 
@@ -31,7 +31,7 @@ pub(super) async fn given(
     inner.host.spawn.spawn(Box::pin(async move {
         let Err(Ok(tasks)) = tell.send(giving.give(scope, &poll).await) else { return };
         for task in tasks {
-            if let Err(error) = giving.give_back(scope, task.id, task.fence).await {
+            if let Err(error) = giving.give_back(Asker { scope, actor: None }, task.id, task.fence).await {
                 tracing::warn!(task = %task.id, %error, "a task could not be given back");
             }
         }
@@ -59,6 +59,9 @@ impl Inner {
                     match self.claim_task(scope, id, poll).await {
                         Ok(task) => tasks.extend(task),
                         // What was given away already is not to be lost.
+                        Err(EngineError::Store(error @ StoreError::Bad(_))) => {
+                            tracing::warn!(task = %id, %error, "a task cannot be given away");
+                        }
                         Err(EngineError::Store(error)) if tasks.is_empty() => return Err(error.into()),
                         Err(EngineError::Store(_)) => return Ok(tasks),
                         Err(error) => tracing::warn!(task = %id, %error, "a task cannot be given away"),
@@ -142,9 +145,13 @@ impl Inner {
         // An action that was taken away says no longer what it takes.
         let known = self.catalogues.held(scope.tenant());
         let source = self.registry.secrets.as_ref();
-        secrets::reveal(source, scope, &call.action, &mut input).await.map_err(Some)?;
+        let takes = known.action(&call.action).map(|remote| remote.secret_fields()).unwrap_or_default();
+        let given = secrets::reveal(source, scope, &call.action, takes, &mut input).await.map_err(Some)?;
         if let Some(remote) = known.action(&call.action) {
-            remote.takes(&mut input).map_err(Some)?;
+            remote.takes(&mut input).map_err(|mut failure| {
+                given.hide_failure(&mut failure);
+                Some(failure)
+            })?;
         }
         let deadline = (call.timeout_ms > 0).then(|| now.plus_ms(call.timeout_ms));
         let id = TaskId { run: standing.run(), activation: call.activation };
@@ -165,46 +172,51 @@ impl Inner {
         Ok(Prepared { task, secrets: names })
     }
 
-    /// A worker is heard of.
+    /// A worker is heard of. What it says is kept without the secrets that it was given.
     pub(super) async fn heard_of(
         self: &Arc<Self>,
-        scope: TenantScope,
+        by: Asker<'_>,
         id: TaskId,
         fence: u64,
         lease_ms: u64,
         note: Option<Value>,
     ) -> Result<Timestamp, EngineError> {
-        let prolonged = |lease: &Lease, now: Timestamp| {
+        let prolonged = |lease: &Lease, given: &Revealed, now: Timestamp| {
             let until = until(now, lease_ms, lease.deadline);
-            let note = note.clone().or_else(|| lease.note.clone());
-            Some(Lease { until, note, ..lease.clone() })
+            let said = note.clone().map(|mut note| {
+                given.hide(&mut note);
+                note
+            });
+            Some(Lease { until, note: said.or_else(|| lease.note.clone()), ..lease.clone() })
         };
-        let lease = self.changed_lease(scope, id, fence, prolonged).await?;
+        let lease = self.changed_lease(by, id, fence, prolonged).await?;
         Ok(lease.map_or_else(|| self.host.now(), |lease| lease.until))
     }
 
     /// A worker gives its task back.
     pub(super) async fn give_back(
         self: &Arc<Self>,
-        scope: TenantScope,
+        by: Asker<'_>,
         id: TaskId,
         fence: u64,
     ) -> Result<(), EngineError> {
-        self.changed_lease(scope, id, fence, |_, _| None).await.map(drop)
+        self.changed_lease(by, id, fence, |_, _, _| None).await.map(drop)
     }
 
     /// Changes what is on record of a worker that has a task.
     async fn changed_lease(
         self: &Arc<Self>,
-        scope: TenantScope,
+        by: Asker<'_>,
         id: TaskId,
         fence: u64,
-        change: impl Fn(&Lease, Timestamp) -> Option<Lease>,
+        change: impl Fn(&Lease, &Revealed, Timestamp) -> Option<Lease>,
     ) -> Result<Option<Lease>, EngineError> {
+        let scope = by.scope;
         for _ in 0..MAX_TRIES {
-            let standing = self.load_task(scope, id, fence).await?;
+            let standing = self.load_task(by, id, fence).await?;
             let (_, lease) = held(&standing, id, fence, self.host.now())?;
-            let lease = change(lease, self.host.now());
+            let given = self.given_with(scope, lease).await?;
+            let lease = change(lease, &given, self.host.now());
             let next = Move::note(leased(&standing, id, lease.as_ref()));
             match self.anyone(scope, &standing, next).await {
                 Ok(()) => return Ok(lease),
@@ -215,20 +227,33 @@ impl Inner {
         Err(EngineError::Contended { run: id.run, tries: MAX_TRIES })
     }
 
-    /// The run of a task that somebody says is theirs.
-    pub(super) async fn load_task(
+    /// The secrets that a worker was given with its task.
+    pub(super) async fn given_with(
         &self,
         scope: TenantScope,
+        lease: &Lease,
+    ) -> Result<Revealed, EngineError> {
+        let known = secrets::known(self.registry.secrets.as_ref(), scope, &lease.secrets).await;
+        known.map_err(|why| EngineError::Store(StoreError::Unavailable(why)))
+    }
+
+    /// The run of a task that somebody says is theirs, and whose action is one of theirs.
+    pub(super) async fn load_task(
+        &self,
+        by: Asker<'_>,
         task: TaskId,
         fence: u64,
     ) -> Result<Standing, EngineError> {
-        let standing = self.load(scope, task.run).await;
-        standing.map_err(|error| match error {
+        let standing = self.load(by.scope, task.run).await;
+        let standing = standing.map_err(|error| match error {
             EngineError::NoRun(_) => {
                 EngineError::TaskGone { task, fence, why: "there is no such run".to_owned() }
             }
             other => other,
-        })
+        })?;
+        let posted = standing.ledger.of(task.activation).and_then(|tries| tries.posted.as_ref());
+        posted.map_or(Ok(()), |posted| permit_work(by.actor, &posted.action))?;
+        Ok(standing)
     }
 }
 

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use stepwell_core::Failure;
-use stepwell_store::{KeyWrite, Lives, Refused, StoreError, TenantScope};
+use stepwell_store::{KeyWrite, Lives, Refused, TenantScope};
 
 use super::claim::held;
-use super::{TaskId, call_of};
+use super::{Asker, TaskId, call_of};
 use crate::cx::{Cx, Rests, Staged};
 use crate::engine::Inner;
 use crate::error::EngineError;
@@ -20,7 +20,6 @@ use crate::ledger::{Lease, Tries};
 use crate::look::attempt_of;
 use crate::observe::Flight;
 use crate::once::Done;
-use crate::secrets;
 use crate::standing::Standing;
 use crate::turn::{MAX_TRIES, Turnless};
 
@@ -39,29 +38,34 @@ impl Inner {
     /// Takes what a worker says has come of its task.
     pub(super) async fn finish_task(
         self: &Arc<Self>,
-        scope: TenantScope,
+        by: Asker<'_>,
         id: TaskId,
         fence: u64,
         mut said: Result<Value, Failure>,
     ) -> Result<Done<Finished>, EngineError> {
-        let standing = self.load_task(scope, id, fence).await?;
+        let standing = self.load_task(by, id, fence).await?;
         if let Ok((_, lease)) = held(&standing, id, fence, self.host.now()) {
-            self.hide(scope, lease, &mut said).await?;
+            let given = self.given_with(by.scope, lease).await?;
+            match &mut said {
+                Ok(output) => given.hide(output),
+                Err(failure) => given.hide_failure(failure),
+            }
         }
         let key = self.said(id, fence, &said);
-        let tried = self.finish_now(scope, id, fence, &said, &key, standing).await;
-        self.unless_done(scope, Some(&key), tried).await
+        let tried = self.finish_now(by, id, fence, &said, &key, standing).await;
+        self.unless_done(by.scope, Some(&key), tried).await
     }
 
     async fn finish_now(
         self: &Arc<Self>,
-        scope: TenantScope,
+        by: Asker<'_>,
         id: TaskId,
         fence: u64,
         said: &Result<Value, Failure>,
         key: &KeyWrite,
         mut standing: Standing,
     ) -> Result<Finished, EngineError> {
+        let scope = by.scope;
         let mut error = self.unfit(scope, &standing, id, said);
         for _ in 0..MAX_TRIES {
             let (tries, lease) = held(&standing, id, fence, self.host.now())?;
@@ -97,7 +101,7 @@ impl Inner {
                     Flight::begin(&landed.cx, lease.since).end(&result, landed.duration_us);
                     return Ok(finished);
                 }
-                Err(Turnless::Moved) => standing = self.load_task(scope, id, fence).await?,
+                Err(Turnless::Moved) => standing = self.load_task(by, id, fence).await?,
                 Err(done @ Turnless::Refused(Refused::Done { .. })) => return Err(done.into()),
                 Err(Turnless::Refused(refused)) if error.is_none() => error = Some(refusal(&refused)),
                 Err(Turnless::Undecidable(why)) if error.is_none() => error = Some(invalid(&why)),
@@ -140,26 +144,6 @@ impl Inner {
         let result = said.clone().map(|output| (output, Staged::default()));
         let duration_us = elapsed(lease.since, now);
         Landed { call, message: tries.message, result, cx, duration_us, children: Vec::new() }
-    }
-
-    /// Takes the secrets that a worker was given out of what it says.
-    async fn hide(
-        &self,
-        scope: TenantScope,
-        lease: &Lease,
-        said: &mut Result<Value, Failure>,
-    ) -> Result<(), EngineError> {
-        if lease.secrets.is_empty() {
-            return Ok(());
-        }
-        let source = self.registry.secrets.as_ref();
-        let known = secrets::known(source, scope, &lease.secrets).await;
-        let known = known.map_err(|why| EngineError::Store(StoreError::Unavailable(why)))?;
-        match said {
-            Ok(output) => known.hide(output),
-            Err(failure) => known.hide_failure(failure),
-        }
-        Ok(())
     }
 
     /// The record of what was said of a task: the same said again is known by it. A fence is good for one word, so that

@@ -22,9 +22,9 @@ use stepwell_core::snapshot::ActivationId;
 use stepwell_core::{
     ActionCall, Answers, Decision, Event, Failure, Name, Rejected, RunId, Timestamp, dispatch,
 };
-use stepwell_store::Page;
+use stepwell_store::{Page, TenantScope};
 
-use crate::actor::Permission;
+use crate::actor::{Actor, Permission};
 pub use crate::catalogue::RemoteAction;
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -196,7 +196,18 @@ impl Engine {
     }
 }
 
+/// Who says something of a task: somebody, or the engine itself.
+#[derive(Clone, Copy)]
+struct Asker<'a> {
+    scope: TenantScope,
+    actor: Option<&'a Actor>,
+}
+
 impl Tasks {
+    fn asker(&self) -> Asker<'_> {
+        Asker { scope: self.engine.scope(), actor: self.engine.actor() }
+    }
+
     /// Gives a worker what there is for it to do; with a time to wait, as soon as there is something.
     pub async fn poll(&self, poll: Poll) -> Result<Vec<Task>, EngineError> {
         self.poll_until(poll, std::future::pending()).await
@@ -209,8 +220,8 @@ impl Tasks {
         poll: Poll,
         stop: impl Future<Output = ()>,
     ) -> Result<Vec<Task>, EngineError> {
-        self.engine.permit(Permission::Manage)?;
         poll.check()?;
+        poll.actions.iter().try_for_each(|action| self.engine.permit_work(action))?;
         let (inner, scope) = (&self.engine.inner, self.engine.scope());
         let waiter = inner.desk.wait(scope.tenant(), &poll.actions);
         let until = inner.host.now().plus_ms(poll.wait_ms);
@@ -241,9 +252,8 @@ impl Tasks {
         lease: Duration,
         note: Option<Value>,
     ) -> Result<Timestamp, EngineError> {
-        self.engine.permit(Permission::Manage)?;
         let lease_ms = checked_lease(ms(lease))?;
-        self.engine.inner.heard_of(self.engine.scope(), task, fence, lease_ms, note).await
+        self.engine.inner.heard_of(self.asker(), task, fence, lease_ms, note).await
     }
 
     /// The task is done. The same said twice is done once.
@@ -253,8 +263,7 @@ impl Tasks {
         fence: u64,
         output: Value,
     ) -> Result<Done<Finished>, EngineError> {
-        self.engine.permit(Permission::Manage)?;
-        self.engine.inner.finish_task(self.engine.scope(), task, fence, Ok(output)).await
+        self.engine.inner.finish_task(self.asker(), task, fence, Ok(output)).await
     }
 
     /// The task has failed: it is tried again as the step says. The same said twice is one failure.
@@ -264,14 +273,12 @@ impl Tasks {
         fence: u64,
         failure: Failure,
     ) -> Result<Done<Finished>, EngineError> {
-        self.engine.permit(Permission::Manage)?;
-        self.engine.inner.finish_task(self.engine.scope(), task, fence, Err(failure)).await
+        self.engine.inner.finish_task(self.asker(), task, fence, Err(failure)).await
     }
 
     /// The worker gives the task back: another gets it at once, and nothing is counted.
     pub async fn release(&self, task: TaskId, fence: u64) -> Result<(), EngineError> {
-        self.engine.permit(Permission::Manage)?;
-        self.engine.inner.give_back(self.engine.scope(), task, fence).await
+        self.engine.inner.give_back(self.asker(), task, fence).await
     }
 
     /// A part of the tasks there are, of one action or of all.

@@ -168,22 +168,23 @@ impl Inner {
             Some((inner, topic)) => (Some(inner).filter(|inner| !inner.is_empty()), topic),
             None => (None, MARK.to_string()),
         };
-        let mut items = Vec::new();
+        let (mut items, mut bad) = (Vec::new(), Vec::new());
         while let Some(topic) = self.topic_from(scope, action, &from).await? {
             let left = limit.saturating_sub(items.len() as u32);
             if left == 0 {
-                return Ok(Page { items, next: Some(write_cursor("", &topic)) });
+                return Ok(Page { items, next: Some(write_cursor("", &topic)), bad });
             }
             let cursor = inner.take().filter(|_| topic == from);
             let query = WaitQuery { of: WaitsOf::Topic(topic.clone()), limit: left, cursor };
             let page = self.store.waits(scope, query).await?;
             items.extend(page.items.iter().filter_map(TaskRow::of));
+            bad.extend(page.bad);
             if let Some(next) = page.next {
-                return Ok(Page { items, next: Some(write_cursor(&next, &topic)) });
+                return Ok(Page { items, next: Some(write_cursor(&next, &topic)), bad });
             }
             from = format!("{topic}{NEXT}");
         }
-        Ok(Page { items, next: None })
+        Ok(Page { items, next: None, bad })
     }
 
     /// The first topic of tasks from one on: of an action, or of any.

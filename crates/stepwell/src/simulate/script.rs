@@ -20,7 +20,7 @@ use crate::engine::Builder;
 use crate::start::Start;
 
 /// The workflow that stands in for one that is mocked.
-const STAND_IN: &str = "stepwell.mocked";
+const STAND_IN: &str = "simulator.mocked";
 
 const STAND_IN_DOCUMENT: &str = "
 steps:

@@ -207,7 +207,7 @@ impl Store for Counted {
     counted! {
         outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
         load(scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
-        claim(scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError>;
+        claim(scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError>;
         due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
         tenants(after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
         beat(beat: Beat) -> Result<Beaten, StoreError>;

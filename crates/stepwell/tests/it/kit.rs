@@ -48,6 +48,12 @@ pub(crate) async fn store_within(limits: Limits) -> Arc<dyn Store> {
     }
 }
 
+/// How many of something that only shows in numbers: a tenth of them where each is written to a database.
+pub(crate) fn many(count: u64) -> u64 {
+    let on_memory = std::env::var_os(WHICH_STORE).is_none_or(|kind| kind == "memory");
+    if on_memory { count } else { count / 10 }
+}
+
 /// An engine on an empty store of the kind that is asked for.
 pub(crate) async fn start(build: impl FnOnce(Builder) -> Builder) -> Result<TestEngine, EngineError> {
     let (store, clock) = ground().await;
@@ -281,14 +287,14 @@ impl Store for Watched {
         &'a self,
         scope: TenantScope,
         claim: Claim,
-    ) -> Answer<'b, Result<Vec<Loaded>, StoreError>>
+    ) -> Answer<'b, Result<Page<Loaded>, StoreError>>
     where
         'a: 'b,
         Self: 'b,
     {
         Box::pin(async move {
             let taken = self.inner.claim(scope, claim).await?;
-            self.loads.fetch_add(taken.len(), Ordering::SeqCst);
+            self.loads.fetch_add(taken.items.len(), Ordering::SeqCst);
             Ok(taken)
         })
     }
@@ -379,7 +385,7 @@ impl<S: Store, P: Send + Sync + 'static> Store for Keeping<S, P> {
         commit(scope: TenantScope, commit: Commit) -> Result<Committed, CommitError>;
         outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
         load(scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
-        claim(scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError>;
+        claim(scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError>;
         due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
         beat(beat: Beat) -> Result<Beaten, StoreError>;
         cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;

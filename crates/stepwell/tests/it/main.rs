@@ -14,6 +14,7 @@ mod documents;
 mod events;
 mod failures;
 mod flows;
+mod isolation;
 mod kit;
 mod migrating;
 mod observing;

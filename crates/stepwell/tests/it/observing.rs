@@ -236,3 +236,28 @@ async fn what_a_worker_elsewhere_did_is_told_once_when_it_is_over() {
         [("work begins, try 1", 1), ("work failed: down", 1), ("work begins, try 2", 1), ("work done", 1)];
     listener.has(&told);
 }
+
+/// Panics whatever it is told or asked.
+struct Clumsy;
+
+impl Observer for Clumsy {
+    fn observe(&self, _: &Fact<'_>) {
+        panic!("told");
+    }
+
+    fn is_traced(&self, _: RunId) -> bool {
+        panic!("asked");
+    }
+}
+
+#[tokio::test]
+async fn an_observer_that_panics_brings_nothing_down() {
+    let work = |cx: Cx| async move { Ok::<_, ActionError>(cx.traceparent()) };
+    let job = crate::world::job(|work| work);
+    let build =
+        |engine: stepwell::Builder| engine.workflow(job).action("work", work).observer(Arc::new(Clumsy));
+    let engine = crate::kit::start(build).await.unwrap();
+    let run = engine.start(Start::new("job")).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.view().await.unwrap().status, Status::Completed);
+}

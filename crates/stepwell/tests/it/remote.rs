@@ -11,8 +11,8 @@ use stepwell::host::BoxFuture;
 use stepwell::remote::TaskState;
 use stepwell::store::{HistoryQuery, Status, TenantScope};
 use stepwell::testing::{BEGINS, TestEngine};
-use stepwell::{Actor, Command, Engine, EngineError, Operator, Permission, Poll, RemoteAction, Run, Secrets};
-use stepwell::{Signal, Signalled, Start, Task};
+use stepwell::{Actor, Command, Engine, EngineError, Grants, Operator, Permission, Poll, RemoteAction, Run};
+use stepwell::{Secrets, Signal, Signalled, Start, Task};
 
 use crate::kit::{
     self, after_s, context, error_code, ground, mortal, other_tenant, places, settle, soon, status, waits_of,
@@ -374,11 +374,16 @@ async fn a_secret_is_given_to_the_worker_and_is_in_nothing_that_is_kept() {
     let go = Transition::new("work", "todo", "done").action_with(action(json!({"key": {"$secret": "KEY"}})));
     let spec = Spec::new("job").step("todo").end("done").transition(go);
     let engine = office_with(spec.build().unwrap(), |engine| engine.secrets(Known)).await;
+    let takes = |fields: &[&str]| RemoteAction::new("work").secret_fields(fields.iter().copied());
+    engine.catalogue().put_action(takes(&["", "/key"])).await.unwrap();
     let run = begun(&engine, "job").await;
     let task = one(&engine).await;
     assert_eq!(task.input, json!({"key": "hunter2-hunter2"}));
+    let note = Some(json!({"using": "hunter2-hunter2"}));
+    engine.tasks().heartbeat(task.id, task.fence, Duration::from_secs(60), note).await.unwrap();
     let view = run.view().await.unwrap();
-    assert!(!serde_json::to_string(&view.ledger).unwrap().contains("hunter2"));
+    let ledger = serde_json::to_string(&view.ledger).unwrap();
+    assert!(ledger.contains("***") && !ledger.contains("hunter2"), "{ledger}");
     done(&engine, &task, json!({"echo": "with hunter2-hunter2."})).await;
     assert_eq!(context(&run).await["got"], json!({"echo": "with ***."}));
     let again = engine.tasks().complete(task.id, task.fence, json!({"echo": "with hunter2-hunter2."})).await;
@@ -396,6 +401,44 @@ async fn a_secret_is_given_to_the_worker_and_is_in_nothing_that_is_kept() {
     none(&engine).await;
     engine.settle().await;
     assert_eq!(error_code(&run).await.unwrap(), "secret");
+    // One that the action does not take, or that does not fit, is told by nobody.
+    for (action, code) in [
+        (takes(&["/other"]), "secret"),
+        (takes(&["/key"]).input(json!({"properties": {"key": {"enum": ["x"]}}})), "invalidInput"),
+    ] {
+        engine.catalogue().put_action(action).await.unwrap();
+        let run = begun(&engine, "job").await;
+        none(&engine).await;
+        engine.settle().await;
+        assert_eq!(error_code(&run).await.unwrap(), code);
+        let view = run.view().await.unwrap();
+        assert!(!serde_json::to_string(&view.ledger).unwrap().contains("hunter2"), "{:?}", view.ledger);
+    }
+}
+
+#[tokio::test]
+async fn a_worker_gets_and_finishes_only_tasks_of_its_actions() {
+    let engine = office_with(job(|work| work), |engine| engine).await;
+    let acting = |grants: Grants| engine.acting(Actor::granted("somebody", grants)).tasks();
+    let run = begun(&engine, "job").await;
+    let strangers = [Grants::from(Permission::ALL), Grants::default().worker("other"), Grants::default()];
+    let denied =
+        |error: EngineError| matches!(error, EngineError::NotAWorker { action, .. } if action == "work");
+    for stranger in &strangers {
+        assert!(denied(acting(stranger.clone()).poll(asks()).await.unwrap_err()));
+    }
+    let task = acting(Grants::default().worker("work")).poll(asks()).await.unwrap().remove(0);
+    for stranger in &strangers {
+        let (id, fence, tasks) = (task.id, task.fence, acting(stranger.clone()));
+        let failure = Failure::new("no", "no");
+        assert!(denied(tasks.complete(id, fence, json!(1)).await.unwrap_err()));
+        assert!(denied(tasks.fail(id, fence, failure).await.unwrap_err()));
+        assert!(denied(tasks.release(id, fence).await.unwrap_err()));
+        assert!(denied(tasks.heartbeat(id, fence, Duration::from_secs(9), None).await.unwrap_err()));
+    }
+    acting(Grants::default().worker("*")).complete(task.id, task.fence, json!(1)).await.unwrap();
+    engine.settle().await;
+    assert_eq!(run.view().await.unwrap().status, Status::Completed);
 }
 
 #[tokio::test]
@@ -522,7 +565,7 @@ async fn tasks_are_the_tenants_own_and_for_those_who_may() {
     assert_eq!(other.tasks().list(None, 10, None).await.unwrap().items, []);
     assert_eq!(other.catalogue().actions().await.unwrap(), []);
     let viewer = engine.acting(Actor::new("vera", [Permission::View]));
-    assert!(matches!(viewer.tasks().poll(asks()).await, Err(EngineError::Denied { .. })));
+    assert!(matches!(viewer.tasks().poll(asks()).await, Err(EngineError::NotAWorker { .. })));
     assert_eq!(viewer.tasks().list(None, 10, None).await.unwrap().items.len(), 1);
     let task = one(&engine).await;
     let stranger = other.tasks().complete(task.id, task.fence, json!(null)).await;

@@ -11,7 +11,7 @@ use stepwell::store::{RunQuery, Status, Store};
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{EngineError, ManualClock, Schedule};
 
-use crate::kit::ground;
+use crate::kit::{eventually, ground};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -72,13 +72,26 @@ async fn what_was_missed_in_an_outage_is_made_up_for_as_the_schedule_says() {
 
 #[tokio::test]
 async fn while_the_last_run_is_going_the_next_is_started_or_skipped() {
-    for (overlap, expected) in [(Overlap::Start, (4, 0)), (Overlap::Skip, (2, 2))] {
+    for (overlap, starts) in [(Overlap::Start, &[1, 2, 3, 4][..]), (Overlap::Skip, &[1, 3])] {
         let (store, clock) = ground().await;
         let engine = engine(&store, &clock).await;
         engine.put_schedule(Schedule::new("hourly", "0 * * * *", "report").overlap(overlap)).await.unwrap();
-        engine.advance(4 * HOUR + HOUR / 2).await;
+        // Half an hour at a time, each brought to its end however slow the store is: what is late here would be skipped.
+        for halves in 1..=9 {
+            engine.advance(HOUR / 2).await;
+            let ended = starts.iter().filter(|hour| 2 * **hour + 3 <= halves).count();
+            eventually(async || {
+                engine.settle().await;
+                let stands = engine.schedule("hourly").await.unwrap().unwrap();
+                let reports = reports(&engine).await;
+                let done = reports.iter().filter(|status| **status == Status::Completed).count();
+                stands.fired + stands.skipped == halves / 2 && done == ended
+            })
+            .await;
+        }
         let stands = engine.schedule("hourly").await.unwrap().unwrap();
-        assert_eq!((stands.fired, stands.skipped), expected, "{overlap:?}");
+        let fired = starts.len() as u64;
+        assert_eq!((stands.fired, stands.skipped), (fired, 4 - fired), "{overlap:?}");
     }
 }
 
@@ -273,7 +286,7 @@ async fn an_older_version_that_is_activated_again_has_its_times_again() {
 }
 
 #[tokio::test]
-async fn a_schedule_that_somebody_has_ended_or_whose_input_does_not_fit_can_be_put_again() {
+async fn a_schedule_whose_input_does_not_fit_can_be_put_again() {
     let text = "
 input: { type: object, required: [n] }
 steps: [{ id: done, type: control.return }]
@@ -281,18 +294,12 @@ steps: [{ id: done, type: control.return }]
     let strict = stepwell::core::Document::read(text, Some("strict")).unwrap().definition().clone();
     let engine = crate::kit::start(|engine| engine.workflow(strict)).await.unwrap();
     let hourly = |input: serde_json::Value| Schedule::new("hourly", "0 * * * *", "strict").input(input);
-    let run = engine.put_schedule(hourly(json!({}))).await.unwrap();
+    engine.put_schedule(hourly(json!({}))).await.unwrap();
     engine.advance(HOUR).await;
     let stands = engine.schedule("hourly").await.unwrap().unwrap();
     assert_eq!((stands.fired, stands.skipped), (0, 1));
     assert!(stands.last_error.is_some_and(|error| error.contains('n')));
     engine.put_schedule(hourly(json!({"n": 1}))).await.unwrap();
-    engine.advance(HOUR).await;
-    assert_eq!(engine.schedule("hourly").await.unwrap().unwrap().fired, 1);
-    engine.cancel(run).await.unwrap();
-    assert_eq!(engine.schedule("hourly").await.unwrap(), None);
-    let again = engine.put_schedule(hourly(json!({"n": 1}))).await.unwrap();
-    assert_ne!(again, run);
     engine.advance(HOUR).await;
     assert_eq!(engine.schedule("hourly").await.unwrap().unwrap().fired, 1);
 }

@@ -509,13 +509,15 @@ async fn children_and_runs_that_an_action_starts_have_their_columns() {
     let parent = engine.start(Start::new("house")).await.unwrap();
     engine.settle().await;
     assert_eq!(held(&engine, parent.id()).await, []);
-    let children = children_of(&engine, parent.id()).await;
+    let mut children = children_of(&engine, parent.id()).await;
     assert_eq!(children.len(), 2);
     let below = |total: i32| RunQuery { parent: Some(parent.id()), ..by([("total", total.into())]) };
-    assert_eq!(found(&engine, below(1)).await, [children[0].run]);
+    let first = found(&engine, below(1)).await;
+    children.sort_by_key(|child| child.run != first[0]);
+    assert_eq!(first, [children[0].run]);
     assert_eq!(found(&engine, by([("total", 1.into())])).await.len(), 2);
     becomes(&engine, &engine.run(children[1].run), &json!({"total": 1})).await;
-    assert_eq!(found(&engine, below(1)).await, [children[0].run, children[1].run]);
+    assert_eq!(found(&engine, below(1)).await.len(), 2);
     for child in &children {
         close(&engine, &engine.run(child.run)).await;
     }

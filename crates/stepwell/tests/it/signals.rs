@@ -9,7 +9,8 @@ use stepwell::core::retry::Retry;
 use stepwell::core::spec::{Guard, Transition};
 use stepwell::core::{Definition, Limits, Refusal, Spec};
 use stepwell::store::{
-    Commit, CommitId, Fault, Faulty, Missing, NewMessage, Send, Status, Store, TenantScope,
+    Commit, CommitId, Fault, Faulty, Missing, NewMessage, Send, Status, Store, TenantScope, WaitQuery,
+    WaitsOf,
 };
 use stepwell::testing::{BEGINS, TestEngine};
 use stepwell::{ActionError, Command, Cx, EngineError, ManualClock, Operator, Run, Signal, Signalled, Start};
@@ -868,4 +869,48 @@ async fn a_signal_is_written_before_it_is_answered() {
         mortal(store, &clock, |engine| engine.workflow(desk(|work| work)).action("work", act)).await;
     second.advance(Duration::from_millis(LEASE_MS + 10_000)).await;
     assert_eq!(soon(second.run(run).result()).await.unwrap(), json!(7));
+}
+
+/// G3: an answer belongs to the wait it was shown for.
+#[tokio::test]
+async fn an_answer_belongs_to_its_wait_and_a_second_one_is_refused() {
+    let spec = Spec::new("asks twice").wait("a", "SAY").wait("b", "SAY").end("c").signal("SAY");
+    let definition = spec.auto("ab", "a", "b").auto("bc", "b", "c").build().unwrap();
+    let engine = kit::start(|builder| builder.workflow(definition)).await.unwrap();
+    let run = engine.start(Start::new("asks twice")).await.unwrap();
+    engine.settle().await;
+    let open = async || {
+        let query = WaitQuery { of: WaitsOf::Run(run.id()), limit: 9, cursor: None };
+        let waits = engine.store().waits(engine.scope(), query).await.unwrap().items;
+        waits.into_iter().map(|row| row.wait.activation).collect::<Vec<_>>()
+    };
+    let first = open().await;
+    let answer = |text: &str| Signal::new("SAY").with(text).answering(first[0]);
+    assert_eq!(run.signal(answer("yes")).await.unwrap(), Signalled::Taken);
+    engine.settle().await;
+    let second = open().await;
+    assert_eq!((first.len(), second.len(), first == second), (1, 1, false));
+
+    let again = engine.signal_once(run.id(), answer("yes")).await.unwrap();
+    assert_eq!((again.came_to, again.is_new), (Signalled::Taken, false), "the same answer once more");
+    match run.signal(answer("no")).await.unwrap_err() {
+        EngineError::AlreadyAnswered { wait, first: known, .. } => {
+            assert_eq!((wait, known.signal.as_str(), known.at), (first[0], "SAY", engine.now()));
+        }
+        other => panic!("{other}"),
+    }
+    let kept = answer("no").kept_for(Duration::from_secs(9));
+    assert!(matches!(run.signal(kept).await, Err(EngineError::Invalid(_))));
+    assert!(run.signal(Signal::new("SAY").answering(77)).await.is_err());
+    let start = Start::new("asks twice").key("k");
+    assert!(matches!(engine.start_or_signal(start, answer("no")).await, Err(EngineError::Invalid(_))));
+    engine.settle().await;
+    assert_eq!(
+        (open().await, run.view().await.unwrap().kept_signals),
+        (second.clone(), 0),
+        "nothing was kept"
+    );
+    run.signal(Signal::new("SAY").answering(second[0])).await.unwrap();
+    engine.settle().await;
+    assert_eq!(status(&run).await, Status::Completed);
 }

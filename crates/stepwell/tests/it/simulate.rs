@@ -402,7 +402,7 @@ steps:
     let document = with_tests(text, "  - { name: one, mocks: { ring: { output: 1 } } }");
     let definition = document.definition().clone();
     let engine = kit::start(move |builder| {
-        builder.workflow(definition).action("bell.ring", move |_: Cx| {
+        builder.workflow(definition).secret_fields("bell.ring", ["/key"]).action("bell.ring", move |_: Cx| {
             count.fetch_add(1, Ordering::SeqCst);
             async move { Ok::<_, ActionError>(json!(1)) }
         })

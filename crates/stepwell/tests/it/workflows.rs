@@ -82,7 +82,7 @@ async fn engine(outside: &Outside, files: &[&str]) -> TestEngine {
         for file in files {
             builder = builder.workflow(read(file));
         }
-        outside.equip(builder.secrets(Token))
+        outside.equip(builder.secrets(Token).secret_fields("http.request", ["/headers"]))
     };
     kit::start(build).await.unwrap()
 }

@@ -9,9 +9,13 @@ use stepwell::core::{Definition, Document};
 use stepwell::data::NewLink;
 use stepwell::host::BoxFuture;
 use stepwell::store::{DocumentQuery, Entity, HistoryQuery, Status, TenantScope};
+use stepwell::testing::TestEngine;
 use stepwell::{ActionError, Changes, Command, Cx, Operator, Secrets, Signal, Start};
+use tokio::sync::Notify;
 
-use crate::kit::{self, LEASE_MS, context, error_code, ground, history, mortal, places, settle, status};
+use crate::kit::{
+    self, LEASE_MS, Watched, context, error_code, ground, history, mortal, places, settle, status,
+};
 
 /// A document as a workflow of this name.
 fn written(name: &str, text: &str) -> Definition {
@@ -195,6 +199,130 @@ steps:
     assert_eq!(other.result().await.unwrap(), json!(10));
 }
 
+#[tokio::test]
+async fn a_loop_inside_another_gives_its_list() {
+    let text = "
+steps:
+  - id: outer
+    type: control.forEach
+    items: [1, 2]
+    saveAs: outer
+    body:
+      - { id: inner, type: control.forEach, items: [a, b], itemVar: letter, saveAs: inner, body: [{ id: t, type: action.call, action: transform, input: { $expr: '$string(item) & letter' } }] }
+  - id: both
+    type: control.forEach
+    items: [1, 2]
+    saveAs: both
+    body:
+      - id: fan
+        type: control.parallel
+        saveAs: fan
+        branches:
+          x: [{ id: x1, type: action.call, action: transform, input: x }]
+          y: [{ id: y1, type: control.forEach, items: [7], saveAs: seven, body: [{ id: y2, type: action.call, action: transform, input: { $expr: item } }] }]
+  - { id: done, type: control.return, value: { outer: { $expr: vars.outer }, both: { $expr: vars.both } } }
+";
+    let engine = kit::start(|engine| engine.workflow(written("nested", text))).await.unwrap();
+    let run = engine.start(Start::new("nested")).await.unwrap();
+    engine.settle().await;
+    let fan = json!(["x", [7]]);
+    let outer = json!([["1a", "1b"], ["2a", "2b"]]);
+    assert_eq!(run.result().await.unwrap(), json!({"outer": outer, "both": [fan, fan]}));
+}
+
+/// The accident: an action that was next in line for one of the store's connections was not polled while its run was read or
+/// committed, which waited for a connection too. Sixteen such runs stopped the whole process.
+#[tokio::test]
+async fn an_action_goes_on_while_its_run_waits_for_the_store() {
+    let text = "
+steps:
+  - id: fan
+    type: control.parallel
+    branches:
+      x: [{ id: x1, type: action.call, action: first }]
+      y: [{ id: y1, type: action.call, action: second }]
+";
+    let (inner, clock) = ground().await;
+    let store = Watched::new(inner);
+    let go: [Arc<Notify>; 3] = std::array::from_fn(|_| Arc::new(Notify::new()));
+    let [first, second, passed] = go.clone();
+    let build = |engine: stepwell::engine::Builder| {
+        let waits = move |_: Cx| {
+            let first = first.clone();
+            async move {
+                first.notified().await;
+                Ok::<_, ActionError>(())
+            }
+        };
+        let passes = move |_: Cx| {
+            let (second, passed) = (second.clone(), passed.clone());
+            async move {
+                second.notified().await;
+                passed.notify_one();
+                Ok::<_, ActionError>(())
+            }
+        };
+        engine.workflow(written("fan", text)).action("first", waits).action("second", passes)
+    };
+    let engine = TestEngine::start_on(store.clone(), clock, build).await.unwrap();
+    let run = engine.start(Start::new("fan")).await.unwrap();
+    engine.settle().await;
+    let [first, second, passed] = go;
+    store.first(async move {
+        second.notify_one();
+        passed.notified().await;
+    });
+    first.notify_one();
+    let result = tokio::time::timeout(Duration::from_secs(30), run.result()).await;
+    assert!(
+        matches!(result, Ok(Ok(_))),
+        "the second action stood still while the first one's result was written"
+    );
+}
+
+#[tokio::test]
+async fn a_large_value_is_copied_passed_on_and_returned() {
+    let text = "
+steps:
+  - { id: keep, type: vars.set, values: { copy: { $expr: payload.big } } }
+  - { id: call, type: workflow.call, workflow: back, input: { $expr: vars.copy } }
+  - { id: done, type: control.return, value: { $expr: '{ \"a\": vars.call, \"b\": payload.big }' } }
+";
+    let back = "steps: [{ id: done, type: control.return, value: { $expr: payload } }]";
+    let engine = kit::start(|engine| engine.workflow(written("large", text)).workflow(written("back", back)));
+    let engine = engine.await.unwrap();
+    let big: Vec<_> = (0..9_000).map(|number| json!({"n": number, "x": "0123456789"})).collect();
+    let run = engine.start(Start::new("large").input(&json!({"big": big}))).await.unwrap();
+    engine.settle().await;
+    let result = run.result().await.unwrap();
+    assert!(result["a"] == json!(big) && result["b"] == json!(big));
+}
+
+#[tokio::test]
+async fn null_is_an_input_and_nothing_is_an_empty_object() {
+    let back = "steps: [{ id: done, type: control.return, value: { given: { $expr: payload } } }]";
+    let parent = "
+steps:
+  - { id: null1, type: workflow.call, workflow: back, input: null }
+  - { id: none, type: workflow.call, workflow: back }
+  - { id: done, type: control.return, value: { $expr: '[vars.null1.given, vars.none.given]' } }
+";
+    let build = |engine: stepwell::engine::Builder| {
+        engine.workflow(written("back", back)).workflow(written("parent", parent))
+    };
+    let engine = kit::start(build).await.unwrap();
+    for (start, given) in [
+        (Start::new("back"), json!({"given": {}})),
+        (Start::new("back").input(&json!(null)), json!({"given": null})),
+        (Start::new("back").input(&json!([1])), json!({"given": [1]})),
+        (Start::new("parent"), json!([null, {}])),
+    ] {
+        let run = engine.start(start).await.unwrap();
+        engine.settle().await;
+        assert_eq!(run.result().await.unwrap(), given);
+    }
+}
+
 /// Secrets of a test.
 struct Known;
 
@@ -214,7 +342,6 @@ steps:
   - { id: none, type: action.call, action: outside, input: { key: { $secret: OTHER } }, onError: continue }
   - { id: panic, type: action.call, action: clumsy, input: { key: { $secret: KEY } }, onError: continue }
   - { id: name, type: action.call, action: naming, input: { key: { $secret: KEY } } }
-  - { id: keep, type: action.call, action: store.set, input: { namespace: n, key: k, value: { $secret: KEY } }, onError: continue }
 ";
     let heard: Arc<Mutex<Vec<Value>>> = Arc::default();
     let hears = heard.clone();
@@ -242,6 +369,10 @@ steps:
             .action("angry", angry)
             .action("clumsy", clumsy)
             .action("naming", naming)
+            .secret_fields("outside", ["/key"])
+            .secret_fields("angry", [""])
+            .secret_fields("clumsy", ["/other", "/key"])
+            .secret_fields("naming", ["/key"])
             .secrets(Known)
     })
     .await
@@ -256,7 +387,17 @@ steps:
     assert_eq!(vars["panic"]["error"]["message"], json!("the action panicked: with \"***\""));
     assert_eq!(vars["name"], json!({"***": 1}));
     assert_eq!(vars["none"]["error"]["code"], json!("secret"));
-    assert_eq!(vars["keep"]["error"]["code"], json!("secret"));
+    let misplaced = [
+        ("store.set", "{ namespace: n, key: k, value: { $secret: KEY } }", "`store.set` takes no secrets"),
+        ("event.emit", "{ name: PAID, data: { key: { $secret: KEY } } }", "`event.emit` takes no secrets"),
+        ("log", "{ message: { $secret: KEY } }", "`log` takes no secrets"),
+        ("outside", "{ say: { $secret: KEY } }", "`outside` takes secrets in /key, not in `/say`"),
+    ];
+    for (action, input, why) in misplaced {
+        let text = format!("steps: [{{ id: keep, type: action.call, action: {action}, input: {input} }}]");
+        let refused = engine.register(written("misplaced", &text)).unwrap_err().to_string();
+        assert!(refused.contains(why), "{action}: {refused}");
+    }
     let query = HistoryQuery { run: run.id(), from: 0, with_state: true, limit: 100 };
     for row in engine.store().history(engine.scope(), query).await.unwrap().items {
         let kept = [row.state.as_deref().unwrap_or_default(), &row.entry[..]].concat();

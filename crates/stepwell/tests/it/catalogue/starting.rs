@@ -6,12 +6,12 @@ use serde_json::json;
 use stepwell::catalogue::Publish;
 use stepwell::core::Document;
 use stepwell::core::migrate::Mapping;
-use stepwell::store::Status;
+use stepwell::store::{RunQuery, Status};
 use stepwell::testing::TestEngine;
-use stepwell::{CatalogueError, EngineError, Operator, Schedule, Signal, Start};
+use stepwell::{CatalogueError, EngineError, Event, Operator, Schedule, Signal, Start};
 
 use super::{answer, engine, publish, result};
-use crate::kit::{self, Watched, ground, soon, status};
+use crate::kit::{self, Watched, ground, settle, soon, status};
 
 /// Waits, and then gives this answer.
 fn patient(what: &str) -> String {
@@ -56,6 +56,31 @@ async fn another_process_follows_within_a_second() {
     one.catalogue().archive("greet").await.unwrap();
     two.advance(Duration::from_secs(1)).await;
     assert!(matches!(two.start(Start::new("greet")).await, Err(EngineError::Inactive { .. })));
+}
+
+/// The accident: what had been published at one server was unknown at another for a second, to starts and to events.
+#[tokio::test]
+async fn nothing_is_refused_or_passed_over_that_was_published_elsewhere_before() {
+    let (store, clock) = ground().await;
+    let one = TestEngine::start_on(store.clone(), clock.clone(), |engine| engine).await.unwrap();
+    let two = TestEngine::start_on(store, clock, |engine| engine).await.unwrap();
+    let unknown = two.start(Start::new("greet")).await;
+    assert!(matches!(unknown, Err(EngineError::UnknownWorkflow { .. })), "{unknown:?}");
+    publish(&one, "greet", &answer("1")).await;
+    assert_eq!(result(&two, "greet").await, 1);
+    two.catalogue().archive("greet").await.unwrap();
+    assert!(matches!(two.start(Start::new("greet")).await, Err(EngineError::Inactive { .. })));
+    one.catalogue().restore("greet").await.unwrap();
+    assert_eq!(result(&two, "greet").await, 1);
+    let trigger = "trigger: { id: paid, type: event, eventName: order.paid }\n";
+    publish(&one, "order", &format!("{trigger}{}", answer("2"))).await;
+    two.emit(Event::new("order.paid").id("7")).await.unwrap();
+    settle(&[&one, &two]).await;
+    let runs = two
+        .runs(RunQuery { workflow: Some("order".into()), limit: 10, ..RunQuery::default() })
+        .await
+        .unwrap();
+    assert_eq!(runs.items.len(), 1, "the event was accepted after the workflow");
 }
 
 #[tokio::test]

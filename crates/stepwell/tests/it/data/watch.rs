@@ -185,7 +185,7 @@ impl Store for Deaf {
         commit(scope: TenantScope, commit: Commit) -> Result<Committed, CommitError>;
         outcome(scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
         load(scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
-        claim(scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError>;
+        claim(scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError>;
         due(dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
         beat(beat: Beat) -> Result<Beaten, StoreError>;
         cells(scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
