@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepwell::catalogue::Publish;
 use stepwell::flow::Key;
-use stepwell::{CatalogueError, Engine, Permission};
+use stepwell::{CatalogueError, Engine, Grants};
 use stepwell_server::api::{NewKey, Server};
 
 use crate::config::{Config, Settings, Sources};
@@ -113,7 +113,7 @@ async fn fresh_key(server: &Server, data: &Path) -> Result<String, Failure> {
             break;
         }
     }
-    let new = NewKey { name: NAME.to_owned(), permissions: Permission::ALL.into_iter().collect(), ttl: None };
+    let new = NewKey { name: NAME.to_owned(), permissions: Grants::all(), ttl: None };
     let key = keys.create(home(), new, Some(NAME)).await?;
     let secret = key.secret.ok_or_else(|| Failure::unexpected("a new key has a secret"))?;
     write_secret(&data.join("dev.key"), &format!("{secret}\n"))?;

@@ -204,9 +204,17 @@ pub(crate) async fn engine(
     if let Some(mailer) = mailer(settings)? {
         builder = actions::email(builder, mailer);
     }
+    let folder = settings.secrets.folder.as_deref().map(FileSecrets::new);
+    let environment = EnvironmentSecrets::with_prefix(settings.secrets.prefix.as_str());
     builder = builder.secrets(FoldersThenEnvironment {
-        folder: settings.secrets.folder.as_deref().map(FileSecrets::new),
-        environment: EnvironmentSecrets::with_prefix(settings.secrets.prefix.as_str()),
+        folder: match settings.secrets.every_tenant {
+            true => folder.map(FileSecrets::for_every_tenant),
+            false => folder,
+        },
+        environment: match settings.secrets.every_tenant {
+            true => environment.for_every_tenant(),
+            false => environment,
+        },
     });
     Ok(builder.start().await?)
 }

@@ -39,6 +39,8 @@ struct ActionShape {
     icon: String,
     /// Workers elsewhere do it.
     remote: bool,
+    /// Where in its input secrets may stand: JSON pointers, each with everything below it.
+    secret_fields: Vec<String>,
 }
 
 /// Which action.
@@ -68,6 +70,10 @@ struct PutAction {
     /// What it is listed with; the part of its name before the dot unless this says otherwise.
     #[schemars(length(min = 1, max = 100))]
     group: Option<String>,
+    /// Where in its input secrets may stand: JSON pointers, each with everything below it. Without any, none may.
+    #[serde(default)]
+    #[schemars(length(max = 100))]
+    secret_fields: Vec<String>,
 }
 
 pub(super) fn routes() -> Vec<Route> {
@@ -98,7 +104,7 @@ async fn all(engine: &Engine) -> Result<Vec<ActionInfo>, Problem> {
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
-    Reply::ok(&Page { items: all(&call.engine()).await?, next_cursor: None })
+    Reply::ok(&Page::only(all(&call.engine()).await?))
 }
 
 async fn show(call: Call<OfAction>) -> Result<Reply, Problem> {
@@ -112,13 +118,14 @@ async fn show(call: Call<OfAction>) -> Result<Reply, Problem> {
 
 async fn put_action(call: Call<OfAction, Nothing, Perhaps<PutAction>>) -> Result<Reply, Problem> {
     let engine = call.engine();
-    let Perhaps(PutAction { about, version, input, output, group }) = call.body;
+    let Perhaps(PutAction { about, version, input, output, group, secret_fields }) = call.body;
     let action = RemoteAction {
         about,
         version: version.unwrap_or(1),
         input,
         output,
         group,
+        secret_fields,
         ..RemoteAction::new(call.path.name.as_str())
     };
     let info = action.info();

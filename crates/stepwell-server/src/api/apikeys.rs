@@ -1,6 +1,5 @@
 //! API keys: made, listed, rotated and revoked per tenant; only hashes are stored, and a key names its tenant.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -11,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use stepwell::core::Timestamp;
 use stepwell::store::{Expect, TenantId, TenantScope};
-use stepwell::{Actor, Engine, EngineError, Permission};
+use stepwell::{Actor, Engine, EngineError, Grants, Permission};
 use uuid::Uuid;
 
 use super::call::{Call, Json, Nothing, Perhaps};
@@ -35,7 +34,7 @@ const OVERLAP: Duration = Duration::from_secs(24 * 3_600);
 #[serde(rename_all = "camelCase")]
 struct Record {
     name: String,
-    permissions: BTreeSet<Permission>,
+    permissions: Grants,
     created_at: Timestamp,
     created_by: Option<String>,
     expires_at: Option<Timestamp>,
@@ -83,7 +82,7 @@ pub struct NewKey {
     /// What people call it.
     pub name: String,
     /// What may be done with it.
-    pub permissions: BTreeSet<Permission>,
+    pub permissions: Grants,
     /// How long it is good; `None` = until it is revoked.
     pub ttl: Option<Duration>,
 }
@@ -117,7 +116,7 @@ impl<'a> Parsed<'a> {
 
 impl Record {
     fn shown(self, id: String, secret: Option<String>) -> ApiKey {
-        let permissions = self.permissions.iter().map(ToString::to_string).collect();
+        let permissions = self.permissions.words();
         let Record { name, created_at, created_by, expires_at, .. } = self;
         ApiKey { id, name, permissions, created_at, created_by, expires_at, secret }
     }
@@ -176,6 +175,11 @@ impl ApiKeys {
         Ok(record.shown(id, Some(text)))
     }
 
+    /// What may be done with a key; `None` = there is no such key. It never changes.
+    pub async fn grants(&self, scope: TenantScope, id: &str) -> Result<Option<Grants>, EngineError> {
+        Ok(self.records.read(scope, id).await?.map(|kept| kept.record.permissions))
+    }
+
     /// Gives a key another secret; the old one is good for a while longer. `None` = there is no such key.
     pub async fn rotate(
         &self,
@@ -214,8 +218,7 @@ impl ApiKeys {
         cursor: Option<String>,
     ) -> Result<stepwell::store::Page<ApiKey>, EngineError> {
         let page = self.records.list(scope, limit, cursor).await?;
-        let items = page.items.into_iter().map(|kept| kept.record.shown(kept.id, None)).collect();
-        Ok(stepwell::store::Page { items, next: page.next })
+        Ok(page.map(|kept| kept.record.shown(kept.id, None)))
     }
 
     /// Who asks with a key, if it is good.
@@ -227,7 +230,7 @@ impl ApiKeys {
         let Some(record) = record.filter(|record| record.has(secret, self.engine.now())) else {
             return Ok(None);
         };
-        let actor = Actor::new(format!("apikey:{}", record.name), record.permissions);
+        let actor = Actor::granted(format!("apikey:{}", record.name), record.permissions);
         Ok(Some(Caller::new(scope, actor)))
     }
 
@@ -261,28 +264,20 @@ pub(super) struct CreateApiKey {
     #[schemars(length(min = 1, max = 100))]
     name: String,
     /// What may be done with it; each permission is given by itself.
-    #[schemars(with = "Vec<PermissionName>", length(min = 1))]
-    permissions: BTreeSet<Permission>,
+    #[schemars(with = "Vec<PermissionWord>", length(min = 1))]
+    permissions: Grants,
     /// How long it is good; without this until it is revoked.
     #[schemars(with = "Option<super::shapes::Span>")]
     ttl: Option<String>,
 }
 
-/// The name of a permission, in schemas.
+/// A permission, or `worker:ACTION` for the tasks of a remote action (`worker:*` for those of all).
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "only its schema is used")]
-enum PermissionName {
-    #[serde(rename = "workflow:view")]
-    View,
-    #[serde(rename = "workflow:read")]
-    Read,
-    #[serde(rename = "workflow:manage")]
-    Manage,
-    #[serde(rename = "workflow:publish")]
-    Publish,
-    #[serde(rename = "workflow:admin")]
-    Admin,
-}
+#[schemars(transparent)]
+struct PermissionWord(
+    #[schemars(regex(pattern = r"^(workflow:(view|read|manage|publish|admin)|worker:[!-~]{1,256})$"))] String,
+);
 
 /// How a key is rotated.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -305,6 +300,7 @@ pub(super) fn routes() -> Vec<Route> {
             .leads("/v1/apikeys/{id}", "id", "/id")
             .to(create),
         post("/v1/apikeys/{id}/rotate", "rotateApiKey", admin, "Gives an API key another secret.")
+            .notes("The new secret is as good as the key: who rotates it needs every permission that it has.")
             .ok::<ApiKey>("The key, with its new secret.")
             .to(rotate),
         delete("/v1/apikeys/{id}", "revokeApiKey", admin, "Revokes an API key.")
@@ -321,17 +317,17 @@ async fn list(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
 }
 
 async fn create(call: Call<Nothing, Nothing, Json<CreateApiKey>>) -> Result<Reply, Problem> {
-    let Json(CreateApiKey { permissions, .. }) = &call.body;
-    // Nobody gives away more than they have.
-    let more = permissions.iter().find(|one| !call.caller.actor().is_some_and(|actor| actor.may(**one)));
-    if let Some(permission) = more {
-        let detail = format!("You do not have `{permission}` yourself, so you cannot give it away.");
-        return Err(
-            Problem::new(StatusCode::FORBIDDEN, "denied", detail).param("permission", permission.as_str())
-        );
-    }
+    has_all(&call.caller, &call.body.0.permissions)?;
     let key = made(&call.server, call.caller.scope(), &call.body.0, &call.caller).await?;
     Ok(Reply::json(StatusCode::CREATED, &key)?.at(&format!("/v1/apikeys/{}", key.id)))
+}
+
+/// Nobody gives away more than they have themselves, with a new key or with the secret of another.
+fn has_all(caller: &Caller, given: &Grants) -> Result<(), Problem> {
+    let own = caller.actor().map(|actor| actor.grants.clone()).unwrap_or_default();
+    let Some(word) = own.lacking(given) else { return Ok(()) };
+    let detail = format!("You do not have `{word}` yourself, so you cannot give it away.");
+    Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail).param("permission", word))
 }
 
 /// Makes a key in a tenant, as somebody asked for it.
@@ -355,9 +351,12 @@ pub(super) async fn made(
 async fn rotate(call: Call<OfKey, Nothing, Perhaps<RotateApiKey>>) -> Result<Reply, Problem> {
     let Perhaps(RotateApiKey { overlap }) = &call.body;
     let overlap = overlap.as_deref().map(span).transpose()?.unwrap_or(OVERLAP);
+    let (scope, id) = (call.caller.scope(), &call.path.id);
+    let known = call.server.keys.grants(scope, id).await?.ok_or_else(|| no_key(id))?;
+    has_all(&call.caller, &known)?;
     let by = call.caller.actor().map(|actor| actor.id.as_str());
-    let key = call.server.keys.rotate(call.caller.scope(), &call.path.id, overlap, by).await?;
-    Reply::ok(&key.ok_or_else(|| no_key(&call.path.id))?)
+    let key = call.server.keys.rotate(scope, id, overlap, by).await?;
+    Reply::ok(&key.ok_or_else(|| no_key(id))?)
 }
 
 async fn revoke(call: Call<OfKey>) -> Result<Reply, Problem> {

@@ -171,14 +171,13 @@ async fn list(call: Call<Nothing, Listing>) -> Result<Reply, Problem> {
     let engine = call.engine();
     let query = RecordQuery::Audit { limit: call.query.limit(), cursor: call.query.cursor() };
     let page = engine.store().records(engine.scope(), query).await?;
-    let mut shown = Page { items: Vec::with_capacity(page.items.len()), next_cursor: page.next };
-    for record in page.items {
-        let Record::Audit { commit, ordinal, at, row } = record else { continue };
+    let shown = page.filter_map(|record| {
+        let Record::Audit { commit, ordinal, at, row } = record else { return None };
         let AuditRow { operation, subject, actor, run, detail } = row;
         let detail = serde_json::from_slice(&detail).unwrap_or_default();
-        shown.items.push(AuditShown { commit, ordinal, at, operation, subject, actor, run, detail });
-    }
-    Reply::ok(&shown)
+        Some(AuditShown { commit, ordinal, at, operation, subject, actor, run, detail })
+    });
+    Reply::ok(&Page::of(shown, |row| row))
 }
 
 async fn seals(call: Call<Nothing, ListSeals>) -> Result<Reply, Problem> {
@@ -186,14 +185,11 @@ async fn seals(call: Call<Nothing, ListSeals>) -> Result<Reply, Problem> {
     let limit = Listing::of(call.query.limit, None).limit();
     let query = RecordQuery::Seals { from: call.query.cursor.unwrap_or(1), limit };
     let page = engine.store().records(engine.scope(), query).await?;
-    let seals = page.items.into_iter().filter_map(|record| match record {
-        Record::Seal(seal) => Some(SealShown::from(seal)),
+    let seals = page.filter_map(|record| match record {
+        Record::Seal(seal) => Some(seal),
         _ => None,
     });
-    let items: Vec<_> = seals.collect();
-    let last = items.last().filter(|_| page.next.is_some()).map(|seal| seal.number);
-    let next_cursor = last.map(|last| last.saturating_add(1).to_string());
-    Reply::ok(&Page { items, next_cursor })
+    Reply::ok(&Page::of(seals, SealShown::from))
 }
 
 async fn verify(call: Call) -> Result<Reply, Problem> {

@@ -78,6 +78,9 @@ struct HowFar {
     /// Who waits for longer than this waits for very long; 30 days unless this says otherwise.
     #[schemars(with = "Option<Span>")]
     old: Option<String>,
+    /// Everything is read, to find what cannot be: that takes as long as there is much.
+    #[serde(default)]
+    deep: bool,
 }
 
 impl HowFar {
@@ -93,6 +96,7 @@ impl HowFar {
             late_ms: ms(&self.late, usual.late_ms)?,
             long_ms: ms(&self.long, usual.long_ms)?,
             old_ms: ms(&self.old, usual.old_ms)?,
+            deep: self.deep,
             ..usual
         })
     }

@@ -8,9 +8,19 @@ use stepwell::core::schema::Misfit;
 use stepwell::core::{DecideError, Refusal};
 use stepwell::simulate::SimulationError;
 use stepwell::store::{Refused, StoreError};
-use stepwell::{CatalogueError, DataError, EngineError};
+use stepwell::{CatalogueError, DataError, EngineError, FirstAnswer};
 
 use crate::routes::problem::{Problem, busy, key_reused, unavailable};
+
+/// Which answer a wait has.
+fn answered(problem: Problem, wait: u64, first: &FirstAnswer) -> Problem {
+    let FirstAnswer { signal, by, at } = first;
+    let problem = problem.param("wait", wait).param("signal", signal.as_str()).param("at", at.to_string());
+    match by {
+        Some(by) => problem.param("by", by.as_str()),
+        None => problem,
+    }
+}
 
 impl From<EngineError> for Problem {
     fn from(error: EngineError) -> Self {
@@ -24,6 +34,7 @@ impl From<EngineError> for Problem {
                     .param("workflow", name.as_str())
             }
             EngineError::Inactive { .. } => conflict("inactive"),
+            EngineError::Reserved { .. } => Problem::new(StatusCode::FORBIDDEN, "reserved", detail),
             EngineError::UnknownDefinition { .. } => conflict("unknownDefinition"),
             EngineError::Refused(refusal) => refused(refusal, detail),
             EngineError::VersionMoved { actual, .. } => {
@@ -36,6 +47,7 @@ impl From<EngineError> for Problem {
                 let problem = conflict("planned").param("workflow", workflow.as_str());
                 problem.param("trigger", trigger.as_str())
             }
+            EngineError::AlreadyAnswered { wait, first, .. } => answered(conflict("answered"), *wait, first),
             EngineError::NotNow { status, .. } => conflict("notNow").param("status", status.as_str()),
             EngineError::KeyReused { .. } => key_reused(),
             EngineError::InboxFull { .. } => conflict("inboxFull").later(5),
@@ -58,14 +70,21 @@ impl From<EngineError> for Problem {
                 let detail = format!("This needs the permission `{permission}`.");
                 Problem::new(StatusCode::FORBIDDEN, "denied", detail).param("permission", permission.as_str())
             }
+            EngineError::NotAWorker { action, .. } => {
+                let needed = format!("worker:{action}");
+                let detail = format!("This needs the permission `{needed}`.");
+                Problem::new(StatusCode::FORBIDDEN, "denied", detail).param("permission", needed)
+            }
             EngineError::Commit(refused) => match &**refused {
                 Refused::RunExists { .. } => conflict("exists"),
                 Refused::Nul { .. } => unfit("invalid"),
                 _ => Problem::internal(&error),
             },
-            EngineError::Store(StoreError::Corrupt(_) | StoreError::Schema(_))
+            // Nothing else suffers from it, and whoever may can take it away.
+            EngineError::Store(StoreError::Bad(_))
             | EngineError::Restore(_)
-            | EngineError::Unreadable { .. } => Problem::internal(&error),
+            | EngineError::Unreadable { .. } => conflict("unreadable"),
+            EngineError::Store(StoreError::Corrupt(_) | StoreError::Schema(_)) => Problem::internal(&error),
         }
     }
 }

@@ -13,7 +13,7 @@ use stepwell::flow::{Answer, FlowError, Flows};
 use super::call::{Call, Nothing, Perhaps, Reads, Whatever};
 use super::reply::Reply;
 use super::route::{Needs, Route, get, post};
-use super::shapes::{Id, Instant, RunStatus};
+use super::shapes::{Id, Instant, RunStatus, named};
 use super::{Caller, Server};
 use crate::routes::flows::{Api, FlowRoutes, resume_of, resumed, started};
 use crate::routes::problem::Problem;
@@ -41,7 +41,8 @@ struct OfWorkflow {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StartFlow {
-    /// What it is given.
+    /// What it is given: `null` is something, and nothing is an empty object.
+    #[serde(default, deserialize_with = "named")]
     input: Option<Value>,
 }
 

@@ -32,5 +32,5 @@ pub(super) fn routes() -> Vec<Route> {
 async fn list(call: Call) -> Result<Reply, Problem> {
     let ids = call.server.flows()?.keys().ids().into_iter().enumerate();
     let items = ids.map(|(place, id)| SealingKey { id, seals: place == 0 }).collect();
-    Reply::ok(&Page { items, next_cursor: None })
+    Reply::ok(&Page::only(items))
 }

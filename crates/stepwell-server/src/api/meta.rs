@@ -42,7 +42,7 @@ struct WhoAmI {
     /// By what name things are done.
     actor: String,
     /// What may be done.
-    permissions: Vec<&'static str>,
+    permissions: Vec<String>,
 }
 
 pub(super) fn routes() -> Vec<Route> {
@@ -115,7 +115,7 @@ async fn docs(_: Call) -> Result<Reply, Problem> {
 
 async fn whoami(call: Call) -> Result<Reply, Problem> {
     let actor = call.caller.actor();
-    let permissions = actor.iter().flat_map(|actor| &actor.permissions).map(|permission| permission.as_str());
+    let permissions = actor.iter().flat_map(|actor| actor.grants.words());
     Reply::ok(&WhoAmI {
         tenant: call.caller.scope().tenant().to_string(),
         actor: actor.map(|actor| actor.id.clone()).unwrap_or_default(),

@@ -181,6 +181,13 @@ impl Caller {
             Needs::Nothing => None,
             Needs::Credential => return if self.actor.is_some() { Ok(()) } else { Err(auth::unknown()) },
             Needs::Permission(permission) => (!has(permission)).then_some(permission),
+            Needs::Worker if self.actor.as_ref().is_some_and(|actor| actor.grants.is_worker()) => None,
+            Needs::Worker => {
+                let detail = "This needs the permission `worker:ACTION` for the action that the task is of.";
+                return Err(
+                    Problem::new(StatusCode::FORBIDDEN, "denied", detail).param("permission", "worker:*")
+                );
+            }
             Needs::Host if self.scope.tenant() != TenantScope::single().tenant() => {
                 let detail = "Only administrators of the server's own tenant may do this.";
                 return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use stepwell::core::Timestamp;
 use stepwell::store::TenantId;
-use stepwell::{Actor, Permission};
+use stepwell::{Actor, Grants};
 
 use crate::outlets::SetupError;
 use keys::{Away, Keys};
@@ -64,7 +64,7 @@ pub struct IssuerOptions {
     /// The claim that says what somebody may do: a list, or words with spaces between them.
     pub permissions_claim: String,
     /// What each of its values permits; what is not in here permits nothing. If this is empty, the values are the names of permissions.
-    pub roles: BTreeMap<String, BTreeSet<Permission>>,
+    pub roles: BTreeMap<String, Grants>,
     /// The claim that says who it is.
     pub actor_claim: String,
     /// Keys that are older than this are fetched again.
@@ -244,7 +244,7 @@ impl IssuerOptions {
             (1..=ACTOR_CHARS).contains(&who.chars().count()) && !who.chars().any(char::is_control)
         };
         let who = who.filter(is_name).ok_or("it does not say who it is")?;
-        let actor = Actor::new(format!("oidc:{}:{who}", self.name), self.permissions(claims));
+        let actor = Actor::granted(format!("oidc:{}:{who}", self.name), self.grants(claims));
         let tenant = match &self.tenant {
             TenantOf::Fixed(tenant) => TenantSaid::Fixed(*tenant),
             TenantOf::Claim(name) => {
@@ -256,12 +256,17 @@ impl IssuerOptions {
     }
 
     /// What whoever has these claims may do: nothing that is not said here.
-    fn permissions(&self, claims: &Map<String, Value>) -> BTreeSet<Permission> {
-        let said = words(claim(claims, &self.permissions_claim), true);
-        if self.roles.is_empty() {
-            return said.filter_map(|word| word.parse().ok()).collect();
+    fn grants(&self, claims: &Map<String, Value>) -> Grants {
+        let mut grants = Grants::default();
+        for word in words(claim(claims, &self.permissions_claim), true) {
+            match self.roles.get(word) {
+                Some(role) => grants.extend(role),
+                // Words that mean nothing here are others' affair.
+                None if self.roles.is_empty() => grants.add(word).unwrap_or_default(),
+                None => {}
+            }
         }
-        said.filter_map(|word| self.roles.get(word)).flatten().copied().collect()
+        grants
     }
 }
 
@@ -291,8 +296,8 @@ fn words(value: Option<&Value>, is_split: bool) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use stepwell::Permission;
     use stepwell::store::TenantScope;
+    use stepwell::{Grants, Permission};
 
     use super::{IssuerOptions, TenantOf, claim};
 
@@ -303,22 +308,25 @@ mod tests {
 
     #[test]
     fn only_what_is_mapped_is_permitted() {
-        let permitted = |options: &IssuerOptions, claims: serde_json::Value| {
-            options.permissions(claims.as_object().unwrap()).into_iter().collect::<Vec<_>>()
-        };
+        let permitted =
+            |options: &IssuerOptions, claims: serde_json::Value| options.grants(claims.as_object().unwrap());
         let plain = options();
-        let both = vec![Permission::View, Permission::Manage];
+        let both = Grants::from([Permission::View, Permission::Manage]);
         assert_eq!(permitted(&plain, json!({"scope": "openid workflow:manage workflow:view"})), both);
         assert_eq!(permitted(&plain, json!({"scope": ["workflow:view", "workflow:manage"]})), both);
         for nothing in [json!({}), json!({"scope": 7}), json!({"scope": "*"}), json!({"scope": "workflow:"})]
         {
-            assert_eq!(permitted(&plain, nothing), []);
+            assert!(permitted(&plain, nothing).is_empty());
         }
         let mut mapped = options();
         mapped.permissions_claim = "/realm/roles".to_owned();
         mapped.roles.insert("viewer".to_owned(), [Permission::View].into());
         let roles = json!({"realm": {"roles": ["viewer", "workflow:admin", "other"]}});
-        assert_eq!(permitted(&mapped, roles), [Permission::View], "a permission's own name is no role");
+        assert_eq!(
+            permitted(&mapped, roles),
+            [Permission::View].into(),
+            "a permission's own name is no role"
+        );
     }
 
     #[test]

@@ -172,6 +172,10 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
             operation["security"] = json!([{ "bearer": [permission.as_str()] }]);
             operation["x-permission"] = permission.as_str().into();
         }
+        Needs::Worker => {
+            operation["security"] = json!([{ "bearer": ["worker:*"] }]);
+            operation["x-permission"] = "worker:ACTION".into();
+        }
         Needs::Host => {
             operation["security"] = json!([{ "bearer": ["workflow:admin"] }]);
             operation["x-permission"] = "workflow:admin".into();

@@ -88,7 +88,7 @@ impl<T: Clone + Serialize + DeserializeOwned> Records<T> {
             let record = serde_json::from_value(cell.value?).ok()?;
             Some(Kept { id: cell.key.key, revision: cell.revision, record })
         };
-        Ok(Page { items: page.items.into_iter().filter_map(kept).collect(), next: page.next })
+        Ok(page.filter_map(kept))
     }
 
     /// Puts a record there, or takes it away; gives its revision.

@@ -22,6 +22,8 @@ pub enum Needs {
     Credential,
     /// This permission in their tenant.
     Permission(Permission),
+    /// To work on the tasks of some remote action; of which, the engine looks at.
+    Worker,
     /// To administer the server itself, with all its tenants.
     Host,
     /// To see how the server itself is doing: `workflow:view` in its own tenant, unless that is for everybody.

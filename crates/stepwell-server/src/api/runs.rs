@@ -22,7 +22,7 @@ use super::call::{Call, Json, Nothing, Payload};
 use super::patience::preferred_wait;
 use super::reply::Reply;
 use super::route::{Route, get, post};
-use super::shapes::{Condition, Id, InstantGiven, Listing, Page, RunStatus, Span, span};
+use super::shapes::{Condition, Id, InstantGiven, Listing, Page, RunStatus, Span, named, span};
 use crate::routes::problem::Problem;
 use view::{Checkpoint, CheckpointState, RunRow, RunShown, Wait};
 
@@ -42,8 +42,8 @@ struct StartRun {
     /// The workflow's name.
     #[schemars(length(min = 1, max = 256))]
     workflow: String,
-    /// What it is given.
-    #[serde(default)]
+    /// What it is given: `null` is something, and nothing is an empty object.
+    #[serde(default, deserialize_with = "named")]
     input: Option<Value>,
     /// The id it is to have; without this the server makes one.
     #[schemars(with = "Option<Id>")]
@@ -178,6 +178,8 @@ struct SendSignal {
     /// How long it is kept if nothing takes it now.
     #[schemars(with = "Option<Span>")]
     keep_for: Option<String>,
+    /// It answers this wait and no other: the `activation` of an open wait. If that was answered before, it is refused.
+    for_wait: Option<u64>,
 }
 
 /// What became of a signal.
@@ -343,17 +345,12 @@ async fn history(call: Call<OfRun, ListHistory>) -> Result<Reply, Problem> {
     let query =
         HistoryQuery { run: call.path.run, from: call.query.cursor.unwrap_or(0), with_state: false, limit };
     let page = engine.store().history(engine.scope(), query).await?;
-    if page.items.is_empty() {
+    if page.items.is_empty() && page.bad.is_empty() {
         // A run that is not there is another answer than one without newer checkpoints.
         engine.run(call.path.run).view().await?;
     }
-    let last = page.items.last().filter(|_| page.next.is_some()).map(|row| row.version);
-    let next_cursor = last.map(|last| last.saturating_add(1).to_string());
-    let mut shown = Page { next_cursor, items: Vec::with_capacity(page.items.len()) };
-    for row in page.items {
-        shown.items.push(Checkpoint::of(&row)?);
-    }
-    Reply::ok(&shown)
+    let shown = page.items.iter().map(Checkpoint::of).collect::<Result<Vec<_>, _>>()?;
+    Reply::ok(&Page::of(page.over(|_| shown), |checkpoint| checkpoint))
 }
 
 async fn version(call: Call<OfVersion>) -> Result<Reply, Problem> {
@@ -382,6 +379,9 @@ async fn signal(call: Call<OfSignal, SendSignal, Payload>) -> Result<Reply, Prob
     }
     if let Some(keep_for) = &call.query.keep_for {
         signal = signal.kept_for(span(keep_for)?);
+    }
+    if let Some(wait) = call.query.for_wait {
+        signal = signal.answering(wait);
     }
     let done = engine.signal_once(call.path.run, signal).await?;
     let outcome = match done.came_to {

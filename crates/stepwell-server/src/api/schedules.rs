@@ -12,7 +12,7 @@ use stepwell::{Permission, Schedule};
 use super::call::{Call, Json, Nothing};
 use super::reply::Reply;
 use super::route::{Route, delete, get, put};
-use super::shapes::{Id, Instant, Listing, Page};
+use super::shapes::{Id, Instant, Listing, Page, nothing};
 use crate::routes::problem::Problem;
 
 /// Firings that are shown of one schedule, unless that is said.
@@ -49,8 +49,8 @@ struct PutSchedule {
     /// The workflow it starts.
     #[schemars(length(min = 1, max = 256))]
     workflow: String,
-    /// What each run begins with.
-    #[serde(default)]
+    /// What each run begins with; an empty object unless this says otherwise.
+    #[serde(default = "nothing")]
     input: Value,
     /// What happens to firings that nobody was there for; `once` unless this says otherwise.
     missed: Option<MissedFirings>,

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use stepwell::core::RunId;
 use stepwell::core::document;
 use stepwell::core::time::duration_ms;
 use stepwell::store;
@@ -19,6 +20,16 @@ const PAGE_MAX: u32 = 200;
 /// What is written as it is in a part of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
+/// Tells a field that is `null` from one that is not there.
+pub(super) fn named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+/// What something begins with that is given nothing.
+pub(super) fn nothing() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
 /// A part of a listing.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -29,11 +40,45 @@ pub(crate) struct Page<T> {
     /// What to ask for the next part with; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_cursor: Option<String>,
+    /// Rows of this part that cannot be read and are left out; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unreadable: Vec<UnreadableRow>,
+}
+
+/// A row that is there and cannot be read.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct UnreadableRow {
+    /// The table it is in.
+    table: &'static str,
+    /// Which row, by its key.
+    key: String,
+    /// The run whose it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Id>")]
+    run: Option<RunId>,
+    /// What is wrong with it.
+    why: String,
+}
+
+impl From<store::BadRow> for UnreadableRow {
+    fn from(row: store::BadRow) -> Self {
+        let store::BadRow { table, key, run, why } = row;
+        UnreadableRow { table, key, run, why }
+    }
 }
 
 impl<T> Page<T> {
     pub(crate) fn of<S>(page: store::Page<S>, shape: impl FnMut(S) -> T) -> Self {
-        Page { items: page.items.into_iter().map(shape).collect(), next_cursor: page.next }
+        Page {
+            items: page.items.into_iter().map(shape).collect(),
+            next_cursor: page.next,
+            unreadable: page.bad.into_iter().map(UnreadableRow::from).collect(),
+        }
+    }
+
+    /// Everything there is.
+    pub(crate) fn only(items: Vec<T>) -> Self {
+        Page { items, next_cursor: None, unreadable: Vec::new() }
     }
 }
 

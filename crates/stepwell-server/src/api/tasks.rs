@@ -11,7 +11,7 @@ use stepwell::{Done, Permission};
 
 use super::call::{Call, Json, Nothing};
 use super::reply::Reply;
-use super::route::{Route, get, post};
+use super::route::{Needs, Route, get, post};
 use super::runs::wait_of;
 use super::shapes::{Id, Instant, Listing, Page, Span, span};
 use crate::routes::problem::Problem;
@@ -286,28 +286,28 @@ enum TaskOutcome {
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    let (view, manage) = (Permission::View, Permission::Manage);
+    let (view, worker) = (Permission::View, Needs::Worker);
     vec![
-        post("/v1/tasks/poll", "pollTasks", manage, "Gives a worker what there is for it to do.")
+        post("/v1/tasks/poll", "pollTasks", worker, "Gives a worker what there is for it to do.")
             .notes("With `wait` it is answered as soon as there is something. A task is the worker's until its lease is over; heartbeats prolong it. Secrets are in its input as they are.")
             .ok::<TasksGiven>("Tasks, or none.")
             .to(poll),
         get("/v1/tasks", "listTasks", view, "Lists what workers elsewhere are to do, and who has it.")
             .ok::<Page<TaskShown>>("Tasks.")
             .to(list),
-        post("/v1/tasks/{task}/heartbeat", "heartbeatTask", manage, "Says that a worker is still at a task.")
+        post("/v1/tasks/{task}/heartbeat", "heartbeatTask", worker, "Says that a worker is still at a task.")
             .notes("409 `taskGone` = it is not the worker's any more: stop working on it.")
             .ok::<TaskKept>("It stays the worker's.")
             .to(heartbeat),
-        post("/v1/tasks/{task}/complete", "completeTask", manage, "Says that a task is done.")
+        post("/v1/tasks/{task}/complete", "completeTask", worker, "Says that a task is done.")
             .notes("The same said twice is done once and answered as before. 409 `taskGone` = it is not the worker's any more, and nothing was changed.")
             .ok::<TaskFinished>("The run goes on, or the result does not fit and the try has failed.")
             .to(complete),
-        post("/v1/tasks/{task}/fail", "failTask", manage, "Says that a task has failed; it is tried again as its step says.")
+        post("/v1/tasks/{task}/fail", "failTask", worker, "Says that a task has failed; it is tried again as its step says.")
             .notes("409 `taskGone` = it is not the worker's any more, and nothing was changed.")
             .ok::<TaskFinished>("The try has failed.")
             .to(fail),
-        post("/v1/tasks/{task}/release", "releaseTask", manage, "Gives a task back, for another worker to do at once.")
+        post("/v1/tasks/{task}/release", "releaseTask", worker, "Gives a task back, for another worker to do at once.")
             .gives_nothing("It waits for a worker.")
             .to(release),
     ]

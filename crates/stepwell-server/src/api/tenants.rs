@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use stepwell::catalogue::CatalogueError;
 use stepwell::core::Timestamp;
 use stepwell::store::{Expect, HandleQuery, RecordQuery, RunQuery, Store, TenantId, TenantScope};
@@ -18,7 +18,7 @@ use super::quota::TenantQuota;
 use super::records::{Kept, Records};
 use super::reply::Reply;
 use super::route::{Needs, Route, delete, get, post, put};
-use super::shapes::{Id, Instant as At, Listing, Page};
+use super::shapes::{Id, Instant as At, Listing, Page, named};
 use super::{Caller, Server};
 use crate::routes::problem::Problem;
 
@@ -180,11 +180,6 @@ struct UpdateTenant {
     requests_per_second: Option<Option<u32>>,
     /// How much it may have, in place of the quota before; what is not named is as for others.
     quota: Option<TenantQuota>,
-}
-
-/// Tells a field that is `null` from one that is not there.
-fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u32>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
 }
 
 /// A tenant.

@@ -244,7 +244,7 @@ async fn list(call: Call) -> Result<Reply, Problem> {
         let shown = |starter: &Starter| TriggerShown::of(&definition, starter);
         items.extend(definition.starters().iter().map(shown));
     }
-    Reply::ok(&Page { items, next_cursor: None })
+    Reply::ok(&Page::only(items))
 }
 
 async fn log(call: Call<OfTrigger, ListLog>) -> Result<Reply, Problem> {

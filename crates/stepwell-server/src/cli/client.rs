@@ -14,7 +14,7 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use stepwell::store::{TenantId, TenantScope};
-use stepwell::{Actor, Engine, Options, Permission};
+use stepwell::{Actor, Engine, Grants, Options};
 use stepwell_server::api::Caller;
 use stepwell_server::outlets::system_tls;
 use tower_service::Service;
@@ -174,7 +174,7 @@ impl Target {
         };
         let user = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
         let caller =
-            Caller::new(TenantScope::vouched(tenant), Actor::new(format!("cli:{user}"), Permission::ALL));
+            Caller::new(TenantScope::vouched(tenant), Actor::granted(format!("cli:{user}"), Grants::all()));
         let router = Arc::new(start::server(&settings, &opened, &engine)?).router();
         Ok(Way::Store { router, caller, engine })
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
 use super::client::{Asking, Client};
@@ -26,6 +26,7 @@ const AFTER: &str = "Ends with 0 if nothing is stuck, and with 7 if there is a f
 Examples:
   stepwell doctor                       what is stuck, and the command that repairs each
   stepwell doctor 01a1e88c              where this run stands, and what would happen next
+  stepwell doctor --deep                read everything, and name every row that cannot be read
   stepwell doctor --json | jq '.findings[] | {kind, count}'";
 
 pub(super) fn with_verbs(command: Command) -> Command {
@@ -37,7 +38,9 @@ pub(super) fn with_verbs(command: Command) -> Command {
     for (name, value, about) in OPTIONS {
         doctor = doctor.arg(Arg::new(name).long(name).value_name(value).help(about));
     }
-    command.subcommand(doctor)
+    let deep = Arg::new("deep").long("deep").action(ArgAction::SetTrue);
+    let deep = deep.help("Read everything, to find what cannot be: that takes as long as there is much");
+    command.subcommand(doctor.arg(deep))
 }
 
 pub(super) fn run(noun: &str, matches: &ArgMatches) -> Option<Result<(), Failure>> {
@@ -68,6 +71,9 @@ async fn asked(client: &Client, matches: &ArgMatches) -> Result<Value, Failure> 
             path.push_str(&format!("{between}{name}={}", encoded(value)));
             between = '&';
         }
+    }
+    if matches.get_flag("deep") {
+        path.push_str(&format!("{between}deep=true"));
     }
     client.ask(Asking::get(path)).await?.json()
 }

@@ -112,6 +112,7 @@ pub(crate) const VERBS: &[Verb] = &[
     verb("run", "retry", "retryRun"),
     verb("run", "dismiss", "dismissRun").asks(),
     verb("run", "cancel", "cancelRun").asks(),
+    verb("run", "delete", "deleteRun").asks(),
     verb("run", "suspend", "suspendRun"),
     verb("run", "resume", "resumeRun"),
     verb("run", "patch", "patchRun"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
-use stepwell::Permission;
+use stepwell::Grants;
 use stepwell::core::document::cases::duration;
 use stepwell::core::time::duration_ms;
 use stepwell_server::api::Algorithm;
@@ -107,7 +107,7 @@ pub(crate) struct Oidc {
     pub(crate) permissions_claim: Option<String>,
     /// What its values permit; without this they are the names of permissions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) roles: BTreeMap<String, BTreeSet<Permission>>,
+    pub(crate) roles: BTreeMap<String, Grants>,
     /// The claim that says who it is; `sub` unless this says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) actor_claim: Option<String>,
@@ -276,11 +276,13 @@ pub(crate) struct Secrets {
     pub(crate) prefix: String,
     /// A folder with a folder for each tenant, and in it a file for each secret; it goes before the environment.
     pub(crate) folder: Option<String>,
+    /// Variables, and files that are in no tenant's folder, are for every tenant; without this only for the server's own.
+    pub(crate) every_tenant: bool,
 }
 
 impl Default for Secrets {
     fn default() -> Self {
-        Secrets { prefix: "STEPWELL_SECRET_".to_owned(), folder: None }
+        Secrets { prefix: "STEPWELL_SECRET_".to_owned(), folder: None, every_tenant: false }
     }
 }
 

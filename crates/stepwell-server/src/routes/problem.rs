@@ -235,6 +235,10 @@ fn engine(error: EngineError) -> Problem {
             let detail = format!("New runs of workflow `{name}` are not begun at present.");
             Problem::new(StatusCode::CONFLICT, "inactive", detail)
         }
+        EngineError::Reserved { .. } => {
+            let detail = "Workflows whose names begin with `stepwell.` are the engine's own.";
+            Problem::new(StatusCode::FORBIDDEN, "reserved", detail)
+        }
         EngineError::Refused(refusal) => refused(refusal),
         EngineError::KeyReused { .. } => key_reused(),
         EngineError::Contended { .. } | EngineError::VersionMoved { .. } | EngineError::NotNow { .. } => {
@@ -258,10 +262,14 @@ fn engine(error: EngineError) -> Problem {
         | EngineError::InboxFull { .. }
         | EngineError::UnknownDefinition { .. }
         | EngineError::Stopped => unavailable(&error),
-        EngineError::Store(StoreError::Corrupt(_) | StoreError::Schema(_) | StoreError::Invalid(_))
+        EngineError::Store(
+            StoreError::Corrupt(_) | StoreError::Bad(_) | StoreError::Schema(_) | StoreError::Invalid(_),
+        )
         | EngineError::Undecidable(_)
         | EngineError::NoSchedule(_)
+        | EngineError::AlreadyAnswered { .. }
         | EngineError::TaskGone { .. }
+        | EngineError::NotAWorker { .. }
         | EngineError::Planned { .. }
         | EngineError::Restore(_)
         | EngineError::Unreadable { .. }

@@ -6,12 +6,12 @@ use axum::Router;
 use axum::http::Method;
 use serde_json::Value;
 use stepwell::store::MemoryStore;
-use stepwell::{Builder, Engine, Permission};
+use stepwell::{Builder, Engine, Grants};
 use stepwell_server::api::{ApiOptions, Server};
 use uuid::Uuid;
 
 use crate::kit::{Ask, Reply, ask};
-use crate::table::key_of;
+use crate::table::granted;
 
 /// Whose server it is asked as.
 pub(crate) const OURS: u128 = 1;
@@ -32,8 +32,8 @@ impl Desk {
     pub(crate) async fn with(build: impl FnOnce(Builder) -> Builder) -> Desk {
         let engine = build(Engine::builder(Arc::new(MemoryStore::new()))).start().await.unwrap();
         let server = Arc::new(Server::new(engine, ApiOptions::default()));
-        let ours = key_of(&server, OURS, &Permission::ALL).await;
-        let theirs = key_of(&server, 2, &Permission::ALL).await;
+        let ours = granted(&server, OURS, Grants::all()).await;
+        let theirs = granted(&server, 2, Grants::all()).await;
         Desk { router: server.clone().router(), server, ours, theirs }
     }
 

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod actions;
+mod answers;
 mod api;
 mod audit;
+mod bad_rows;
 mod cases;
 mod catalogue;
 mod cli;
@@ -22,6 +24,7 @@ mod flows;
 mod handles;
 mod hardening;
 mod http;
+mod isolation;
 mod issuer;
 mod kit;
 mod kv;

@@ -52,8 +52,13 @@ pub(crate) fn stepwell(folder: &Path) -> Command {
 
 /// Starts `stepwell dev` in a folder, at any free port.
 pub(crate) fn dev(folder: &Path) -> Serving {
+    dev_with(folder, &[])
+}
+
+/// The same with settings in its environment.
+pub(crate) fn dev_with(folder: &Path, settings: &[(&str, &str)]) -> Serving {
     let mut command = stepwell(folder);
-    command.args(["dev", "--listen", "127.0.0.1:0"]);
+    command.args(["dev", "--listen", "127.0.0.1:0"]).envs(settings.iter().copied());
     started(command, folder)
 }
 
@@ -68,17 +73,33 @@ fn started(mut command: Command, folder: &Path) -> Serving {
 
 impl Serving {
     pub(crate) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
-        self.send(method, path, "application/json", &body.map(Value::to_string).unwrap_or_default())
+        self.ask_by(&self.key, method, path, body)
+    }
+
+    /// The same with another key.
+    pub(crate) fn ask_by(&self, key: &str, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        self.send_by(key, method, path, "application/json", &body)
+    }
+
+    /// The same with an idempotency key.
+    pub(crate) fn keyed_by(&self, key: &str, once: &str, path: &str, body: &Value) -> Answer {
+        let more = format!("application/json\r\nidempotency-key: {once}");
+        self.send_by(key, "POST", path, &more, &body.to_string())
     }
 
     /// The same with a body of another kind.
     pub(crate) fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> Answer {
+        self.send_by(&self.key, method, path, kind, body)
+    }
+
+    pub(crate) fn send_by(&self, key: &str, method: &str, path: &str, kind: &str, body: &str) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let kind = if body.is_empty() { String::new() } else { format!("content-type: {kind}\r\n") };
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\nconnection: close\r\n{kind}content-length: {}\r\n\r\n{body}",
-            self.key,
+            key,
             body.len(),
         );
         stream.write_all(request.as_bytes()).unwrap();

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::Router;
 use serde_json::Value;
 use stepwell::testing::TestEngine;
-use stepwell::{Builder, Permission};
+use stepwell::{Builder, Grants};
 use stepwell_server::api::{ApiOptions, Server};
 
 use crate::kit::{Ask, Reply, delete, get, post, put};
-use crate::table::key_of;
+use crate::table::granted;
 
 /// A server, and keys that may do everything.
 pub(crate) struct Site {
@@ -37,7 +37,7 @@ impl Site {
 
     pub(crate) async fn of(engine: TestEngine, server: Server) -> Self {
         let server = Arc::new(server);
-        let key = async |tenant: u128| key_of(&server, tenant, &Permission::ALL).await;
+        let key = async |tenant: u128| granted(&server, tenant, Grants::all()).await;
         let (host, ours, theirs) = (key(1).await, key(2).await, key(3).await);
         Site { router: server.clone().router(), engine, server, host, ours, theirs }
     }

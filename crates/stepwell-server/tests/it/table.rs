@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use serde_json::{Value, json};
 use stepwell::store::{MemoryStore, TenantId, TenantScope};
-use stepwell::{Engine, Permission};
+use stepwell::{Engine, Grants, Permission};
 use stepwell_server::api::{ApiOptions, Needs, NewKey, Route, Server, openapi, routes};
 use uuid::Uuid;
 
@@ -20,8 +20,12 @@ pub(crate) async fn server(options: ApiOptions) -> Arc<Server> {
 
 /// A key of a tenant with these permissions.
 pub(crate) async fn key_of(server: &Server, tenant: u128, permissions: &[Permission]) -> String {
+    granted(server, tenant, permissions.iter().copied().collect()).await
+}
+
+/// A key of a tenant for this much.
+pub(crate) async fn granted(server: &Server, tenant: u128, permissions: Grants) -> String {
     let scope = TenantScope::vouched(TenantId::new(Uuid::from_u128(tenant)));
-    let permissions: BTreeSet<_> = permissions.iter().copied().collect();
     let new = NewKey { name: "test".to_owned(), permissions, ttl: None };
     format!("Bearer {}", server.keys().create(scope, new, None).await.unwrap().secret.unwrap())
 }
@@ -54,6 +58,7 @@ async fn every_route_lets_in_those_and_only_those_whom_the_table_names() {
     let router = server.clone().router();
     let routes = routes();
     assert!(routes.len() > 20, "{}", routes.len());
+    let worker = granted(&server, 1, Grants::default().worker("*")).await;
     for route in &routes {
         let needed = match route.needs() {
             Needs::Nothing => {
@@ -64,6 +69,15 @@ async fn every_route_lets_in_those_and_only_those_whom_the_table_names() {
             Needs::Permission(permission) => Some(permission),
             Needs::Host => Some(Permission::Admin),
             Needs::HostView => Some(Permission::View),
+            Needs::Worker => {
+                let works = asked(&router, route, Some(&worker)).await;
+                assert_ne!(works, 403, "{route:?}");
+                for permission in Permission::ALL {
+                    let key = key_of(&server, 1, &[permission]).await;
+                    assert_eq!(asked(&router, route, Some(&key)).await, 403, "{route:?} with {permission}");
+                }
+                continue;
+            }
         };
         for credential in [None, Some("Bearer nothing"), Some("Basic eDp5"), Some("Bearer swk_0_0_0")] {
             assert_eq!(asked(&router, route, credential).await, 401, "{route:?} {credential:?}");

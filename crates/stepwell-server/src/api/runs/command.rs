@@ -10,7 +10,7 @@ use stepwell::{Command, Operator, Permission};
 use super::OfRun;
 use crate::api::call::{Call, Json, Nothing, Perhaps};
 use crate::api::reply::Reply;
-use crate::api::route::{Describing, Route, post};
+use crate::api::route::{Describing, Route, delete, post};
 use crate::api::shapes::Id;
 use crate::routes::problem::Problem;
 
@@ -104,6 +104,16 @@ struct RunForked {
     id: RunId,
 }
 
+fn removing() -> Route {
+    delete("/v1/runs/{run}", "deleteRun", Permission::Admin, "Removes a run with everything that is its own.")
+        .notes(
+            "One that has ended, or of which something cannot be read. The audit trail stays. Whoever waits for one that \
+             has not ended is told that it was cancelled, if its row can be read.",
+        )
+        .gives_nothing("It is gone.")
+        .to(remove)
+}
+
 pub(super) fn routes() -> Vec<Route> {
     let (manage, admin) = (Permission::Manage, Permission::Admin);
     let plain = |describing: Describing, command: Command| {
@@ -136,6 +146,7 @@ pub(super) fn routes() -> Vec<Route> {
             Command::Suspend,
         ),
         plain(post("/v1/runs/{run}/resume", "resumeRun", manage, "Takes a run up again."), Command::Resume),
+        removing(),
         post("/v1/runs/{run}/patch", "patchRun", admin, "Changes a run's data.")
             .keyed()
             .checks_tag()
@@ -178,6 +189,11 @@ async fn plain(call: Call<OfRun, Nothing, Perhaps<Why>>, command: Command) -> Re
     let by = operator(&call, call.body.0.reason.clone())?;
     let done = call.engine().operate_once(call.path.run, command, &by).await?;
     Ok(Reply::nothing().replayed(!done.is_new))
+}
+
+async fn remove(call: Call<OfRun>) -> Result<Reply, Problem> {
+    call.engine().delete_run(call.path.run, &Operator::default()).await?;
+    Ok(Reply::nothing())
 }
 
 async fn patch(call: Call<OfRun, Nothing, Json<PatchRun>>) -> Result<Reply, Problem> {

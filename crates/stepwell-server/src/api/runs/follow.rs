@@ -94,10 +94,10 @@ impl Follower {
 
 /// Something may have happened to the run.
 async fn told(hints: &mut Hints, engine: &Engine, run: RunId) {
-    let tenant = engine.scope().tenant();
+    let run = engine.scope().run(run);
     loop {
         match hints.next().await {
-            Some(Hint::Run(of, which)) if of == tenant && which == run => return,
+            Some(Hint::Run(which)) if which == run => return,
             Some(Hint::Missed) => return,
             Some(_) => {}
             None => std::future::pending().await,

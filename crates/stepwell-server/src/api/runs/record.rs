@@ -172,8 +172,10 @@ async fn documents(call: Call<OfRun, ListDocuments>) -> Result<Reply, Problem> {
         cursor: listing.cursor(),
     };
     let page = run.documents(query).await?;
-    let items = page.items.into_iter().map(RunDocument::of).collect::<Result<_, _>>()?;
-    Reply::ok(&Page::<RunDocument> { items, next_cursor: page.next })
+    let mut page = page;
+    let items = std::mem::take(&mut page.items).into_iter().map(RunDocument::of);
+    let items = items.collect::<Result<Vec<_>, _>>()?;
+    Reply::ok(&Page::of(page.over(|_| items), |document| document))
 }
 
 async fn draw(call: Call<OfRun, DrawRun>) -> Result<Reply, Problem> {

@@ -299,6 +299,8 @@ pub(super) struct Wait {
     /// The run.
     #[schemars(with = "Id")]
     run: RunId,
+    /// Which wait of the run: what an answer names with `forWait`.
+    activation: u64,
     /// The place, or step, where it waits.
     #[schemars(with = "String")]
     place: Name,
@@ -317,6 +319,13 @@ impl Wait {
     pub(super) fn of(row: WaitRow) -> Self {
         let WaitRow { run, wait } = row;
         let detail = serde_json::from_slice(&wait.detail).unwrap_or_default();
-        Wait { run, place: wait.place, since: wait.since, until: wait.until, detail }
+        Wait {
+            run,
+            activation: wait.activation,
+            place: wait.place,
+            since: wait.since,
+            until: wait.until,
+            detail,
+        }
     }
 }

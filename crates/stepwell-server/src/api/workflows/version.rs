@@ -193,7 +193,7 @@ async fn diff(call: Call<OfWorkflow, DiffVersions>) -> Result<Reply, Problem> {
     let DiffVersions { from, to } = call.query;
     let catalogue = call.engine().catalogue();
     let items = catalogue.diff(call.path.name, from, to).await?;
-    Reply::ok(&Page { items, next_cursor: None })
+    Reply::ok(&Page::only(items))
 }
 
 async fn draw(call: Call<OfWorkflow, DrawWorkflow>) -> Result<Reply, Problem> {
