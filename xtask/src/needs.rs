@@ -34,8 +34,16 @@ pub(crate) const TESTS: &[Need] = &[
         packages: &["python3"],
         why: "schemathesis, which holds the server to its contract, and an example worker",
     },
-    Need { program: "node", packages: &["nodejs"], why: "the example worker in TypeScript is run" },
-    Need { program: "npm", packages: &["npm"], why: "the compiler of TypeScript comes from there" },
+    Need {
+        program: "node",
+        packages: &["nodejs"],
+        why: "the example worker in TypeScript is run, and the reference of JSONata",
+    },
+    Need {
+        program: "npm",
+        packages: &["npm"],
+        why: "the compiler of TypeScript and the reference of JSONata come from there",
+    },
     Need {
         program: ENSUREPIP,
         packages: &["python3-venv"],

@@ -10,6 +10,7 @@ use crate::artifacts::Artifacts;
 use crate::{needs, process};
 
 mod bad_definition;
+mod clients;
 mod commit;
 mod contract;
 mod data;
@@ -68,6 +69,16 @@ const PROOFS: &[Proof] = &[
         name: "kill-server",
         about: "of everything that a server acknowledged over HTTP nothing is lost or doubled when it is killed",
         run: http::kill_server,
+    },
+    Proof {
+        name: "oracle",
+        about: "an independent client finds every effect that was acknowledged, once, however servers and database are killed",
+        run: clients::oracle,
+    },
+    Proof {
+        name: "canary",
+        about: "secrets come to whom they are for, and are found in no answer, history, export, log, trace or file",
+        run: clients::canary,
     },
     Proof {
         name: "slow-sockets",
@@ -188,6 +199,21 @@ const PROOFS: &[Proof] = &[
         name: "malformed",
         about: "hundreds of documents with mistakes are refused, each with a place and a reason, none slowly",
         run: documents::malformed,
+    },
+    Proof {
+        name: "tenant-keys",
+        about: "two tenants use the same ids, keys and names at once, under load, and neither notices the other",
+        run: documents::tenant_keys,
+    },
+    Proof {
+        name: "bad-row",
+        about: "whatever row is garbled or deleted, only what it belongs to suffers, is named, and can be removed",
+        run: documents::bad_row,
+    },
+    Proof {
+        name: "jsonata",
+        about: "twenty thousand random expressions give what the package jsonata gives, but for the deviations that are listed",
+        run: documents::jsonata,
     },
     Proof {
         name: "long-loop",

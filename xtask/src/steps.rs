@@ -14,7 +14,7 @@ use crate::load::Load;
 use crate::{needs, nextest, process, proofs, stores};
 
 /// The longest a run may take on a machine that does nothing else. The aim is 20 minutes.
-const LIMIT: Duration = Duration::from_secs(25 * 60);
+const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// The longest a run may take on any machine.
 const HARD_LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -64,7 +64,6 @@ pub(crate) fn test(skip_lints: bool) -> Result<(), String> {
     let tests = record.timed("list of tests", nextest::prepare)?;
     let mut steps = checks()?;
     steps.extend(tests_of(tests.as_deref(), &built)?);
-    steps.extend(matrix_of(&built)?);
     steps.extend(proofs_of(&built)?);
     record.beside(longest_first(steps))?;
     record.summarize()
@@ -75,7 +74,6 @@ const LONG: &[&str] = &[
     "docs and doctests",
     "tests",
     "proof contract",
-    "differential",
     "engine on postgres",
     "store on postgres",
     "proof storm",
@@ -102,12 +100,7 @@ fn first() -> Result<Vec<Step>, String> {
 fn checks() -> Result<Vec<Step>, String> {
     let mut docs = process::cargo(["test", "--doc"]);
     docs.args(EVERYTHING).env("RUSTDOC", documenting()?);
-    // A workspace of its own, because of what the other JSONata depends on; its lock file follows the project's
-    // dependencies by itself.
-    let mut differential = process::cargo(["test", "--manifest-path", "fuzz/differential/Cargo.toml"]);
-    differential.env_remove("RUSTC_WORKSPACE_WRAPPER");
-    let steps = [("docs and doctests", docs), ("differential", differential)];
-    Ok(steps.map(|(name, command)| Step::new(name, command, process::BUILD_LIMIT)).into())
+    Ok(vec![Step::new("docs and doctests", docs, process::BUILD_LIMIT)])
 }
 
 /// What cargo calls as rustdoc to run the doctests of a library: documents the library first. `cargo doc` would do that
@@ -146,37 +139,41 @@ fn documenting() -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// All tests, but for those of the engine on the other stores.
+/// All tests, and those of the engine on each store.
 fn tests_of(nextest: Option<&Path>, built: &Artifacts) -> Result<Vec<Step>, String> {
-    let all = match nextest {
+    let engine = |store| in_one_process(built, stores::ENGINE, "engine", store);
+    let beyond = stores::BEYOND_MEMORY.into_iter().map(engine).collect::<Result<Vec<_>, String>>()?;
+    let mut steps = match nextest {
         Some(folder) => {
             let mut command = nextest::reusing(folder);
-            command.args(["-E", &format!("not binary(={})", stores::POSTGRES_STORE)]);
-            command
+            let (engine_tests, store_tests) = (stores::ENGINE, stores::POSTGRES_STORE);
+            command.args(["-E", &format!("not (binary(={engine_tests}) or binary(={store_tests}))")]);
+            vec![
+                Step::new("tests", command, TESTS_LIMIT),
+                engine(stores::MEMORY)?,
+                in_one_process(built, stores::POSTGRES_STORE, "store", "postgres")?,
+            ]
         }
         None => {
             let mut command = process::cargo(["test", "--no-fail-fast", "--all-targets"]);
             command.args(EVERYTHING);
-            command
+            vec![Step::new("tests", command, TESTS_LIMIT)]
         }
     };
-    let mut steps = vec![Step::new("tests", all, TESTS_LIMIT)];
-    if nextest.is_some() {
-        steps.push(in_one_process(built, stores::POSTGRES_STORE, "store", "postgres")?);
-    }
+    steps.extend(beyond);
     Ok(steps)
 }
 
-/// The engine's tests on the stores that are not their default.
-fn matrix_of(built: &Artifacts) -> Result<Vec<Step>, String> {
-    let on = |store| in_one_process(built, stores::ENGINE, "engine", store);
-    stores::BEYOND_MEMORY.into_iter().map(on).collect()
-}
+/// Tests at a time in a process. Most of them wait for a disk or a server more than they compute.
+const AT_ONCE: &str = "4";
 
-/// Tests that open a database each run in one process: to find the server takes a process longer than most of them.
+/// Many short tests run in one process: to start a process, and to find the server in it, takes longer than most of them.
 fn in_one_process(built: &Artifacts, target: &str, name: &str, store: &str) -> Result<Step, String> {
     let mut command = built.find(artifacts::Kind::Test, target)?.command();
-    command.arg("-q").env(stores::WHICH, store);
+    command.args(["-q", "--test-threads", AT_ONCE]).env(stores::WHICH, store);
+    if target == stores::ENGINE && store != stores::MEMORY {
+        command.args(["--skip", stores::WITHOUT_A_STORE]);
+    }
     Ok(Step::new(format!("{name} on {store}"), command, TESTS_LIMIT))
 }
 

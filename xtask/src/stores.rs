@@ -11,8 +11,11 @@ pub(crate) const POSTGRES_STORE: &str = "it-postgres";
 /// Tells the tests which store to use.
 pub(crate) const WHICH: &str = "STEPWELL_TEST_STORE";
 
+/// Tests of the engine that use no store, and so need only one run.
+pub(crate) const WITHOUT_A_STORE: &str = "cron::";
+
 /// The default of the tests; it needs no disk.
-const MEMORY: &str = "memory";
+pub(crate) const MEMORY: &str = "memory";
 
 pub(crate) const BEYOND_MEMORY: [&str; 2] = ["sqlite", "postgres"];
 

@@ -6,6 +6,7 @@
 mod case;
 mod deviation;
 mod outside;
+pub(crate) mod random;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -266,7 +266,16 @@ pub(crate) fn part(part: &Part) -> Result<(), String> {
 }
 
 async fn work(part: &Part) -> Result<(), String> {
-    let engine = open(part, &part.database).await?;
+    let mut tries = 0;
+    let engine = loop {
+        match open(part, &part.database).await {
+            Ok(engine) => break engine,
+            // The database is away: it is tried again, as whoever looks after a program would.
+            Err(error) if tries >= PATIENCE => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+        tries += 1;
+    };
     let next = Arc::new(AtomicU64::new(part.first));
     let workers = (0..IN_FLIGHT).map(|_| {
         let (engine, next, workflows) = (engine.clone(), next.clone(), part.workflows);

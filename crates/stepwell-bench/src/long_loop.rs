@@ -97,7 +97,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let (items, kills) = match (options.short, options.plant) {
         // Often enough for some to come at the wrong moment.
         (true, true) => (400, 12),
-        (true, false) => (400, 4),
+        (true, false) => (210, 4),
         (false, _) => (options.items, options.kills),
     };
     let runtime = crate::runtime()?;

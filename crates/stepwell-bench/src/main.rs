@@ -1,6 +1,7 @@
 //! Measures Stepwell against the bare database in the same run, and kills it to see what is left.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod bad_row;
 mod bare;
 mod child;
 mod commit;
@@ -24,6 +25,7 @@ mod machine;
 mod malformed;
 mod mirror;
 mod one_winner;
+mod orders;
 mod pages;
 mod recover;
 mod sample;
@@ -38,6 +40,7 @@ mod slow_sockets;
 mod storm;
 mod tamper;
 mod ten_step;
+mod tenant_keys;
 mod tenants;
 mod three;
 mod watched;
@@ -102,6 +105,8 @@ enum Command {
     Isolation(isolation::Options),
     /// Runs a folder of JSONata's own test cases against the expression dialect.
     Jsonata(jsonata::Options),
+    /// Holds random expressions against the package `jsonata`, which is the reference.
+    JsonataRandom(jsonata::random::Options),
     /// Listings are read page by page while others insert and delete.
     Pages(pages::Options),
     /// States are sealed into tokens and opened again, against the token library alone in the same run.
@@ -131,6 +136,12 @@ enum Command {
     Race(simulate::race::Options),
     /// Two workflows that follow tasks run from the text of their documents.
     Mirror(mirror::Options),
+    /// Two tenants use the same ids, keys and names at once, and do not notice each other.
+    TenantKeys(tenant_keys::Options),
+    /// Rows are garbled and deleted behind the engine's back, one at a time.
+    BadRow(bad_row::Options),
+    /// Runs a throwaway PostgreSQL server for another program, and hurts it when that says so on standard input.
+    Orders,
     /// Documents with mistakes in them are refused, each with a place and a reason.
     Malformed(malformed::Options),
     /// One tenant has very many runs due; how soon another one's only run is begun.
@@ -197,6 +208,7 @@ fn main() -> ExitCode {
         Command::Linearizable(options) => linearizable::run(&options),
         Command::Isolation(options) => isolation::run(&options),
         Command::Jsonata(options) => jsonata::run(&options),
+        Command::JsonataRandom(options) => jsonata::random::run(&options),
         Command::Pages(options) => pages::run(&options),
         Command::Seal(options) => seal::run(&options),
         Command::Handle(options) => handle::run(&options),
@@ -210,6 +222,9 @@ fn main() -> ExitCode {
         Command::StormPart(part) => storm::part(&part),
         Command::Race(options) => simulate::race::run(&options),
         Command::Mirror(options) => mirror::run(&options),
+        Command::TenantKeys(options) => tenant_keys::run(&options),
+        Command::BadRow(options) => bad_row::run(&options),
+        Command::Orders => orders::run(),
         Command::Malformed(options) => malformed::run(&options),
         Command::Fair(options) => fair::run(&options),
         Command::ThreeProcesses(options) => three::run(&options),

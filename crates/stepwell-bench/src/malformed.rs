@@ -7,6 +7,9 @@ use std::time::Instant;
 use serde_json::json;
 use stepwell_core::Document;
 
+/// How often a document is read again that took too long.
+const TRIES: u32 = 9;
+
 /// How many documents.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -59,6 +62,13 @@ const RULES: &[(&str, &str, &str)] = &[
     ("a version that is text", "version: 1", "version: one"),
 ];
 
+/// Reads a document: how many milliseconds that took, and what came of it.
+fn timed(text: &str) -> (f64, std::thread::Result<Result<(), stepwell_core::document::Problems>>) {
+    let begin = Instant::now();
+    let read = catch_unwind(|| Document::read(text, Some("malformed")).map(drop));
+    (begin.elapsed().as_secs_f64() * 1_000.0, read)
+}
+
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let generated = if options.short { 60 } else { options.generated };
     let mut documents = by_hand();
@@ -70,9 +80,15 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let (mut accepted, mut panicked, mut placeless, mut slow, mut longest) = (0, 0, 0, 0, 0.0_f64);
     let mut problems = 0;
     for (what, text) in &documents {
-        let begin = Instant::now();
-        let read = catch_unwind(|| Document::read(text, Some("malformed")).map(drop));
-        let took = begin.elapsed().as_secs_f64() * 1_000.0;
+        let (mut took, mut read) = timed(text);
+        // Somebody else may have had the processor: what is slow is slow every time.
+        for _ in 0..TRIES {
+            if took <= options.most_ms {
+                break;
+            }
+            let again = timed(text);
+            (took, read) = (took.min(again.0), again.1);
+        }
         longest = longest.max(took);
         if took > options.most_ms {
             slow += 1;

@@ -75,7 +75,7 @@ type Lags = Arc<Mutex<Vec<i64>>>;
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let (runs, seconds, start_seconds) = if options.short {
-        (2_000, 2, 10)
+        (2_000, 2, 5)
     } else {
         (options.runs.max(1), options.seconds.max(1), options.start_seconds)
     };

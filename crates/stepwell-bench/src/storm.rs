@@ -24,9 +24,14 @@ const WAITER: &str = "waiter";
 const ROUNDS: u64 = 3;
 const WOKEN: &str = "woken";
 const STARTED: &str = "started";
-const TOTALS: &str = "totals";
 /// Calls that are under way at a time.
 const AT_ONCE: usize = 64;
+/// The process that nobody kills.
+const SURVIVOR: &str = "survivor";
+/// What a process says when it may be killed.
+const WORKS: &str = "works";
+/// What a process with the planted bug says when it has counted for a run and the run's commit is still to come.
+const COUNTED: &str = "counted";
 /// How long the last process has to come to the end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -40,7 +45,6 @@ steps:
     body:
       - { id: tick, type: wait.event, eventName: TICK, correlation: { event: event.key, run: payload.key } }
       - { id: own, type: action.call, action: store.increment, input: { namespace: woken, key: { $expr: '$string(payload.key) & \"/\" & vars.tick.id' } } }
-      - { id: sum, type: action.call, action: store.increment, input: { namespace: totals, key: woken } }
       - { id: next, type: vars.set, values: { round: { $expr: vars.round + 1 } } }
 ";
 
@@ -49,7 +53,6 @@ const STARTS: &str = "
 trigger: { id: tick, type: event, eventName: TICK, filter: 'FILTER' }
 steps:
   - { id: own, type: action.call, action: COUNT, input: { namespace: started, key: { $expr: 'meta.workflow & \"/\" & payload.id' } } }
-  - { id: sum, type: action.call, action: store.increment, input: { namespace: totals, key: started } }
 ";
 
 /// Which events a workflow wants, by their numbers.
@@ -146,9 +149,11 @@ impl Weather {
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let weather = match options.short {
-        true => Weather { events: 600, waiters: 120, kills: if options.plant { 12 } else { 5 } },
-        false => Weather { events: options.events, waiters: options.waiters, kills: options.kills },
+    let weather = match (options.plant, options.short) {
+        // Killed where the bug shows: once is enough.
+        (true, _) => Weather { events: 100, waiters: 20, kills: 1 },
+        (false, true) => Weather { events: 300, waiters: 60, kills: 5 },
+        (false, false) => Weather { events: options.events, waiters: options.waiters, kills: options.kills },
     };
     if weather.distinct() < weather.waiters * ROUNDS {
         return Err(format!("{} runs need more --events: three different ones each", weather.waiters));
@@ -168,20 +173,21 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let begin = Instant::now();
     let (mut random, mut killed, mut from) = (Random::new(31), 0, 0);
     while killed < weather.kills {
-        let most = match (options.plant, options.short) {
-            (true, _) => 400,
-            (false, true) => 150,
-            (false, false) => 900,
+        let (sign, after) = match options.plant {
+            true => (COUNTED, 0),
+            false => (WORKS, 30 + random.next() % if options.short { 150 } else { 900 }),
         };
-        let after = Duration::from_millis(30 + random.next() % most);
-        let Some(heard) = one_kill(&arguments(from), &format!("victim-{killed}"), after)? else { break };
+        let name = format!("victim-{killed}");
+        let Some(heard) = one_kill(&arguments(from), &name, sign, Duration::from_millis(after))? else {
+            break;
+        };
         from = from.max(heard);
         killed += 1;
         if !options.json {
             eprintln!("{killed} kills, {from} of {} events sent", weather.events);
         }
     }
-    Victim::start("survivor", &arguments(from))?.end()?;
+    Victim::start(SURVIVOR, &arguments(from))?.end()?;
     let mut line = runtime.block_on(look(&place, weather))?;
     line["workload"] = "storm".into();
     line["store"] = options.store.name().into();
@@ -219,11 +225,11 @@ fn judge(line: &Value, weather: Weather, killed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts a victim and kills it a while after it has begun to send; gives how far it had come, `None` = it has done everything.
-fn one_kill(arguments: &[String], name: &str, after: Duration) -> Result<Option<u64>, String> {
+/// Starts a victim and kills it a while after it has given a sign; gives how far it had come, `None` = it has done everything.
+fn one_kill(arguments: &[String], name: &str, sign: &str, after: Duration) -> Result<Option<u64>, String> {
     let mut victim = Victim::start(name, arguments)?;
     while let Some(line) = victim.line()? {
-        if line == "works" {
+        if line == sign {
             std::thread::sleep(after);
             if !victim.is_going()? {
                 break;
@@ -260,6 +266,7 @@ async fn work(part: &Part) -> Result<(), String> {
     let weather = Weather { events: part.events, waiters: part.waiters, kills: 0 };
     let own: Arc<OnceLock<Engine>> = Arc::default();
     let engine_of = own.clone();
+    let is_victim = part.name != SURVIVOR;
     let badly = move |_: Cx, input: Value| {
         let engine = engine_of.clone();
         async move {
@@ -267,8 +274,11 @@ async fn work(part: &Part) -> Result<(), String> {
                 engine.get().ok_or_else(|| ActionError::new("early", "the engine is not there yet"))?;
             let key = input["key"].as_str().unwrap_or_default().to_owned();
             engine.kv(STARTED).increment(&key, 1).await?;
-            // Long enough for every kill to come between the two of some run.
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            if is_victim {
+                say(COUNTED).map_err(|error| ActionError::new("output", error))?;
+                // The kill comes between the count and the commit.
+                std::future::pending::<()>().await;
+            }
             Ok::<_, ActionError>(Value::Null)
         }
     };
@@ -283,7 +293,7 @@ async fn work(part: &Part) -> Result<(), String> {
     // Half of the runs wait before anything happens, the others begin while it does.
     let early = (0..weather.waiters / 2).map(|key| wait(&engine, key));
     all(early).await?;
-    say("works")?;
+    say(WORKS)?;
     let late = (weather.waiters / 2..weather.waiters).map(|key| wait(&engine, key));
     let (began, sent) = tokio::join!(all(late), send_all(&engine, weather, part.from));
     began?;
@@ -330,23 +340,19 @@ async fn send_all(engine: &Engine, weather: Weather, from: u64) -> Result<(), St
     say(&format!("sent {count}"))
 }
 
-async fn total(engine: &Engine, key: &str) -> Result<u64, String> {
-    let entry = engine.kv(TOTALS).get(key).await.map_err(|error| error.to_string())?;
-    Ok(entry.and_then(|entry| entry.value.as_u64()).unwrap_or(0))
-}
-
 /// Waits until everything has happened that has to, and a while longer for what must not.
 async fn finish(engine: &Engine, weather: Weather) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let (woken, started) = (total(engine, WOKEN).await?, total(engine, STARTED).await?);
-        if woken >= weather.waiters * ROUNDS && started >= weather.starts() {
+        let (woken, started) = (counted(engine, WOKEN).await?.all, counted(engine, STARTED).await?.all);
+        let all = woken >= weather.waiters * ROUNDS && started >= weather.starts();
+        if all && runs_of(engine, WAITER).await?.1 == weather.waiters {
             break;
         }
         if Instant::now() > until {
             return Err(format!("{woken} were woken and {started} started, and nothing more happens"));
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     Ok(())
@@ -362,8 +368,7 @@ async fn look(place: &Place, weather: Weather) -> Result<Value, String> {
     for (name, _, _) in STARTERS {
         runs_started += runs_of(&engine, name).await?.0;
     }
-    let (woken, _) = counted(&engine, WOKEN).await?;
-    let (started, keys) = counted(&engine, STARTED).await?;
+    let (woken, started) = (counted(&engine, WOKEN).await?, counted(&engine, STARTED).await?);
     let wanted: BTreeSet<String> = STARTERS
         .iter()
         .flat_map(|(name, _, wants)| {
@@ -372,18 +377,17 @@ async fn look(place: &Place, weather: Weather) -> Result<Value, String> {
                 .map(move |number| format!("{name}/e-{number}"))
         })
         .collect();
-    let unwanted = keys.iter().filter(|key| !wanted.contains(*key)).count();
-    let totals = (total(&engine, WOKEN).await?, total(&engine, STARTED).await?);
+    let unwanted = started.keys.iter().filter(|key| !wanted.contains(*key)).count();
     engines::close(engine).await;
     Ok(json!({
         "accepted": accepted,
         "delivered": delivered,
         "waiters_done": waiters_done,
         "runs_started": runs_started,
-        "woken_once": woken,
-        "woken": totals.0,
-        "started_once": started,
-        "started": totals.1,
+        "woken_once": woken.once,
+        "woken": woken.all,
+        "started_once": started.once,
+        "started": started.all,
         "unwanted": unwanted,
     }))
 }
@@ -401,15 +405,27 @@ async fn runs_of(engine: &Engine, workflow: &str) -> Result<(u64, u64), String> 
     }
 }
 
-/// How many keys of a namespace were counted once, and all of them.
-async fn counted(engine: &Engine, namespace: &str) -> Result<(u64, Vec<String>), String> {
-    let (mut once, mut keys, mut cursor) = (0, Vec::new(), None);
+/// What was counted in a namespace.
+#[derive(Default)]
+struct Counted {
+    keys: Vec<String>,
+    /// Keys that were counted once.
+    once: u64,
+    /// What all keys come to.
+    all: u64,
+}
+
+async fn counted(engine: &Engine, namespace: &str) -> Result<Counted, String> {
+    let (mut counted, mut cursor) = (Counted::default(), None);
     loop {
         let list = List { limit: Some(200), cursor, ..List::default() };
         let page = engine.kv(namespace).list(list).await.map_err(|error| error.to_string())?;
-        once += page.items.iter().filter(|entry| entry.value == json!(1)).count() as u64;
-        keys.extend(page.items.into_iter().map(|entry| entry.key));
-        let Some(next) = page.next else { return Ok((once, keys)) };
+        for entry in page.items {
+            counted.once += u64::from(entry.value == json!(1));
+            counted.all += entry.value.as_u64().unwrap_or(0);
+            counted.keys.push(entry.key);
+        }
+        let Some(next) = page.next else { return Ok(counted) };
         cursor = Some(next);
     }
 }

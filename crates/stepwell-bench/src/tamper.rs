@@ -48,7 +48,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let (tokens, timed) = if options.short { (3, 6_000) } else { (options.tokens, options.timed) };
+    let (tokens, timed) = if options.short { (3, 1_500) } else { (options.tokens, options.timed) };
     let runtime = crate::runtime()?;
     let site = Site::new(options.store)?;
     let begin = Instant::now();

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::figures::{at_least, at_most, exactly, measured, one, verdict};
 use super::{Size, answered, judged};
+use crate::process;
 
 pub(super) const STORES: [&str; 2] = ["sqlite", "postgres"];
 
@@ -54,6 +55,58 @@ pub(super) fn mirror(size: Size) -> Result<(), String> {
     Ok(())
 }
 
+/// Two tenants do not meet.
+pub(super) fn tenant_keys(size: Size) -> Result<(), String> {
+    for store in STORES {
+        let lines = sized("tenant-keys", Some(store), size)?;
+        let line = one(&lines)?;
+        measured(line, &["pairs", "ended", "seconds"])?;
+        let mut all_met = exactly(line, "wrong", 0)?;
+        all_met &= exactly(line, "stalled", 0)?;
+        all_met &= exactly(line, "findings", 0)?;
+        verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))?;
+        plant("tenant-keys", Some(store), size)?;
+    }
+    Ok(())
+}
+
+/// A row that cannot be read is one object's trouble.
+pub(super) fn bad_row(size: Size) -> Result<(), String> {
+    for store in STORES {
+        let lines = sized("bad-row", Some(store), size)?;
+        let line = one(&lines)?;
+        measured(line, &["cases", "seconds"])?;
+        let mut all_met = at_least(line, "cases", if size == Size::Full { 20.0 } else { 7.0 })?;
+        all_met &= exactly(line, "wrong", 0)?;
+        verdict(all_met).map_err(|_| format!("the promise was broken: {line}"))?;
+        plant("bad-row", Some(store), size)?;
+    }
+    Ok(())
+}
+
+/// The package that expressions are held against.
+const JSONATA: &str = "jsonata@2.2.2";
+
+/// Random expressions give what the reference gives.
+pub(super) fn jsonata(size: Size) -> Result<(), String> {
+    let modules = process::target_folder()?.join("xtask").join("jsonata");
+    std::fs::create_dir_all(&modules).map_err(|error| format!("{}: {error}", modules.display()))?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-save", "--no-audit", "--no-fund", "--prefix", ".", JSONATA]);
+    process::run(npm.current_dir(&modules), size.limit())?;
+    let compared = |count: &str| {
+        let mut command = Command::new(super::bench(size)?);
+        command.args(["jsonata-random", "--json", "--count", count, "--modules"]).arg(&modules);
+        Ok::<_, String>(command)
+    };
+    let lines = super::measured(&mut compared(if size == Size::Full { "20000" } else { "2000" })?, size)?;
+    let line = one(&lines)?;
+    measured(line, &["expressions", "agreed", "values", "errors"])?;
+    verdict(exactly(line, "differences", 0)?)?;
+    let (status, line) = answered(compared("500")?.arg("--plant"), "", size)?;
+    verdict(judged(!status.success() && line["planted"] == true, "a planted difference: found"))
+}
+
 /// Documents with mistakes are refused.
 pub(super) fn malformed(size: Size) -> Result<(), String> {
     let lines = sized("malformed", None, size)?;
@@ -76,7 +129,7 @@ pub(super) fn long_loop(size: Size) -> Result<(), String> {
         let lines = sized("long-loop", Some(store), size)?;
         let line = one(&lines)?;
         measured(line, &["kills", "seconds"])?;
-        let items = if size == Size::Full { 10_000 } else { 400 };
+        let items = if size == Size::Full { 10_000 } else { 210 };
         let mut all_met = exactly(line, "completed", 1)?;
         for field in ["sum", "keys", "counted_once"] {
             all_met &= exactly(line, field, items)?;

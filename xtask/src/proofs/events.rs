@@ -29,7 +29,7 @@ pub(super) fn storm(size: Size) -> Result<(), String> {
         let lines = sized("storm", Some(store), size)?;
         let line = one(&lines)?;
         measured(line, &["kills", "seconds"])?;
-        let (sent, waiters) = if size == Size::Full { (10_000, 2_000) } else { (600, 120) };
+        let (sent, waiters) = if size == Size::Full { (10_000, 2_000) } else { (300, 60) };
         let mut all_met = exactly(line, "sent", sent)?;
         for field in ["accepted", "delivered"] {
             all_met &= exactly(line, field, sent * 7 / 10)?;

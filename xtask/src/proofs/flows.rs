@@ -60,7 +60,7 @@ pub(super) fn tamper(size: Size) -> Result<(), String> {
 
 fn judge_tampering(line: &Value, size: Size) -> Result<(), String> {
     measured(line, &["changed_bits", "bounds", "refused_p50_us"])?;
-    let (tokens, timed) = if size == Size::Full { (200, 99_000.0) } else { (6, 5_900.0) };
+    let (tokens, timed) = if size == Size::Full { (200, 99_000.0) } else { (6, 1_400.0) };
     let mut all_met = exactly(line, "tokens", tokens)?;
     all_met &= exactly(line, "taken", 0)?;
     all_met &= exactly(line, "told_apart", 0)?;

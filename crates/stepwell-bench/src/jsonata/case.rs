@@ -111,7 +111,33 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
 
 fn json(file: &Path) -> Result<Value, String> {
     let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))
+    serde_json::from_str(&paired(&text)).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// The text with every escape of half a surrogate pair escaped once more: JavaScript's strings hold halves and ours do not,
+/// so that the expression gets the escape itself.
+fn paired(text: &str) -> String {
+    let half = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok().filter(|unit| (0xD800..0xE000).contains(unit))
+    };
+    let (mut made, mut at) = (String::with_capacity(text.len()), 0);
+    while let Some(c) = text[at..].chars().next() {
+        let is_pair =
+            half(at).is_some_and(|unit| unit < 0xDC00) && half(at + 6).is_some_and(|unit| unit >= 0xDC00);
+        let taken = match (c, half(at)) {
+            ('\\', Some(_)) if is_pair => 12,
+            ('\\', Some(_)) => {
+                made.push('\\');
+                6
+            }
+            ('\\', None) => 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
+            (c, _) => c.len_utf8(),
+        };
+        made.push_str(&text[at..at + taken]);
+        at += taken;
+    }
+    made
 }
 
 /// Whether two values are the same; 1 and 1.0 are. The items of an unordered list may come in any order.
@@ -132,5 +158,24 @@ pub(super) fn same(a: &Value, b: &Value, is_unordered: bool) -> bool {
             a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| same(a, b, false)))
         }
         _ => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::paired;
+
+    #[test]
+    fn halves_of_surrogate_pairs_are_escaped_once_more() {
+        let cases = [
+            (r#""\ud83d\ude00""#, r#""\ud83d\ude00""#),
+            (r#""a\ud83d""#, r#""a\\ud83d""#),
+            (r#""\ude00\ud83d\u0041""#, r#""\\ude00\\ud83d\u0041""#),
+            (r#""\\ud83d \" \u00e4ä""#, r#""\\ud83d \" \u00e4ä""#),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(paired(text), expected);
+            assert!(serde_json::from_str::<serde_json::Value>(&paired(text)).is_ok());
+        }
     }
 }

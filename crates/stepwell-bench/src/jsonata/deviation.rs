@@ -68,6 +68,57 @@ const ALL: &[Deviation] = &[
         explains: |_, got| matches!(got, Err(error) if error.message.contains("needs parentheses")),
     },
     Deviation {
+        id: "no-crashes",
+        reason: "where the package itself breaks, with an error of JavaScript's, the result follows from its other rules",
+        explains: |case, _| matches!(&case.expected, Expected::Code(code) if code.contains(' ')),
+    },
+    Deviation {
+        id: "nothing-has-no-items",
+        reason: "nothing is selected from what is undefined; the package gives a list of undefined items",
+        explains: |case, got| match (&case.expected, got) {
+            (Expected::Value { value: Value::Array(items), .. }, Ok(None)) => {
+                case.expr.contains('[') && !items.is_empty() && items.iter().all(Value::is_null)
+            }
+            _ => false,
+        },
+    },
+    Deviation {
+        id: "division-after-brackets",
+        reason: "a `/` after `[]` divides; the package reads it as the beginning of a regular expression",
+        explains: |case, _| {
+            matches!(&case.expected, Expected::Code(code) if code == "S0302") && case.expr.contains("[] /")
+        },
+    },
+    Deviation {
+        id: "zones-with-minutes",
+        reason: "the minutes of a zone behind Greenwich count against it too",
+        explains: |case, _| case.expr.contains("Millis(") && has_zone_with_minutes(&case.expr),
+    },
+    Deviation {
+        id: "dates-that-exist",
+        reason: "a day that no calendar has is an error",
+        explains: |case, got| {
+            matches!(got, Err(error) if error.code == "D3110") && case.expr.contains("toMillis(")
+        },
+    },
+    Deviation {
+        id: "numbers-that-are-written-so",
+        reason: "a text that is not a number by its picture is an error, and no made-up number",
+        explains: |case, got| {
+            matches!(got, Err(error) if error.code == "D3030") && case.expr.contains("parseInteger(")
+        },
+    },
+    Deviation {
+        id: "no-separator-first",
+        reason: "a number begins with a digit, however its picture is grouped",
+        explains: |case, got| match (&case.expected, got) {
+            (Expected::Value { value: Value::String(text), .. }, Ok(Some(Value::String(got)))) => {
+                text.strip_prefix(',') == Some(got)
+            }
+            _ => false,
+        },
+    },
+    Deviation {
         id: "two-equals-signs",
         reason: "`==` is another spelling of `=`",
         explains: |case, got| got.is_ok() && case.expr.contains("=="),
@@ -85,6 +136,16 @@ pub(super) fn reason(id: &str) -> &'static str {
 
 pub(super) fn kinds() -> usize {
     ALL.len()
+}
+
+/// It names a zone behind Greenwich by hours and minutes.
+fn has_zone_with_minutes(expr: &str) -> bool {
+    let digits = |text: &str| text.bytes().take(2).filter(u8::is_ascii_digit).count() == 2;
+    expr.match_indices('-').any(|(at, _)| {
+        let (hours, rest) = expr[at + 1..].split_at_checked(2).unwrap_or_default();
+        let minutes = rest.strip_prefix(':').unwrap_or(rest);
+        digits(hours) && digits(minutes) && !minutes.starts_with("00")
+    })
 }
 
 /// The result holds, or would hold, an integer that no double has exactly.

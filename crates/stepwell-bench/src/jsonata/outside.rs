@@ -11,7 +11,7 @@ const PICTURED: [&str; 6] =
 pub(super) fn uses_what_is_outside(expr: &str) -> bool {
     let text = without_strings(expr);
     has_lambda(&text)
-        || ["|", "@$", "#$"].iter().any(|construct| text.contains(construct))
+        || ["|", "@", "#$"].iter().any(|construct| text.contains(construct))
         || has_operand(&text, '%')
         || has_operand(&text, '/')
         || has_placeholder(&text)

@@ -262,7 +262,7 @@ impl Store for Wire {
     async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
         self.call(self.world.memory.load(scope, run)).await
     }
-    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         self.call(self.world.memory.claim(scope, claim)).await
     }
     async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
@@ -285,7 +285,7 @@ impl Store for Wire {
     }
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
         if self.world.plant && !query.shadows.is_empty() {
-            return Ok(Page { items: Vec::new(), next: None });
+            return Ok(Page::of([]));
         }
         self.call(self.world.memory.runs(scope, query)).await
     }

@@ -151,12 +151,12 @@ impl Store for Wire {
         self.call(async move { memory.load(scope, run).await }).await
     }
 
-    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Vec<Loaded>, StoreError> {
+    async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         let (world, process) = (self.world.clone(), self.process);
         self.call(async move {
             let taken = world.memory.claim(scope, claim.clone()).await?;
             if claim.by.is_some() {
-                world.claimed(process, &claim, &taken);
+                world.claimed(process, &claim, &taken.items);
             }
             Ok(taken)
         })

@@ -1,1 +1,0 @@
-//! Compares the expression dialect with another implementation of JSONata; see `tests/agree.rs`.
