@@ -17,7 +17,7 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use crate::columns::{Asked, Audit, Closed, Definitions, Opened, Shadows};
-use crate::connection::{Backend, Connection, Connections, Lent, Mode, Sees, Unanswered};
+use crate::connection::{Backend, Begin, Connection, Connections, Lent, Mode, Sees, Unanswered};
 use crate::error::{Failure, constraint};
 use crate::plain::{PlainBatch, PlainWritten};
 use crate::planned::{Gathered, Names};
@@ -286,7 +286,7 @@ impl Applier {
 /// there are no more than [`MOST_AT_ONCE`].
 async fn send(
     connection: &Connection,
-    begin: Option<&str>,
+    begin: Option<&Begin>,
     asked: &[Asked<'_>],
     end: Option<&str>,
 ) -> Result<Vec<Vec<Row>>, Trouble> {
@@ -298,22 +298,25 @@ async fn send(
     let all = asked.iter().zip(&statements);
     let all = all.map(|(asked, statement)| connection.try_ask(statement, &asked.params));
     let (begun, answers, ended) = tokio::join!(
-        command(connection, begin),
+        async {
+            match begin {
+                Some(begin) => connection.begin(begin).await,
+                None => Ok(()),
+            }
+        },
         futures_util::future::join_all(all),
-        command(connection, end)
+        async {
+            match end {
+                Some(end) => connection.command(end).await,
+                None => Ok(()),
+            }
+        }
     );
     begun.map_err(|failure| Trouble::of(failure, connection))?;
     let answers = answers.into_iter().map(|answer| answer.map_err(|error| trouble(error, connection)));
     let rows = answers.collect::<Result<Vec<_>, _>>()?;
     ended.map_err(|failure| Trouble::of(failure, connection))?;
     Ok(rows)
-}
-
-async fn command(connection: &Connection, command: Option<&str>) -> Result<(), Failure> {
-    match command {
-        Some(command) => connection.command(command).await,
-        None => Ok(()),
-    }
 }
 
 /// What was not there when it was looked for is there by now: on another look it is.

@@ -22,6 +22,9 @@ pub(crate) const NEEDED: (i32, &str) = (140_000, "14");
 /// by an index, and one plan is as good as another.
 const SETTINGS: &str = "-c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off";
 
+/// Lets the settings of a transaction reach the workers of a Citus cluster.
+pub(crate) const PROPAGATE: &str = "set local citus.propagate_set_commands = 'local'";
+
 /// How long a connection may take to be made, and one on which nothing arrives any more to be noticed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -241,9 +244,15 @@ impl Connection {
         self.in_time(self.client.query(statement, params)).await
     }
 
-    /// Sends commands without parameters.
-    pub(crate) async fn command(&self, commands: &str) -> Result<(), Failure> {
-        Ok(self.in_time(self.client.batch_execute(commands)).await?)
+    /// Sends a command without parameters.
+    pub(crate) async fn command(&self, command: &str) -> Result<(), Failure> {
+        Ok(self.in_time(self.client.batch_execute(command)).await?)
+    }
+
+    /// Begins a transaction. All its commands go out in one write, before anything that is sent after this.
+    pub(crate) async fn begin(&self, begin: &Begin) -> Result<(), Failure> {
+        let sent = begin.0.iter().map(|command| self.command(command));
+        futures_util::future::join_all(sent).await.into_iter().collect()
     }
 
     /// Waits for an answer, but not for ever: a peer that is gone without a word may never be noticed otherwise.
@@ -389,24 +398,23 @@ impl Connections {
         self.has_citus
     }
 
-    /// How a transaction begins that may see this much. The setting has to be made by a command of its own: only then
-    /// does it reach the nodes of a cluster.
-    pub(crate) fn begin(&self, sees: Sees, mode: Mode) -> String {
+    /// Returns the commands that begin a transaction which may see this much. Citus repeats a query string on its
+    /// workers as a whole, so that a `begin` in front of a setting would begin a second transaction there: with Citus each
+    /// command is a message of its own.
+    pub(crate) fn begin(&self, sees: Sees, mode: Mode) -> Begin {
         let begin = match mode {
             Mode::Writes => "begin",
             Mode::Reads => "begin read only",
             Mode::ReadsOnce => "begin isolation level repeatable read read only",
         };
-        let then = match self.has_citus {
-            true => "; set local citus.propagate_set_commands = 'local'; ",
-            false => "; ",
+        let set = match sees {
+            Sees::Tenant(tenant) => format!("set local app.current_tenant = '{}'", tenant.uuid()),
+            Sees::Due => "set local stepwell.sees = 'due'".to_owned(),
+            Sees::None => return Begin(vec![begin.to_owned()]),
         };
-        match sees {
-            Sees::Tenant(tenant) => {
-                format!("{begin}{then}set local app.current_tenant = '{}'", tenant.uuid())
-            }
-            Sees::Due => format!("{begin}{then}set local stepwell.sees = 'due'"),
-            Sees::None => begin.to_owned(),
+        match self.has_citus {
+            true => Begin(vec![begin.to_owned(), PROPAGATE.to_owned(), set]),
+            false => Begin(vec![format!("{begin}; {set}")]),
         }
     }
 
@@ -422,7 +430,7 @@ impl Connections {
         let statement = connection.statement(sql).await?;
         let begin = self.begin(sees, mode);
         let (begun, rows, ended) = tokio::join!(
-            connection.command(&begin),
+            connection.begin(&begin),
             connection.ask(&statement, params),
             connection.command("commit")
         );
@@ -432,6 +440,9 @@ impl Connections {
         Ok(rows)
     }
 }
+
+/// The commands that begin a transaction, each sent as a message of its own.
+pub(crate) struct Begin(Vec<String>);
 
 /// What a transaction is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

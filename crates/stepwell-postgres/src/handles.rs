@@ -236,7 +236,7 @@ pub(crate) async fn sweep(
     let connection = transaction.on();
     let begin = on.begin(Sees::Tenant(tenant), Mode::Writes);
     let which: [Param<'_>; 3] = [&id, &expired_by.micros(), &i64::from(limit)];
-    let (begun, found) = tokio::join!(connection.command(&begin), connection.ask(&find, &which));
+    let (begun, found) = tokio::join!(connection.begin(&begin), connection.ask(&find, &which));
     begun?;
     let (mut over, mut flows): (Vec<Vec<u8>>, Vec<Uuid>) = (Vec::new(), Vec::new());
     for row in &found? {

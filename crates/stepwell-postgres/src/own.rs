@@ -120,7 +120,7 @@ struct Settings {
 async fn leave(transaction: &Transaction<'_>, settings: &Settings) -> Result<(), Wrong> {
     let Settings { tenant, path, has_citus } = settings;
     if *has_citus {
-        command(transaction, "set local citus.propagate_set_commands = 'local'").await?;
+        command(transaction, crate::connection::PROPAGATE).await?;
     }
     let tenant = tenant.replace('\'', "''");
     command(transaction, &format!("set local app.current_tenant = '{tenant}'")).await?;

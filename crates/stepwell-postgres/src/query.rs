@@ -19,7 +19,7 @@ use stepwell_store::{
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
-use crate::connection::{Connection, Connections, Mode, Param, Sees, Transaction};
+use crate::connection::{Begin, Connection, Connections, Mode, Param, Sees, Transaction};
 use crate::listed::{all, named, page, seen};
 use crate::rows::{self, Read};
 use crate::{handles, seals, shadows, statements as sql};
@@ -158,13 +158,13 @@ pub(crate) fn run_cursor(row: &Row) -> Read<String> {
 /// The ids a statement gives, with the beginning of the transaction before it, if it has not begun.
 async fn found(
     connection: &Connection,
-    begin: Option<String>,
+    begin: Option<Begin>,
     statement: &Statement,
     params: &[Param<'_>],
 ) -> Read<Vec<Uuid>> {
     let begun = async {
         match &begin {
-            Some(begin) => connection.command(begin).await,
+            Some(begin) => connection.begin(begin).await,
             None => Ok(()),
         }
     };
@@ -338,7 +338,7 @@ async fn history_with_base(
     let base = connection.statement(sql::history_base).await?;
     let begin = on.begin(Sees::Tenant(tenant), Mode::ReadsOnce);
     let (begun, history, base, ended) = tokio::join!(
-        connection.command(&begin),
+        connection.begin(&begin),
         connection.ask(&history, which),
         connection.ask(&base, &which[..3]),
         connection.command("commit")

@@ -110,7 +110,7 @@ pub(crate) async fn seal(on: &Connections, tenant: TenantId, now: Timestamp, lim
     // The last seal is looked up before what is to be sealed: whoever seals in between has either taken away what is
     // listed then, or has the number that this seal is to get.
     let (begun, last, waiting) = tokio::join!(
-        connection.command(&begin),
+        connection.begin(&begin),
         connection.ask(&last, &which[..1]),
         connection.ask(&list, &which)
     );

@@ -128,7 +128,7 @@ pub(crate) async fn refill(on: &Connections, tenant: TenantId, refills: &[Refill
     let asked: Vec<Uuid> = refills.iter().map(|refill| refill.run.uuid()).collect();
     let which: [Param<'_>; 2] = [&id, &asked];
     let opened = on.begin(Sees::Tenant(tenant), Mode::Writes);
-    let (begun, found) = tokio::join!(connection.command(&opened), connection.ask(&still, &which));
+    let (begun, found) = tokio::join!(connection.begin(&opened), connection.ask(&still, &which));
     begun?;
     let versions = each(&found?, |row| Ok((rows::run_id(row, 0)?, rows::unsigned(row, 1)?)))?;
     let versions: HashMap<RunId, u64> = versions.into_iter().collect();

@@ -87,11 +87,11 @@ async fn purge(on: &Connections, tenant: TenantId, which: Gone) -> Read<u64> {
     let (begun, found) = match which {
         Gone::Ended(before, limit) => {
             let which: [Param<'_>; 3] = [&id, &before, &limit];
-            tokio::join!(connection.command(&begin), connection.ask(&find, &which))
+            tokio::join!(connection.begin(&begin), connection.ask(&find, &which))
         }
         Gone::Run(run) => {
             let which: [Param<'_>; 2] = [&id, &vec![run]];
-            tokio::join!(connection.command(&begin), connection.ask(&find, &which))
+            tokio::join!(connection.begin(&begin), connection.ask(&find, &which))
         }
     };
     begun?;
