@@ -34,21 +34,30 @@ pub(crate) struct Mover {
     head: Head,
     /// The commits that made its versions.
     made: Vec<CommitId>,
-    /// How often it was not known at first; whoever cuts connections looks at it meanwhile.
-    unknown: Arc<AtomicUsize>,
+    tally: Arc<Tally>,
+}
+
+/// What all movers of a test did so far, to be read while they move.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Versions made, the first ones included.
+    made: AtomicUsize,
+    /// Commits whose outcome was unknown at first.
+    unknown: AtomicUsize,
 }
 
 impl Mover {
-    pub(crate) async fn begin(store: &Arc<PostgresStore>, make: &Arc<make::Make>, number: u128) -> Mover {
+    async fn begin(
+        store: &Arc<PostgresStore>,
+        make: &Arc<make::Make>,
+        tally: &Arc<Tally>,
+        number: u128,
+    ) -> Mover {
         let start = make.create(make::new_run(make::run(number)));
         let first = start.id;
         let head = ask::started(&**store, start).await;
-        Mover { store: store.clone(), make: make.clone(), head, made: vec![first], unknown: Arc::default() }
-    }
-
-    /// How often it is not known at first, to be looked at while it moves.
-    pub(crate) fn doubts(&self) -> Arc<AtomicUsize> {
-        self.unknown.clone()
+        tally.made.fetch_add(1, Ordering::Relaxed);
+        Mover { store: store.clone(), make: make.clone(), head, made: vec![first], tally: tally.clone() }
     }
 
     /// Where the run is, however often one has to ask.
@@ -74,7 +83,7 @@ impl Mover {
     }
 
     /// One step; it is made or it is not, and this one knows which.
-    pub(crate) async fn step(&mut self) {
+    async fn step(&mut self) {
         let commit = self.make.step(make::step(&self.head, &format!("at {}", self.made.len())));
         let is_made = match self.store.commit(make::ME, commit.clone()).await {
             Ok(committed) => {
@@ -83,7 +92,7 @@ impl Mover {
             }
             Err(CommitError::Unknown { reference, .. }) => {
                 assert_eq!(reference, commit.reference());
-                self.unknown.fetch_add(1, Ordering::Relaxed);
+                self.tally.unknown.fetch_add(1, Ordering::Relaxed);
                 self.resolved(&commit).await
             }
             Err(CommitError::Store(StoreError::Unavailable(_))) => false,
@@ -94,6 +103,7 @@ impl Mover {
         self.head = now;
         if is_made {
             self.made.push(commit.id);
+            self.tally.made.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -108,50 +118,69 @@ impl Mover {
     }
 
     /// Each version is there once, and by the commit that is known to have made it.
-    pub(crate) async fn check(&self) {
+    async fn check(&self) {
         let all = HistoryQuery { run: self.head.run, from: 0, with_state: false, limit: 10_000 };
         let found = self.store.history(make::ME, all).await.unwrap().items;
         let commits: Vec<_> = found.iter().map(|row| row.commit).collect();
         assert_eq!(commits, self.made);
         assert!(found.iter().map(|row| row.version).eq(0..self.made.len() as u64), "{found:?}");
     }
-}
 
-/// Every mover goes on until it is told to stop, and now and then tries what must be refused.
-pub(crate) fn spawn(
-    movers: Vec<Mover>,
-    stop: &Arc<AtomicBool>,
-    with_stale: bool,
-) -> Vec<tokio::task::JoinHandle<Mover>> {
-    let all = movers.into_iter().map(|mut mover| {
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
-                mover.step().await;
-                if with_stale {
-                    mover.stale().await;
-                }
+    async fn go(mut self, stop: Arc<AtomicBool>, with_stale: bool) -> Mover {
+        while !stop.load(Ordering::Relaxed) {
+            self.step().await;
+            if with_stale {
+                self.stale().await;
             }
-            mover
-        })
-    });
-    all.collect()
-}
-
-/// All movers come to rest; gives how many steps were made and how many were in doubt.
-pub(crate) async fn rest(tasks: Vec<tokio::task::JoinHandle<Mover>>) -> (usize, usize) {
-    let (mut made, mut unknown) = (0, 0);
-    for task in tasks {
-        let mut mover = soon(task).await.unwrap();
-        soon(mover.step()).await;
-        soon(mover.check()).await;
-        (made, unknown) = (made + mover.made.len(), unknown + mover.unknown.load(Ordering::Relaxed));
+        }
+        self
     }
-    (made, unknown)
 }
 
-pub(crate) fn has_doubts(doubts: &[Arc<AtomicUsize>]) -> bool {
-    doubts.iter().any(|doubts| doubts.load(Ordering::Relaxed) > 0)
+/// Movers that step at the same time until they are told to stop.
+pub(crate) struct Movers {
+    tasks: Vec<tokio::task::JoinHandle<Mover>>,
+    stop: Arc<AtomicBool>,
+    tally: Arc<Tally>,
+}
+
+impl Movers {
+    /// Starts `count` runs and moves each in a task of its own. With `with_stale` each also tries, between its
+    /// steps, one that must be refused.
+    pub(crate) async fn start(
+        store: &Arc<PostgresStore>,
+        make: &Arc<make::Make>,
+        count: u128,
+        with_stale: bool,
+    ) -> Movers {
+        let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
+        let mut all = Vec::new();
+        for number in 1..=count {
+            all.push(Mover::begin(store, make, &tally, number).await);
+        }
+        let tasks = all.into_iter().map(|mover| tokio::spawn(mover.go(stop.clone(), with_stale))).collect();
+        Movers { tasks, stop, tally }
+    }
+
+    pub(crate) fn made(&self) -> usize {
+        self.tally.made.load(Ordering::Relaxed)
+    }
+
+    /// Whether some commit's outcome was unknown at first and `made` versions exist. How long that takes
+    /// depends on the machine, so tests ask for it instead of waiting a fixed time.
+    pub(crate) fn have_shown(&self, made: usize) -> bool {
+        self.made() > made && self.tally.unknown.load(Ordering::Relaxed) > 0
+    }
+
+    /// Stops all and checks the history of each.
+    pub(crate) async fn rest(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            let mut mover = soon(task).await.unwrap();
+            soon(mover.step()).await;
+            soon(mover.check()).await;
+        }
+    }
 }
 
 /// Cuts every connection of the engine's role again and again while many commit.
@@ -159,29 +188,22 @@ async fn cut(with_stale: bool) {
     let (_cluster, ground) = own_cluster().await;
     let store = Arc::new(ground.open().await.unwrap());
     let make = Arc::new(make::Make::new());
-    let mut movers = Vec::new();
-    for number in 1..=32 {
-        movers.push(Mover::begin(&store, &make, number).await);
-    }
+    let movers = Movers::start(&store, &make, 32, with_stale).await;
     let admin = client(&ground, ground.admin()).await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let doubts: Vec<_> = movers.iter().map(Mover::doubts).collect();
-    let tasks = spawn(movers, &stop, with_stale);
     let all = format!("from pg_stat_activity where usename = '{ENGINE}'");
-    let mut ended = 0;
-    for round in 0..400_u64 {
-        // On a busy machine a cut may find nobody in the middle of a commit.
-        if round >= 24 && has_doubts(&doubts) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50 + round * 17 % 80)).await;
+    let (mut ended, mut rounds) = (0, 0);
+    let has_shown = |ended, rounds| rounds >= 24 && ended >= 24 && movers.have_shown(80);
+    while !has_shown(ended, rounds) && rounds < 600 {
+        tokio::time::sleep(Duration::from_millis(50 + rounds * 17 % 80)).await;
         ended += number(&admin, &format!("select count(pg_terminate_backend(pid)) {all}")).await;
+        rounds += 1;
     }
-    stop.store(true, Ordering::Relaxed);
-    let (made, unknown) = rest(tasks).await;
-    assert!(ended >= 24, "only {ended} connections were cut");
-    assert!(made > 80, "only {made} steps were made");
-    assert!(unknown > 0, "nobody was ever in doubt: this has shown nothing");
+    assert!(
+        has_shown(ended, rounds),
+        "{ended} connections cut, {} steps made in {rounds} rounds",
+        movers.made()
+    );
+    movers.rest().await;
     // By itself, and at once.
     ask::started(&*store, make.create(make::new_run(make::run(1_000)))).await;
 }
@@ -205,12 +227,7 @@ async fn when_the_server_is_killed_the_store_goes_on_once_it_is_back() {
     let (mut cluster, ground) = own_cluster().await;
     let store = Arc::new(ground.open().await.unwrap());
     let make = Arc::new(make::Make::new());
-    let mut movers = Vec::new();
-    for number in 1..=8 {
-        movers.push(Mover::begin(&store, &make, number).await);
-    }
-    let stop = Arc::new(AtomicBool::new(false));
-    let tasks = spawn(movers, &stop, false);
+    let movers = Movers::start(&store, &make, 8, false).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let mut cluster = tokio::task::spawn_blocking(move || {
         cluster.kill().unwrap();
@@ -235,10 +252,14 @@ async fn when_the_server_is_killed_the_store_goes_on_once_it_is_back() {
     })
     .await;
     assert!(back.elapsed() < Duration::from_secs(60), "{:?}", back.elapsed());
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    stop.store(true, Ordering::Relaxed);
-    let (made, _) = rest(tasks).await;
-    assert!(made > 16, "only {made} steps were made");
+    let before = movers.made();
+    soon(async {
+        while movers.made() < before.max(16) + 8 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    movers.rest().await;
     soon(store.beat(beat(process(), 0))).await.unwrap();
 }
 
