@@ -243,7 +243,7 @@ async fn victim(engine: &Engine, case: &Case) -> Tried<Option<RunId>> {
             run.signal(Signal::new("GO").with(&json!({"by": "joe"}))).await?;
             Some(run.id())
         }
-        Of::Schedule => Some(engine.put_schedule(Schedule::new("victim", "0 3 * * *", "bell")).await?),
+        Of::Schedule => Some(engine.put_schedule(Schedule::new("victim", "0 3 * * *", "bell")).await?.run),
         Of::Definition => Some(rare.id()),
         Of::Handle => Some(RunId::new(Uuid::from_u128(9))),
         Of::Key | Of::Link | Of::Nothing => None,

@@ -135,7 +135,7 @@ async fn furnish(theirs: &Engine) -> Result<Theirs, String> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let schedule = Schedule::new("nightly", "0 3 * * *", "door");
-    let schedule_run = theirs.put_schedule(schedule).await.map_err(failed)?;
+    let schedule_run = theirs.put_schedule(schedule).await.map_err(failed)?.run;
     let thing = |id: &str| Entity::new("task", id);
     let changes = Changes::new()
         .set("stock", "bolts", 500)

@@ -69,7 +69,7 @@ pub use observe::{Fact, Observer};
 pub use once::Done;
 pub use operate::{Command, Operator};
 pub use remote::{Poll, RemoteAction, Task, TaskId, Tasks};
-pub use schedule::{Schedule, check_document_triggers, check_triggers};
+pub use schedule::{PlacedSchedule, Schedule, check_document_triggers, check_triggers};
 pub use secrets::{EnvironmentSecrets, FileSecrets, Secrets};
 pub use shadows::Heal;
 pub use signal::{FirstAnswer, Signal, Signalled};

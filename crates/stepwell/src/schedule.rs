@@ -141,10 +141,27 @@ pub struct Scheduled {
     pub last_error: Option<String>,
 }
 
+/// The result of putting a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlacedSchedule {
+    /// The run behind the schedule.
+    pub run: RunId,
+    /// The next firing. A schedule whose pattern and time zone did not change keeps a firing that is already due.
+    pub next: Timestamp,
+}
+
+impl Scheduled {
+    /// The next firing after `put` replaces this schedule. A firing that is due is kept unless the times change.
+    fn next_if_replaced(&self, put: &Scheduled) -> Timestamp {
+        let times = |schedule: &Schedule| (schedule.cron.clone(), schedule.time_zone.clone());
+        if !self.is_off && times(&self.schedule) == times(&put.schedule) { self.next } else { put.next }
+    }
+}
+
 impl Engine {
-    /// Puts a schedule: a new one, or another edition of the one that has this name. Gives the run that is the schedule.
+    /// Creates a schedule, or replaces the one that has this name. Returns the run behind it and its next firing.
     /// Refused if a trigger has made that one.
-    pub async fn put_schedule(&self, schedule: Schedule) -> Result<RunId, EngineError> {
+    pub async fn put_schedule(&self, schedule: Schedule) -> Result<PlacedSchedule, EngineError> {
         self.permit(Permission::Publish)?;
         self.inner.by_hand(self.scope, &schedule.name).await?;
         self.inner.put_schedule(self.scope, schedule).await
@@ -188,7 +205,7 @@ impl Inner {
         self: &Arc<Self>,
         scope: TenantScope,
         schedule: Schedule,
-    ) -> Result<RunId, EngineError> {
+    ) -> Result<PlacedSchedule, EngineError> {
         let wrong = |error: &dyn std::fmt::Display| {
             EngineError::Invalid(format!("schedule `{}`: {error}", schedule.name))
         };
@@ -213,22 +230,35 @@ impl Inner {
         };
         let name = planned.schedule.name.clone();
         if let Some(run) = self.schedule_run(scope, &name).await? {
-            self.signal(scope, run, &Signal::own("PUT").with(&planned)).await?;
-            return Ok(run);
+            return self.replace_schedule(scope, run, &planned).await;
         }
         let start = Start::own(WORKFLOW, key(&name)).input(&planned);
         match self.start(scope, &start, None).await {
-            Ok(started) => Ok(started.run.id()),
-            // Somebody has put one of this name at the same time.
+            Ok(started) => Ok(PlacedSchedule { run: started.run.id(), next }),
+            // Another request has created it at the same time.
             Err(EngineError::KeyReused { .. }) => {
                 let run = self.schedule_run(scope, &name).await?;
                 let run =
                     run.ok_or_else(|| EngineError::Invalid(format!("schedule `{name}` came and went")))?;
-                self.signal(scope, run, &Signal::own("PUT").with(&planned)).await?;
-                Ok(run)
+                self.replace_schedule(scope, run, &planned).await
             }
             Err(error) => Err(error),
         }
+    }
+
+    async fn replace_schedule(
+        self: &Arc<Self>,
+        scope: TenantScope,
+        run: RunId,
+        planned: &Scheduled,
+    ) -> Result<PlacedSchedule, EngineError> {
+        let next = match self.load(scope, run).await.and_then(|standing| scheduled(&standing)) {
+            Ok(known) => known.next_if_replaced(planned),
+            // The new schedule replaces a state that cannot be read.
+            Err(_) => planned.next,
+        };
+        self.signal(scope, run, &Signal::own("PUT").with(planned)).await?;
+        Ok(PlacedSchedule { run, next })
     }
 
     async fn remove_schedule(self: &Arc<Self>, scope: TenantScope, name: &str) -> Result<(), EngineError> {
@@ -501,10 +531,7 @@ async fn plan(cx: Cx) -> Result<(), ActionError> {
         state.is_off = true;
     } else {
         let put = Scheduled::deserialize(cx.payload())?;
-        let when = |schedule: &Schedule| (schedule.cron.clone(), schedule.time_zone.clone());
-        // What is due by now and has not fired yet is not forgotten because something else of it changes.
-        let is_same = !state.is_off && when(&state.schedule) == when(&put.schedule);
-        let next = if is_same { state.next } else { put.next };
+        let next = state.next_if_replaced(&put);
         state = Scheduled { schedule: put.schedule, next, is_off: false, ..state };
     }
     cx.set_state(&state)

@@ -255,8 +255,8 @@ async fn put_one(call: Call<OfSchedule, Nothing, Json<PutSchedule>>) -> Result<R
     schedule = body.overlap.into_iter().fold(schedule, |schedule, overlap| schedule.overlap(overlap.into()));
     let cron = Cron::parse(&schedule.cron, &schedule.time_zone).map_err(|error| never(&error))?;
     call.server.room_for_schedule(call.caller.scope(), &name).await?;
-    engine.put_schedule(schedule).await?;
-    let next_firings = firings(Some(&cron), cron.next_after(engine.now()), FIRINGS);
+    let next = Some(engine.put_schedule(schedule).await?.next).filter(|next| *next < Timestamp::MAX);
+    let next_firings = firings(Some(&cron), next, FIRINGS);
     Reply::ok(&ScheduleAccepted { name, next_firings })
 }
 

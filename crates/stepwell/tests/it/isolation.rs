@@ -100,7 +100,7 @@ fn manager(engine: &TestEngine) -> Engine {
 }
 
 async fn own_runs(engine: &TestEngine) -> (RunId, RunId) {
-    let schedule = engine.put_schedule(Schedule::new("nightly", "0 3 * * *", "job")).await.unwrap();
+    let schedule = engine.put_schedule(Schedule::new("nightly", "0 3 * * *", "job")).await.unwrap().run;
     let event = engine.emit(Event::new("PAID").source("shop").id("1")).await.unwrap().event;
     engine.settle().await;
     (schedule, event)
@@ -176,7 +176,10 @@ async fn a_key_of_a_caller_is_never_one_of_the_engines() {
     engine.settle().await;
     assert!(engine.schedule("nightly").await.unwrap().is_none());
     let (schedule, _) = own_runs(&engine).await;
-    assert_eq!(engine.put_schedule(Schedule::new("nightly", "0 4 * * *", "job")).await.unwrap(), schedule);
+    assert_eq!(
+        engine.put_schedule(Schedule::new("nightly", "0 4 * * *", "job")).await.unwrap().run,
+        schedule
+    );
     assert!(!engine.emit(Event::new("PAID").source("shop").id("1")).await.unwrap().is_new);
     let mut ids: Vec<_> = kit::runs_of(&engine, "job").await.into_iter().map(|run| run.run).collect();
     ids.dedup();

@@ -9,7 +9,7 @@ use stepwell::core::{Definition, Spec};
 use stepwell::cron::{Missed, Overlap};
 use stepwell::store::{RunQuery, Status, Store};
 use stepwell::testing::{BEGINS, TestEngine};
-use stepwell::{EngineError, ManualClock, Schedule};
+use stepwell::{EngineError, ManualClock, PlacedSchedule, Schedule};
 
 use crate::kit::{eventually, ground};
 
@@ -99,10 +99,16 @@ async fn while_the_last_run_is_going_the_next_is_started_or_skipped() {
 async fn a_schedule_can_be_changed_switched_off_and_put_again() {
     let (store, clock) = ground().await;
     let engine = engine(&store, &clock).await;
-    let run = engine.put_schedule(Schedule::new("it", "0 * * * *", "report")).await.unwrap();
+    let PlacedSchedule { run, next } =
+        engine.put_schedule(Schedule::new("it", "0 * * * *", "report")).await.unwrap();
+    assert_eq!(next, engine.schedule("it").await.unwrap().unwrap().next);
     engine.advance(HOUR).await;
     let daily = Schedule::new("it", "30 12 * * *", "report");
-    assert_eq!(engine.put_schedule(daily.clone()).await.unwrap(), run, "the same name is the same schedule");
+    assert_eq!(
+        engine.put_schedule(daily.clone()).await.unwrap().run,
+        run,
+        "the same name is the same schedule"
+    );
     engine.advance(11 * HOUR).await;
     assert_eq!(reports(&engine).await.len(), 1, "the old plan no longer holds");
     engine.advance(HOUR).await;
