@@ -71,7 +71,16 @@ impl Artifacts {
 
     /// The examples, by name.
     pub(crate) fn examples(&self) -> Vec<&Executable> {
-        let mut found: Vec<_> = self.0.iter().filter(|executable| executable.kind == Kind::Example).collect();
+        self.all(Kind::Example)
+    }
+
+    /// The test executables, by name.
+    pub(crate) fn tests(&self) -> Vec<&Executable> {
+        self.all(Kind::Test)
+    }
+
+    fn all(&self, kind: Kind) -> Vec<&Executable> {
+        let mut found: Vec<_> = self.0.iter().filter(|executable| executable.kind == kind).collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
         found
     }

@@ -12,7 +12,6 @@ mod artifacts;
 mod dev;
 mod load;
 mod needs;
-mod nextest;
 mod process;
 mod proofs;
 mod purity;

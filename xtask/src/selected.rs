@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::artifacts::EVERYTHING;
+use crate::process;
 use crate::stores::{self, Choice};
 use crate::tree::{File, Tree};
-use crate::{nextest, process};
 
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
@@ -38,18 +38,17 @@ pub(crate) fn run(filter: &str, store: Choice) -> Result<(), String> {
             "no test of the engine has `{filter}` in its path, and only those run on several stores"
         ));
     }
-    let has_nextest = nextest::is_there();
     for (index, store) in store.names().into_iter().enumerate() {
         // Only the engine's tests differ from store to store.
         let chosen: Vec<&Target> = targets.iter().filter(|target| index == 0 || **target == engine).collect();
         eprintln!("xtask: `{filter}` on {store}");
-        process::run(command(&chosen, filter, has_nextest).env(stores::WHICH, store), LIMIT)?;
+        process::run(command(&chosen, filter).env(stores::WHICH, store), LIMIT)?;
     }
     Ok(())
 }
 
-fn command(targets: &[&Target], filter: &str, has_nextest: bool) -> Command {
-    let mut command = if has_nextest { process::cargo(["nextest", "run"]) } else { process::cargo(["test"]) };
+fn command(targets: &[&Target], filter: &str) -> Command {
+    let mut command = process::cargo(["test"]);
     command.args(EVERYTHING);
     for target in targets {
         match target {
@@ -58,11 +57,7 @@ fn command(targets: &[&Target], filter: &str, has_nextest: bool) -> Command {
             Target::Libraries => command.arg("--lib"),
         };
     }
-    if has_nextest {
-        command.arg(filter)
-    } else {
-        command.args(["--", filter])
-    };
+    command.args(["--", filter]);
     command
 }
 
@@ -153,9 +148,9 @@ mod tests {
 
     #[test]
     fn every_build_has_the_same_features() {
-        let shown = process::shown(&command(&[&Target::Integration("it-engine".to_owned())], "timer", true));
-        assert_eq!(shown, "cargo nextest run --workspace --all-features --locked --test it-engine timer");
-        let shown = process::shown(&command(&[&Target::Libraries], "timer", false));
+        let shown = process::shown(&command(&[&Target::Integration("it-engine".to_owned())], "timer"));
+        assert_eq!(shown, "cargo test --workspace --all-features --locked --test it-engine -- timer");
+        let shown = process::shown(&command(&[&Target::Libraries], "timer"));
         assert_eq!(shown, "cargo test --workspace --all-features --locked --lib -- timer");
     }
 }

@@ -11,7 +11,8 @@ use std::{env, thread};
 
 use crate::artifacts::{self, Artifacts, EVERYTHING};
 use crate::load::Load;
-use crate::{needs, nextest, process, proofs, stores};
+use crate::stores::{self, Choice};
+use crate::{needs, process, proofs};
 
 /// The longest a run may take on a machine that does nothing else. The aim is 20 minutes.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -19,8 +20,9 @@ const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// The longest a run may take on any machine.
 const HARD_LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// Covers all tests of one step; each single test has its own limit in `.config/nextest.toml`.
-const TESTS_LIMIT: Duration = Duration::from_secs(40 * 60);
+/// The limit of one test executable. A test that runs for more than a minute is named in the log while it runs, so a
+/// test that hangs is known by its name.
+const TESTS_LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// The last lines of a step that are shown when it passes, and when it fails.
 const SHOWN: (usize, usize) = (4, 400);
@@ -61,9 +63,8 @@ pub(crate) fn test(skip_lints: bool) -> Result<(), String> {
         first()?.into_iter().try_for_each(|step| record.shown(step))?;
     }
     let built = record.timed("build and clippy", || Artifacts::build_and_keep(&["--all-targets"]))?;
-    let tests = record.timed("list of tests", nextest::prepare)?;
     let mut steps = checks()?;
-    steps.extend(tests_of(tests.as_deref(), &built)?);
+    steps.extend(tests_of(&built));
     steps.extend(proofs_of(&built)?);
     record.beside(longest_first(steps))?;
     record.summarize()
@@ -72,10 +73,10 @@ pub(crate) fn test(skip_lints: bool) -> Result<(), String> {
 /// Steps that take more than half a minute, so that none of them is left alone at the end.
 const LONG: &[&str] = &[
     "docs and doctests",
-    "tests",
-    "proof contract",
     "engine on postgres",
     "store on postgres",
+    "proof contract",
+    "tests of it-server",
     "proof storm",
     "engine on sqlite",
     "proof tamper",
@@ -139,42 +140,41 @@ fn documenting() -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// All tests, and those of the engine on each store.
-fn tests_of(nextest: Option<&Path>, built: &Artifacts) -> Result<Vec<Step>, String> {
-    let engine = |store| in_one_process(built, stores::ENGINE, "engine", store);
-    let beyond = stores::BEYOND_MEMORY.into_iter().map(engine).collect::<Result<Vec<_>, String>>()?;
-    let mut steps = match nextest {
-        Some(folder) => {
-            let mut command = nextest::reusing(folder);
-            let (engine_tests, store_tests) = (stores::ENGINE, stores::POSTGRES_STORE);
-            command.args(["-E", &format!("not (binary(={engine_tests}) or binary(={store_tests}))")]);
-            vec![
-                Step::new("tests", command, TESTS_LIMIT),
-                engine(stores::MEMORY)?,
-                in_one_process(built, stores::POSTGRES_STORE, "store", "postgres")?,
-            ]
+/// Every test executable; the engine's on each store.
+fn tests_of(built: &Artifacts) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for found in built.tests() {
+        match found.name.as_str() {
+            stores::ENGINE => {
+                steps
+                    .extend(Choice::All.names().into_iter().map(|store| tests(found, "engine", Some(store))));
+            }
+            stores::POSTGRES_STORE => steps.push(tests(found, "store", Some("postgres"))),
+            name => steps.push(tests(found, name, None)),
         }
-        None => {
-            let mut command = process::cargo(["test", "--no-fail-fast", "--all-targets"]);
-            command.args(EVERYTHING);
-            vec![Step::new("tests", command, TESTS_LIMIT)]
-        }
-    };
-    steps.extend(beyond);
-    Ok(steps)
+    }
+    steps
 }
 
 /// Tests at a time in a process. Most of them wait for a disk or a server more than they compute.
 const AT_ONCE: &str = "4";
 
-/// Many short tests run in one process: to start a process, and to find the server in it, takes longer than most of them.
-fn in_one_process(built: &Artifacts, target: &str, name: &str, store: &str) -> Result<Step, String> {
-    let mut command = built.find(artifacts::Kind::Test, target)?.command();
-    command.args(["-q", "--test-threads", AT_ONCE]).env(stores::WHICH, store);
-    if target == stores::ENGINE && store != stores::MEMORY {
+/// One test executable in one process. To start a process for each test, and to find the database server in it, takes
+/// longer than most tests.
+fn tests(found: &artifacts::Executable, name: &str, store: Option<&str>) -> Step {
+    let mut command = found.command();
+    command.args(["-q", "--test-threads", AT_ONCE]);
+    let name = match store {
+        Some(store) => {
+            command.env(stores::WHICH, store);
+            format!("{name} on {store}")
+        }
+        None => format!("tests of {name}"),
+    };
+    if found.name == stores::ENGINE && store != Some(stores::MEMORY) {
         command.args(["--skip", stores::WITHOUT_A_STORE]);
     }
-    Ok(Step::new(format!("{name} on {store}"), command, TESTS_LIMIT))
+    Step::new(name, command, TESTS_LIMIT)
 }
 
 /// The examples, each run to its end, and every proof in its short form.

@@ -17,8 +17,6 @@ pub(crate) const WITHOUT_A_STORE: &str = "cron::";
 /// The default of the tests; it needs no disk.
 pub(crate) const MEMORY: &str = "memory";
 
-pub(crate) const BEYOND_MEMORY: [&str; 2] = ["sqlite", "postgres"];
-
 /// What to run tests on.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum Choice {
@@ -34,7 +32,7 @@ impl Choice {
             Choice::Memory => vec![MEMORY],
             Choice::Sqlite => vec!["sqlite"],
             Choice::Postgres => vec!["postgres"],
-            Choice::All => [&[MEMORY], &BEYOND_MEMORY[..]].concat(),
+            Choice::All => vec![MEMORY, "sqlite", "postgres"],
         }
     }
 }

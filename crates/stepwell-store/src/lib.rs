@@ -22,7 +22,7 @@ pub mod scope;
 pub mod seal;
 pub mod shadow;
 pub mod store;
-#[cfg(feature = "suite")]
+#[cfg(all(feature = "suite", not(test)))]
 pub mod suite;
 pub mod traced;
 

@@ -204,6 +204,7 @@ fn is_found(
     size: Size,
 ) -> Result<(), String> {
     planted.put(&mut contract)?;
+    planted.keep_only_the_operation(&mut contract);
     served.keep("planted.json", &contract)?;
     let mut command = served.schemathesis(schemathesis, "planted.json", planted.found_by);
     command.args(["--url", &served.url, "--phases", "coverage", "--seed", SEED]);
@@ -229,6 +230,17 @@ impl Planted {
             there => *there = self.value.into(),
         }
         Ok(())
+    }
+
+    /// Removes all other paths: schemathesis takes seconds to prepare the operations that it then leaves out.
+    fn keep_only_the_operation(&self, contract: &mut Value) {
+        let has_it = |path: &Value| {
+            path.as_object()
+                .is_some_and(|methods| methods.values().any(|one| one["operationId"] == self.operation))
+        };
+        if let Some(paths) = contract["paths"].as_object_mut() {
+            paths.retain(|_, path| has_it(path));
+        }
     }
 }
 
@@ -285,5 +297,8 @@ mod tests {
         assert_eq!(contract["components"]["schemas"]["Version"]["properties"]["version"]["type"], "integer");
         assert_eq!(contract["paths"]["/v1/runs"]["get"]["parameters"][0]["schema"]["maximum"], 9);
         assert!(PLANTED.iter().all(|planted| planted.put(&mut json!({})).is_err()));
+        let mut two = json!({"paths": {"/a": {"get": {"operationId": "version"}}, "/b": {"get": {"operationId": "b"}}}});
+        PLANTED[0].keep_only_the_operation(&mut two);
+        assert_eq!(two, json!({"paths": {"/a": {"get": {"operationId": "version"}}}}));
     }
 }
