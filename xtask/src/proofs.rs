@@ -288,6 +288,11 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     PROOFS.iter().map(|proof| proof.name)
 }
 
+/// Downloads what proofs need beyond the packages of the system. Until then a proof downloads it itself.
+pub(crate) fn install_tools() -> Result<(), String> {
+    contract::installed().map(drop)
+}
+
 /// The program that runs the workloads.
 fn bench(size: Size) -> Result<PathBuf, String> {
     program("stepwell-bench", size)

@@ -62,7 +62,10 @@ pub(crate) fn test(skip_lints: bool) -> Result<(), String> {
     if !skip_lints {
         first()?.into_iter().try_for_each(|step| record.shown(step))?;
     }
+    // Mostly waits for the network. An error shows when the proof needs the tool.
+    let tools = thread::spawn(proofs::install_tools);
     let built = record.timed("build and clippy", || Artifacts::build_and_keep(&["--all-targets"]))?;
+    let _ = tools.join();
     let mut steps = checks()?;
     steps.extend(tests_of(&built));
     steps.extend(proofs_of(&built)?);

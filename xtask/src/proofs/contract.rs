@@ -108,7 +108,7 @@ fn folder() -> Result<PathBuf, String> {
 }
 
 /// Schemathesis in an environment of its own, installed unless it is there.
-fn installed() -> Result<PathBuf, String> {
+pub(super) fn installed() -> Result<PathBuf, String> {
     let environment = process::target_folder()?.join("schemathesis");
     let program = environment.join("bin/schemathesis");
     let is_there = || {

@@ -113,8 +113,12 @@ fn a_measurement_leaves_nothing_behind() {
 fn shell(folder: &Path, url: &str, script: &str) -> Command {
     let path =
         format!("{}:{}", Path::new(STEPWELL).parent().unwrap().display(), std::env::var("PATH").unwrap());
-    let mut shell = Command::new("bash");
-    shell.current_dir(folder).args(["-c", script]).env("PATH", path).env("STEPWELL_SERVER", url);
+    let mut shell = Command::new("timeout");
+    shell
+        .current_dir(folder)
+        .args(["120", "bash", "-c", script])
+        .env("PATH", path)
+        .env("STEPWELL_SERVER", url);
     shell
 }
 
@@ -124,11 +128,12 @@ fn whoever_is_interrupted_or_terminated_ends_as_shells_expect_it() {
     let server = dev(folder.path());
     let url = format!("http://{}", server.address);
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
-        // The watcher has begun when it has shown the first checkpoint.
+        // The watcher has begun when it has shown the first checkpoint. Its signals are reset, because a program that is
+        // started in the background ignores SIGINT, and these tests may run in the background themselves.
         let script = format!(
             r#"set -m
 RUN=$(stepwell run start tour --input '{{"visitor": "ann"}}' -o id)
-stepwell run watch "$RUN" > watched & WATCHER=$!
+env --default-signal stepwell run watch "$RUN" > watched & WATCHER=$!
 until [ -s watched ]; do sleep 0.05; done
 kill -{signal} $WATCHER; wait $WATCHER; echo $?; rm watched"#
         );
