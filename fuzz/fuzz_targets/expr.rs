@@ -1,6 +1,6 @@
-//! Parses and evaluates any expression on any JSON: nothing may panic, overflow the stack or run away.
+//! Parses and evaluates any expression on any JSON value. Nothing may panic, overflow the stack or run without bound.
 //!
-//! The input is an expression, a zero byte and a document.
+//! The input is an expression, a zero byte and a JSON text.
 
 #![no_main]
 

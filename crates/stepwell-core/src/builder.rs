@@ -1,4 +1,4 @@
-//! The short way to write a [`Spec`] in Rust: every call adds one thing, `build` checks them all.
+//! Builder methods for writing a [`Spec`] in Rust. Each call adds one element; [`Spec::build`] checks them all.
 
 use serde_json::Value;
 
@@ -6,12 +6,12 @@ use crate::ids::Name;
 use crate::retry::Retry;
 use crate::shadow::Shadow;
 use crate::spec::{
-    Action, Assign, Completion, Firing, Fork, Guard, Join, LoopStep, Place, Quorum, Raise, Signal, Spec,
-    Starter, Transition, Trigger, Wait,
+    ActionSpec, Assign, Completion, Firing, Fork, Guard, Join, LoopStep, Place, Quorum, Raise, SignalSpec,
+    Spec, Transition, TransitionTrigger, Trigger, Wait,
 };
 
 impl Spec {
-    /// An empty workflow; the first place added is where it begins.
+    /// Creates an empty workflow. Runs start in the first place that is added.
     pub fn new(name: impl Into<Name>) -> Self {
         Spec {
             name: name.into(),
@@ -27,69 +27,77 @@ impl Spec {
             context: None,
             output: None,
             triggers: Vec::new(),
+            strategy: None,
             firing: Firing::default(),
             completion: Completion::default(),
             document: None,
         }
     }
 
-    /// Something that starts it by itself.
+    /// Adds a trigger that starts runs of this workflow.
     #[must_use]
-    pub fn started_by(mut self, starter: Starter) -> Self {
-        self.triggers.push(starter);
+    pub fn started_by(mut self, trigger: Trigger) -> Self {
+        self.triggers.push(trigger);
         self
     }
 
-    /// The author's number for this edition.
+    /// Sets the strategy that keeps the state of flows: `sealed`, `handle`, `durable`, or a registered name.
+    #[must_use]
+    pub fn strategy(mut self, strategy: impl Into<String>) -> Self {
+        self.strategy = Some(strategy.into());
+        self
+    }
+
+    /// Sets the author's workflow version.
     #[must_use]
     pub fn version(mut self, version: u32) -> Self {
         self.version = version;
         self
     }
 
-    /// Begins in this place instead of the first one added.
+    /// Sets the place in which runs start, instead of the first one added.
     #[must_use]
     pub fn initial(mut self, place: impl Into<Name>) -> Self {
         self.initial = Some(place.into());
         self
     }
 
-    /// JSON Schema of the context.
+    /// Sets the JSON Schema of the context.
     #[must_use]
     pub fn context_schema(mut self, schema: Value) -> Self {
         self.context = Some(schema);
         self
     }
 
-    /// JSON Schema of the result.
+    /// Sets the JSON Schema of the result.
     #[must_use]
     pub fn output_schema(mut self, schema: Value) -> Self {
         self.output = Some(schema);
         self
     }
 
-    /// A kind of document the workflow writes, with the JSON Schema of its body.
+    /// Declares a kind of document that the workflow writes, with the JSON Schema of its body.
     #[must_use]
     pub fn document(mut self, kind: impl Into<Name>, schema: Value) -> Self {
         self.documents.insert(kind.into(), schema);
         self
     }
 
-    /// A value of the context that runs can be found by, under the name of a column.
+    /// Adds a shadow column: a value of the context by which runs can be searched.
     #[must_use]
     pub fn shadow(mut self, name: impl Into<Name>, shadow: Shadow) -> Self {
         self.shadows.insert(name.into(), shadow);
         self
     }
 
-    /// Which of several passing transitions fire.
+    /// Sets the rule for choosing among several transitions whose guards pass.
     #[must_use]
     pub fn firing(mut self, firing: Firing) -> Self {
         self.firing = firing;
         self
     }
 
-    /// When the run is complete.
+    /// Sets the rule for when a run is complete.
     #[must_use]
     pub fn completion(mut self, completion: Completion) -> Self {
         self.completion = completion;
@@ -105,13 +113,13 @@ impl Spec {
         self
     }
 
-    /// Adds a step place.
+    /// Adds a step, a place that a run leaves by transitions.
     #[must_use]
     pub fn step(self, name: impl Into<Name>) -> Self {
         self.place(name, Place::Step {})
     }
 
-    /// Adds an end place.
+    /// Adds an end place without a result.
     #[must_use]
     pub fn end(self, name: impl Into<Name>) -> Self {
         self.place(name, Place::End { output: None, error_place: None })
@@ -129,14 +137,14 @@ impl Spec {
         self.place(name, Place::Wait(Wait { signal: Some(signal.into()), ..Wait::default() }))
     }
 
-    /// Adds a fork.
+    /// Adds a fork with the given branches.
     #[must_use]
     pub fn fork<N: Into<Name>>(self, name: impl Into<Name>, branches: impl IntoIterator<Item = N>) -> Self {
         let branches = branches.into_iter().map(Into::into).collect();
         self.place(name, Place::Fork(Fork { branches, each: None }))
     }
 
-    /// Adds a join.
+    /// Adds a join of the places in `of` that fires at the given quorum.
     #[must_use]
     pub fn join<N: Into<Name>>(
         self,
@@ -151,14 +159,14 @@ impl Spec {
     /// Declares a signal with any payload.
     #[must_use]
     pub fn signal(mut self, name: impl Into<Name>) -> Self {
-        self.signals.insert(name.into(), Signal::default());
+        self.signals.insert(name.into(), SignalSpec::default());
         self
     }
 
-    /// Declares a signal whose payload must fit a JSON Schema.
+    /// Declares a signal whose payload must match a JSON Schema.
     #[must_use]
     pub fn signal_with(mut self, name: impl Into<Name>, payload: Value) -> Self {
-        self.signals.insert(name.into(), Signal { payload: Some(payload) });
+        self.signals.insert(name.into(), SignalSpec { payload: Some(payload) });
         self
     }
 
@@ -169,7 +177,7 @@ impl Spec {
         self
     }
 
-    /// Adds an automatic transition.
+    /// Adds a transition that fires automatically, without a guard or an action.
     #[must_use]
     pub fn auto(self, id: impl Into<Name>, from: impl Into<Name>, to: impl Into<Name>) -> Self {
         self.transition(Transition::new(id, from, to))
@@ -184,18 +192,18 @@ impl Spec {
         signal: impl Into<Name>,
         to: impl Into<Name>,
     ) -> Self {
-        self.transition(Transition::new(id, from, to).on(Trigger::Signal(signal.into())))
+        self.transition(Transition::new(id, from, to).on(TransitionTrigger::Signal(signal.into())))
     }
 }
 
 impl Transition {
-    /// An automatic transition without guard or action.
+    /// Creates an automatic transition without a guard or an action.
     pub fn new(id: impl Into<Name>, from: impl Into<Name>, to: impl Into<Name>) -> Self {
         Transition {
             id: id.into(),
             from: from.into(),
             to: to.into(),
-            on: Trigger::Auto,
+            on: TransitionTrigger::Auto,
             guard: None,
             priority: 0,
             action: None,
@@ -208,53 +216,55 @@ impl Transition {
         }
     }
 
-    /// What makes it fire.
+    /// Sets the trigger that fires this transition.
     #[must_use]
-    pub fn on(mut self, trigger: Trigger) -> Self {
+    pub fn on(mut self, trigger: TransitionTrigger) -> Self {
         self.on = trigger;
         self
     }
 
-    /// Fires on a signal.
+    /// Makes the transition fire on this signal.
     #[must_use]
     pub fn on_signal(self, signal: impl Into<Name>) -> Self {
-        self.on(Trigger::Signal(signal.into()))
+        self.on(TransitionTrigger::Signal(signal.into()))
     }
 
-    /// Fires so many milliseconds after its place was entered.
+    /// Makes the transition fire this number of milliseconds after its place was entered.
     #[must_use]
     pub fn after_ms(self, ms: u64) -> Self {
-        self.on(Trigger::AfterMs(ms))
+        self.on(TransitionTrigger::AfterMs(ms))
     }
 
-    /// Must say yes for it to fire.
+    /// Sets the guard that must pass before the transition fires.
     #[must_use]
     pub fn guard(mut self, guard: Guard) -> Self {
         self.guard = Some(guard);
         self
     }
 
-    /// An expression must be true for it to fire.
+    /// Sets an expression as the guard. The transition fires only if it is true.
     #[must_use]
     pub fn when(self, expression: impl Into<String>) -> Self {
         self.guard(Guard::Expr(expression.into()))
     }
 
-    /// Higher goes first.
+    /// Sets the priority. Transitions with a higher priority are tried first.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// The code that runs before the transition is committed.
+    /// Sets the action that runs before the transition is committed.
     #[must_use]
     pub fn action(mut self, name: impl Into<Name>) -> Self {
-        self.action = Some(Action { name: name.into(), input: Value::Null, save_as: None, version: None });
+        self.action =
+            Some(ActionSpec { name: name.into(), input: Value::Null, save_as: None, version: None });
         self
     }
 
-    /// What its action is given, with `{"$expr": …}` in it where that depends on the state.
+    /// Sets the input of the action. `{"$expr": …}` marks parts computed from the state. Has no effect without an
+    /// action.
     #[must_use]
     pub fn input(mut self, input: Value) -> Self {
         if let Some(action) = &mut self.action {
@@ -263,7 +273,7 @@ impl Transition {
         self
     }
 
-    /// The context field that its action's output is put into.
+    /// Sets the path at which the output of the action is saved. Has no effect without an action.
     #[must_use]
     pub fn save_as(mut self, field: impl Into<String>) -> Self {
         if let Some(action) = &mut self.action {
@@ -272,56 +282,57 @@ impl Transition {
         self
     }
 
-    /// The code that runs before the transition is committed, with its input and where its output goes.
+    /// Sets the action that runs before the transition is committed, with its input and the path of its output.
     #[must_use]
-    pub fn action_with(mut self, action: Action) -> Self {
+    pub fn action_with(mut self, action: ActionSpec) -> Self {
         self.action = Some(action);
         self
     }
 
-    /// What happens when the action fails.
+    /// Sets the retry policy of the action.
     #[must_use]
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
     }
 
-    /// Where the run goes when the transition has failed for good.
+    /// Sets the place entered when the transition has failed and is not retried any more.
     #[must_use]
     pub fn error_place(mut self, place: impl Into<Name>) -> Self {
         self.error_place = Some(place.into());
         self
     }
 
-    /// Writes a value into the run's data, with `{"$expr": …}` in it where it depends on the run.
+    /// Adds a value that the transition writes into the run's data. `{"$expr": …}` marks parts computed from the run.
     #[must_use]
     pub fn set(mut self, to: impl Into<String>, value: Value) -> Self {
         self.set.push(Assign { to: to.into(), value });
         self
     }
 
-    /// It fails with this instead of leading to its target.
+    /// Makes the transition fail with this error instead of entering its target.
     #[must_use]
     pub fn fail(mut self, code: impl Into<Value>, message: impl Into<Value>) -> Self {
-        self.fail = Some(Raise::New { code: code.into(), message: message.into() });
+        let (is_final, errors) = (None, None);
+        self.fail = Some(Raise::New { code: code.into(), message: message.into(), is_final, errors });
         self
     }
 
-    /// The step or wait from which a retry begins again.
+    /// Sets the step or wait that a retry goes back to.
     #[must_use]
     pub fn retry_target(mut self, place: impl Into<Name>) -> Self {
         self.retry.get_or_insert_with(Retry::default).target = Some(place.into());
         self
     }
 
-    /// How long the action may take; 0 = as long as it likes.
+    /// Sets the timeout of the action in milliseconds; 0 means unlimited.
     #[must_use]
     pub fn timeout_ms(mut self, ms: u64) -> Self {
         self.timeout_ms = Some(ms);
         self
     }
 
-    /// What it does to the loop position.
+    /// Sets the effect of this transition on the loop position.
     #[must_use]
     pub fn loop_step(mut self, step: LoopStep) -> Self {
         self.loop_step = Some(step);
@@ -330,12 +341,12 @@ impl Transition {
 }
 
 impl Guard {
-    /// A function of the host's, found by name.
+    /// Creates a guard that calls the host program's function of this name.
     pub fn named(name: impl Into<Name>) -> Self {
         Guard::Named(name.into())
     }
 
-    /// An expression that must be true.
+    /// Creates a guard that requires this expression to be true.
     pub fn expr(expression: impl Into<String>) -> Self {
         Guard::Expr(expression.into())
     }

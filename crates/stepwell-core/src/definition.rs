@@ -1,4 +1,4 @@
-//! A workflow that has been checked: indexed for dispatch, immutable, and known by the hash of its content.
+//! Checked workflows: indexed for dispatch, immutable, and identified by the hash of their content.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::retry::{self, Retry};
 use crate::save::Save;
 use crate::schema::Schema;
 use crate::shadow::Column;
-use crate::spec::{self, Action, ChildRule, Completion, Firing, LoopStep, Spec, Trigger};
-use crate::starter::StarterNode;
+use crate::spec::{self, ActionSpec, ChildRule, Completion, Firing, LoopStep, Spec, TransitionTrigger};
 use crate::template::Template;
+use crate::trigger::TriggerNode;
 
-/// A checked, immutable workflow. Cloning costs a reference count.
+/// A checked, immutable workflow. Cloning only increments a reference count.
 #[derive(Debug, Clone)]
 pub struct Definition(Arc<Compiled>);
 
-/// What [`check`] makes of a spec without problems.
+/// The compiled form of a spec that has passed [`check`].
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) spec: Spec,
@@ -42,19 +42,19 @@ pub(crate) struct Compiled {
     pub(crate) input: Option<Schema>,
     pub(crate) output: Option<Schema>,
     pub(crate) shadows: Vec<Column>,
-    pub(crate) starters: Vec<StarterNode>,
+    pub(crate) triggers: Vec<TriggerNode>,
 }
 
 pub(crate) type PlaceIndex = usize;
 
-/// A place with everything dispatch asks of it.
+/// A place as dispatch uses it.
 #[derive(Debug)]
 pub(crate) struct PlaceNode {
     pub(crate) name: Name,
     pub(crate) kind: PlaceKind,
-    /// Transitions that leave it, in the order in which they are tried.
+    /// Transitions that leave the place, in the order in which they are tried.
     pub(crate) out: Vec<usize>,
-    /// The loops and error scopes in whose bodies it is, outermost first.
+    /// The loops and error scopes whose bodies contain the place, outermost first.
     pub(crate) inside: Vec<PlaceIndex>,
 }
 
@@ -81,13 +81,13 @@ pub(crate) struct EachNode {
 
 #[derive(Debug)]
 pub(crate) struct JoinNode {
-    /// How many branches make it fire, where the fork names its branches.
+    /// The number of branches that makes the join fire, if the fork names its branches.
     pub(crate) quorum: u32,
-    /// It needs every branch, however many there are.
+    /// True if the join needs every branch, no matter how many there are.
     pub(crate) is_all: bool,
     pub(crate) cancel_rest: bool,
     pub(crate) collect: Option<CollectNode>,
-    pub(crate) pass_over: bool,
+    pub(crate) ignore_failures: bool,
     pub(crate) error_place: Option<PlaceIndex>,
 }
 
@@ -116,7 +116,7 @@ pub(crate) struct CollectNode {
 }
 
 impl PlaceKind {
-    /// The kind as a word.
+    /// Returns the name of the kind, as shown in graphs and messages.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             PlaceKind::Step => "step",
@@ -140,7 +140,7 @@ pub(crate) struct WaitNode {
     pub(crate) error_place: Option<PlaceIndex>,
 }
 
-/// Which events are a run's.
+/// Expressions that select the events a wait accepts.
 #[derive(Debug, Default)]
 pub(crate) struct AwaitedNode {
     pub(crate) of: Option<Expr>,
@@ -152,7 +152,7 @@ pub(crate) struct TransitionNode {
     pub(crate) id: Name,
     pub(crate) from: PlaceIndex,
     pub(crate) to: PlaceIndex,
-    pub(crate) on: TriggerNode,
+    pub(crate) on: TransitionTriggerNode,
     pub(crate) guard: Option<GuardNode>,
     pub(crate) priority: i32,
     pub(crate) action: Option<ActionNode>,
@@ -167,13 +167,18 @@ pub(crate) struct TransitionNode {
 
 #[derive(Debug)]
 pub(crate) enum RaiseNode {
-    New(Template, Template),
-    /// The error that this local holds.
+    New {
+        code: Template,
+        message: Template,
+        is_final: bool,
+        errors: Option<Template>,
+    },
+    /// Raises the error that this local holds.
     Again(String),
 }
 
 #[derive(Debug)]
-pub(crate) enum TriggerNode {
+pub(crate) enum TransitionTriggerNode {
     Auto,
     Signal(Name),
     AfterMs(u64),
@@ -199,20 +204,22 @@ pub(crate) enum GuardNode {
     Named(Name),
 }
 
-/// An expression that is asked whether it is true.
+/// An expression used as a condition.
 #[derive(Debug)]
 pub(crate) struct Condition {
     pub(crate) expr: Expr,
-    /// Undefined is an error, and not false: so it is where data is a payload and variables.
+    /// If true, an undefined result is an error. If false, it counts as false. Workflows with an envelope are strict.
     pub(crate) is_strict: bool,
 }
 
 impl Condition {
-    /// Whether it is true; `at` says where it is written.
+    /// Evaluates the condition. `at` describes its location for errors.
     pub(crate) fn holds(&self, view: &View<'_>, at: impl Fn() -> String) -> Result<bool, DecideError> {
         let found = self.expr.verdict(view, &mut Budget::default());
         match found.map_err(|error| DecideError::Expression { at: at(), error })? {
             Some(holds) => Ok(holds),
+            // Templates have the same rule: undefined is an error, except in an object's field. Definitions
+            // without an envelope keep the older rule.
             None if self.is_strict => {
                 let missing = self.expr.missing(view, &mut Budget::default());
                 Err(DecideError::Undefined { at: at(), expr: self.expr.source().to_owned(), missing })
@@ -223,46 +230,47 @@ impl Condition {
 }
 
 impl Spec {
-    /// Checks the workflow and makes it executable, or says everything that is wrong with it.
+    /// Checks the workflow and returns its definition, or all problems found.
     pub fn build(self) -> Result<Definition, Problems> {
         self.build_within(&Limits::default())
     }
 
-    /// [`Spec::build`] with limits of one's own.
+    /// Does the same as [`Spec::build`], with these limits instead of the default limits.
     pub fn build_within(self, limits: &Limits) -> Result<Definition, Problems> {
         check::compile(self, limits).map(|compiled| Definition(Arc::new(compiled)))
     }
 }
 
 impl Definition {
-    /// The workflow's name.
+    /// Returns the name of the workflow.
     pub fn name(&self) -> &Name {
         &self.0.spec.name
     }
 
-    /// The author's number for this edition.
+    /// Returns the author's workflow version.
     pub fn version(&self) -> u32 {
         self.0.spec.version
     }
 
-    /// SHA-256 over the canonical form: the same content has the same hash, wherever it was written.
+    /// Returns the SHA-256 hash of the canonical form. The same content always has the same hash.
     pub fn hash(&self) -> DefinitionHash {
         self.0.hash
     }
 
-    /// A JSON pointer to where in the context a transition puts what its action gives.
-    pub fn saves(&self, transition: &str) -> Option<String> {
+    /// Returns a JSON pointer to the context field in which a transition saves the output of its action.
+    pub fn output_pointer(&self, transition: &str) -> Option<String> {
         let action = self.0.transition(transition)?.action.as_ref()?;
         action.save_as.as_ref().filter(|save| !save.is_local).map(Save::pointer)
     }
 
-    /// What the action of a transition gives is needed as soon as it is decided on: it is put elsewhere than into the context,
-    /// or what is decided is made of it.
+    /// Returns true if the output of the transition's action is needed when the transition is decided.
+    ///
+    /// This is so if the output goes into a local, the transition sets data, or the target place reads the context.
     pub fn needs_output(&self, transition: &str) -> bool {
         let Some(node) = self.0.transition(transition) else { return false };
         let is_local =
             node.action.as_ref().and_then(|action| action.save_as.as_ref()).is_some_and(|save| save.is_local);
-        // What is made of the context when the place is entered, or when the run leads on through it.
+        // Entering these places, or passing through them, reads the context.
         let is_read = match &self.0.places[node.to].kind {
             PlaceKind::Join(_) | PlaceKind::Loop(_) | PlaceKind::Fork { .. } | PlaceKind::Catch { .. } => {
                 true
@@ -276,22 +284,22 @@ impl Definition {
         is_local || is_read || !node.set.is_empty()
     }
 
-    /// What it was built from.
+    /// Returns the spec this definition was built from.
     pub fn spec(&self) -> &Spec {
         &self.0.spec
     }
 
-    /// The bytes the hash is made of: what a store keeps, and what [`Definition::from_canonical`] reads.
+    /// Returns the bytes that the hash covers. A store keeps them, and [`Definition::from_canonical`] reads them.
     pub fn canonical(&self) -> Vec<u8> {
         canonical(&self.0.spec)
     }
 
-    /// Reads what [`Definition::canonical`] wrote.
+    /// Parses the output of [`Definition::canonical`].
     pub fn from_canonical(bytes: &[u8]) -> Result<Self, UnreadableDefinition> {
         Definition::from_canonical_within(bytes, &Limits::default())
     }
 
-    /// [`Definition::from_canonical`] with the limits it was built with.
+    /// Does the same as [`Definition::from_canonical`], with the limits that the definition was built with.
     pub fn from_canonical_within(bytes: &[u8], limits: &Limits) -> Result<Self, UnreadableDefinition> {
         let stored: Value =
             serde_json::from_slice(bytes).map_err(|error| UnreadableDefinition::Json(error.to_string()))?;
@@ -305,7 +313,8 @@ impl Definition {
         Ok(spec.build_within(limits)?)
     }
 
-    /// The names of the actions it calls, sorted: what a process must have to serve its runs.
+    /// Returns the sorted names of the actions that the workflow calls. A process needs all of them to serve its
+    /// runs.
     pub fn actions(&self) -> Vec<&Name> {
         let mut names: Vec<_> =
             self.0.transitions.iter().filter_map(|t| Some(&t.action.as_ref()?.name)).collect();
@@ -314,7 +323,7 @@ impl Definition {
         names
     }
 
-    /// The named guards it asks, sorted: what a process must have to serve its runs.
+    /// Returns the sorted names of the workflow's named guards. A process needs all of them to serve its runs.
     pub fn named_guards(&self) -> Vec<&Name> {
         let mut names = Vec::new();
         for guard in self.0.transitions.iter().filter_map(|t| t.guard.as_ref()) {
@@ -325,7 +334,7 @@ impl Definition {
         names
     }
 
-    /// Checks that a document is of a kind the workflow writes and fits its schema.
+    /// Checks that the workflow declares this kind of document and that the body matches its schema.
     pub fn check_document(&self, kind: &Name, body: &Value) -> Result<(), DecideError> {
         let known = &self.0.documents;
         self.0.limits.nesting("the document", body)?;
@@ -336,14 +345,14 @@ impl Definition {
             let hint = did_you_mean(kind, known.keys().map(Name::as_str));
             return Err(DecideError::UnknownDocument { kind: kind.clone(), hint });
         };
-        let misfits = schema.check(body);
-        if misfits.is_empty() {
+        let violations = schema.check(body);
+        if violations.is_empty() {
             return Ok(());
         }
-        Err(DecideError::DocumentUnfit { kind: kind.clone(), misfits })
+        Err(DecideError::InvalidDocument { kind: kind.clone(), violations })
     }
 
-    /// Its shadow columns, by name.
+    /// Returns the shadow columns, sorted by name.
     pub fn shadows(&self) -> &[Column] {
         &self.0.shadows
     }
@@ -353,21 +362,21 @@ impl Definition {
     }
 }
 
-/// Two definitions are equal when their content is.
+/// Compares the content of two definitions, by hash.
 impl PartialEq for Definition {
     fn eq(&self, other: &Self) -> bool {
         self.hash() == other.hash()
     }
 }
 
-/// A stored definition that this version cannot read.
+/// The error for a stored definition that this version cannot read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum UnreadableDefinition {
     /// It is not the JSON of a definition.
     #[error("the stored definition cannot be read: {0}")]
     Json(String),
-    /// Its expressions are in another dialect.
-    #[error("the stored definition is written in expression dialect {0:?}; this version reads dialect {known}", known = expr::DIALECT)]
+    /// It was written for another expression dialect.
+    #[error("the stored definition uses expression dialect {found}; this version reads only dialect {known}", found = .0.map_or_else(|| "unknown".to_owned(), |dialect| dialect.to_string()), known = expr::DIALECT)]
     Dialect(Option<u64>),
     /// It no longer passes the checks.
     #[error(transparent)]
@@ -383,14 +392,14 @@ impl Compiled {
         self.transition_by_id.get(id).map(|&index| &self.transitions[index])
     }
 
-    /// A loop or error scope around a place that these frames are not in.
-    pub(crate) fn entered_without(&self, place: PlaceIndex, frames: &[Frame]) -> Option<&Name> {
+    /// Returns a loop or error scope that contains the place but is not among the frames.
+    pub(crate) fn missing_scope(&self, place: PlaceIndex, frames: &[Frame]) -> Option<&Name> {
         let scopes = self.places[place].inside.iter().map(|&scope| &self.places[scope].name);
         scopes.into_iter().find(|scope| !frames.iter().any(|frame| frame.place == **scope))
     }
 
-    /// The retries of this transition begin again in another place, and so are counted where the run is.
-    pub(crate) fn goes_back(&self, transition: &str) -> bool {
+    /// Returns true if retries of this transition go back to another place. The activation counts such retries.
+    pub(crate) fn has_retry_target(&self, transition: &str) -> bool {
         self.transition(transition).is_some_and(|transition| transition.retry_target.is_some())
     }
 
@@ -404,7 +413,7 @@ impl Compiled {
 }
 
 impl GuardNode {
-    /// Collects the named guards below this one.
+    /// Adds the names of all named guards in this guard to `into`.
     pub(crate) fn named<'a>(&'a self, into: &mut Vec<&'a Name>) {
         match self {
             GuardNode::Named(name) => into.push(name),
@@ -415,20 +424,26 @@ impl GuardNode {
     }
 }
 
-impl TriggerNode {
+impl TransitionTriggerNode {
     pub(crate) fn signal(&self) -> Option<&Name> {
         match self {
-            TriggerNode::Signal(name) => Some(name),
+            TransitionTriggerNode::Signal(name) => Some(name),
             _ => None,
         }
     }
 
     pub(crate) fn is_timer(&self) -> bool {
-        matches!(self, TriggerNode::AfterMs(_) | TriggerNode::Until(_) | TriggerNode::After(_))
+        matches!(
+            self,
+            TransitionTriggerNode::AfterMs(_)
+                | TransitionTriggerNode::Until(_)
+                | TransitionTriggerNode::After(_)
+        )
     }
 }
 
-/// The content the hash covers: the spec and the dialect of its expressions, keys sorted, no white space.
+/// Returns the bytes that the hash covers: the spec and the dialect of its expressions, as JSON with sorted keys and
+/// no white space.
 pub(crate) fn canonical(spec: &Spec) -> Vec<u8> {
     let spec = serde_json::to_value(spec).expect("a spec is plain data with text keys");
     let mut out = Vec::new();
@@ -437,7 +452,8 @@ pub(crate) fn canonical(spec: &Spec) -> Vec<u8> {
     out
 }
 
-/// JSON with sorted keys, whatever order the map of this build keeps (a host may enable `preserve_order`).
+/// Writes JSON with sorted keys. The map type itself may keep another order, because a host can enable
+/// `preserve_order` of `serde_json`.
 fn write_sorted(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Object(fields) => {
@@ -471,23 +487,23 @@ fn write_plain(value: &Value, out: &mut Vec<u8>) {
     serde_json::to_writer(out, value).expect("writing JSON into memory does not fail");
 }
 
-/// The timeout that holds for a transition as written.
+/// Returns the timeout of a transition's action, in milliseconds.
 pub(crate) fn timeout_ms(transition: &spec::Transition) -> u64 {
     transition.timeout_ms.unwrap_or(retry::DEFAULT_TIMEOUT_MS)
 }
 
-/// The trigger as dispatch wants it; a bad expression was already reported.
-pub(crate) fn trigger(on: &Trigger) -> Result<TriggerNode, expr::ExprError> {
+/// Compiles a trigger for dispatch.
+pub(crate) fn trigger(on: &TransitionTrigger) -> Result<TransitionTriggerNode, expr::ExprError> {
     Ok(match on {
-        Trigger::Auto => TriggerNode::Auto,
-        Trigger::Signal(name) => TriggerNode::Signal(name.clone()),
-        Trigger::AfterMs(ms) => TriggerNode::AfterMs(*ms),
-        Trigger::Until(source) => TriggerNode::Until(Expr::parse(source)?),
-        Trigger::After(source) => TriggerNode::After(Expr::parse(source)?),
+        TransitionTrigger::Auto => TransitionTriggerNode::Auto,
+        TransitionTrigger::Signal(name) => TransitionTriggerNode::Signal(name.clone()),
+        TransitionTrigger::AfterMs(ms) => TransitionTriggerNode::AfterMs(*ms),
+        TransitionTrigger::Until(source) => TransitionTriggerNode::Until(Expr::parse(source)?),
+        TransitionTrigger::After(source) => TransitionTriggerNode::After(Expr::parse(source)?),
     })
 }
 
-/// The action as dispatch wants it.
-pub(crate) fn action(action: &Action, input: Template, save_as: Option<Save>) -> ActionNode {
+/// Compiles an action for dispatch.
+pub(crate) fn action(action: &ActionSpec, input: Template, save_as: Option<Save>) -> ActionNode {
     ActionNode { name: action.name.clone(), input, save_as }
 }

@@ -1,224 +1,196 @@
-//! Decide: the only place that knows which transitions are legal.
+//! The decision function. Only this module decides which transitions may fire.
 //!
-//! Pure. The snapshot goes in, and out comes what happens ([`Decision`]) or why nothing does ([`Rejected`]). A
-//! transition with an action takes two calls: the first says that the action is to run and leaves the snapshot
-//! alone ([`Decision::Act`]); the second, with the action's result as its event, moves the run.
+//! It is a pure function from a snapshot and an input to a [`Decision`], or to the reason why there is none
+//! ([`Rejected`]). A transition with an action takes two calls. The first returns the action to run and leaves the
+//! snapshot unchanged ([`Decision::Act`]). The second takes the result of the action as its input and changes the
+//! run.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::decision_builder::{Candidate, Candidates, DecisionBuilder, Origin, Way, check_context};
 use crate::definition::{
     Compiled, Definition, LoopNode, PlaceIndex, PlaceKind, RaiseNode, TransitionNode, WaitNode,
 };
 use crate::expr::{Budget, Scope};
 use crate::guard::{Answers, View, verdict};
-use crate::history::{Entry, cut};
+use crate::history::{HistoryEntry, truncate_value};
 use crate::ids::{Name, RunId};
 use crate::limits::{LimitExceeded, Limits, json_bytes};
 use crate::near::did_you_mean;
 use crate::patch::Patch;
-use crate::refusal::{DecideError, Failure, GuardNo, Refusal, Rejected};
+use crate::refusal::{DecideError, Failure, GuardRejection, Refusal, Rejected};
 use crate::save::Save;
+use crate::schema::SchemaViolation;
 use crate::snapshot::{
-    Activation, ActivationId, ActivationStatus, CORRELATION, ChildEnd, Finished, Gave, Snapshot,
+    Activation, ActivationId, ActivationStatus, CORRELATION, ChildEnd, EntryValue, RunEnd, Snapshot,
 };
 use crate::spec::{Firing, LoopStep};
 use crate::template::Template;
 use crate::time::Timestamp;
 use crate::topic;
-use crate::turn::{Candidate, Candidates, Origin, Turn, Way, check_context};
 use crate::ways;
 
-/// Something that happens to a run.
+/// An input of a decision: something that happens to a run.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// A signal came.
-    Signalled {
-        /// Its name.
-        signal: Name,
-        /// What it brought.
-        payload: Value,
-    },
-    /// A signal comes for one activation and no other.
-    Answered {
-        /// The activation.
-        activation: ActivationId,
-        /// The signal's name.
-        signal: Name,
-        /// What it brought.
-        payload: Value,
-    },
-    /// The run may go on by itself.
+pub enum Input {
+    /// A signal arrived for the run.
+    Signalled { signal: Name, payload: Value },
+    /// A signal arrived for one specific activation. A run may have several waits for the same signal, and an
+    /// answer link is bound to one of them.
+    Answered { activation: ActivationId, signal: Name, payload: Value },
+    /// The run may advance automatically.
     Advanced {
-        /// Only this activation; without it, the first that can.
+        /// Advances only this activation. `None` advances the first one that can.
         activation: Option<ActivationId>,
     },
     /// A timer is due.
-    TimerFired {
-        /// The activation it runs for.
-        activation: ActivationId,
-    },
-    /// Somebody resolves a wait directly.
-    WaitResolved {
-        /// The activation that waits.
-        activation: ActivationId,
-        /// What it is resolved with.
-        payload: Value,
-    },
-    /// An action has done its work.
+    TimerFired { activation: ActivationId },
+    /// A wait is resolved directly, without a signal.
+    WaitResolved { activation: ActivationId, payload: Value },
+    /// An action has succeeded.
     ActionDone {
-        /// The call, as it was given out.
+        /// The call that [`Decision::Act`] returned.
         call: ActionCall,
-        /// What came of it.
-        outcome: Outcome,
+        outcome: ActionResult,
     },
     /// An action has failed.
     ActionFailed {
-        /// The call, as it was given out.
+        /// The call that [`Decision::Act`] returned.
         call: ActionCall,
-        /// What went wrong.
         failure: Failure,
-        /// Retries already made.
+        /// Number of retries already made.
         retries: u32,
     },
-    /// A failed action is to be tried again: its time has come, or somebody asks for it by hand.
+    /// A failed action is tried again, because its retry is due or because an operator requested it.
     Retried {
-        /// What failed.
-        retrial: Retrial,
-        /// Somebody asks for it: it is tried again where the run is, whatever the policy's target.
-        by_hand: bool,
+        retry: RetryRequest,
+        /// True if an operator requested the retry. The action is then retried in the current place, even if the
+        /// policy has a target.
+        manual: bool,
     },
     /// A child has ended.
     ChildDone {
-        /// The activation that waits for it.
+        /// The activation that waits for the child.
         activation: ActivationId,
-        /// The child's number among those it waits for.
+        /// The number of the child among those that the activation waits for.
         child: u32,
-        /// How it ended.
         end: ChildEnd,
     },
     /// An operator changes the context.
-    Patched {
-        /// The change.
-        patch: Patch,
-    },
+    Patched { patch: Patch },
     /// An operator moves the run, or one activation of it, to a place.
     Moved {
-        /// Only this activation, which keeps its branch, loop position and locals. Without it the run as a whole:
-        /// everything that goes on in it ends, and the place is entered afresh.
+        /// Moves only this activation, which keeps its branch, loop position and locals. `None` moves the whole run:
+        /// all activations end, and the run enters the place with a new one.
         activation: Option<ActivationId>,
-        /// The place.
         to: Name,
     },
-    /// The run is to end now.
+    /// The run is cancelled and ends now.
     Cancelled,
 }
 
 static NOTHING: Value = Value::Null;
 
-/// Why an activation can be left without asking again.
-const FOUND: &str = "the activation was found in the snapshot the turn began with";
+/// Message of `expect` for activations whose existence was checked before.
+const FOUND: &str = "the activation is in the snapshot that the decision is based on";
 
-impl Event {
-    /// A signal with its payload.
+impl Input {
+    /// Creates a signal with its payload.
     pub fn signal(name: impl Into<Name>, payload: Value) -> Self {
-        Event::Signalled { signal: name.into(), payload }
+        Input::Signalled { signal: name.into(), payload }
     }
 
-    /// The run may go on by itself.
+    /// Creates the input that lets the run advance automatically.
     pub fn advance() -> Self {
-        Event::Advanced { activation: None }
+        Input::Advanced { activation: None }
     }
 
-    /// What the event brings along.
+    /// Returns the payload of the input. Action results and retries have the payload of their trigger. Other inputs
+    /// have `null`.
     pub fn payload(&self) -> &Value {
         match self {
-            Event::Signalled { payload, .. }
-            | Event::Answered { payload, .. }
-            | Event::WaitResolved { payload, .. } => payload,
-            Event::ActionDone { call, .. } | Event::ActionFailed { call, .. } => &call.payload,
-            Event::Retried { retrial, .. } => &retrial.payload,
-            Event::Advanced { .. }
-            | Event::TimerFired { .. }
-            | Event::ChildDone { .. }
-            | Event::Patched { .. }
-            | Event::Moved { .. }
-            | Event::Cancelled => &NOTHING,
+            Input::Signalled { payload, .. }
+            | Input::Answered { payload, .. }
+            | Input::WaitResolved { payload, .. } => payload,
+            Input::ActionDone { call, .. } | Input::ActionFailed { call, .. } => &call.payload,
+            Input::Retried { retry, .. } => &retry.payload,
+            Input::Advanced { .. }
+            | Input::TimerFired { .. }
+            | Input::ChildDone { .. }
+            | Input::Patched { .. }
+            | Input::Moved { .. }
+            | Input::Cancelled => &NOTHING,
         }
     }
 }
 
-/// What is to happen.
+/// The result of [`dispatch`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
-    /// The run changes: a new version.
+    /// The run changes to a new version.
     Change(Box<Change>),
-    /// An action is to run; nothing has changed yet.
+    /// An action must run. The snapshot is unchanged.
     Act(ActionCall),
-    /// The failed action is to be tried again later; the snapshot stays.
+    /// The failed action will be tried again later. The snapshot is unchanged.
     Retry {
-        /// Which retry it is, counted from 1.
+        /// The number of this retry, counted from 1.
         retry: u32,
-        /// Not before then.
+        /// The earliest time of the retry.
         at: Timestamp,
     },
-    /// The run stays where it is, with this error.
+    /// The run stops in its current place with this error.
     Stop(Failure),
 }
 
-/// A change of a run: the next snapshot, its history entry, and what follows from it.
+/// A change of a run: the next snapshot, its history entry, and the consequences for running actions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// The next state.
     pub snapshot: Snapshot,
-    /// What happened.
-    pub entry: Entry,
-    /// Activations that were ended from outside: whatever runs for them is fenced off.
+    /// The history entry of this change.
+    pub entry: HistoryEntry,
+    /// Activations that were ended by something other than their own transition. Results of actions that still run
+    /// for them are fenced off.
     pub ended: Vec<ActivationId>,
-    /// The run cannot go on: it stops with this error.
+    /// The error with which the run stops, if it cannot continue.
     pub stopped: Option<Failure>,
 }
 
-/// An action to run, and what to hand back with its result.
+/// A call of an action. It is returned with the result of the action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionCall {
-    /// The activation it runs for.
     pub activation: ActivationId,
-    /// The transition that is completed by it.
+    /// The transition that the action completes.
     pub transition: Name,
-    /// The action's name.
     pub action: Name,
-    /// Its input; secrets are still names in it.
+    /// The input. Secrets in it are not resolved yet.
     pub input: Value,
-    /// What the trigger brought.
+    /// Payload of the trigger.
     pub payload: Value,
-    /// What triggered the transition.
     pub cause: Cause,
-    /// How long it may take; 0 = as long as it likes.
+    /// Timeout in milliseconds; 0 means unlimited.
     pub timeout_ms: u64,
 }
 
-/// A failed action that is to be tried again: what to remember of its call until then. The input is made afresh.
+/// The parts of a failed call that are kept until its retry. The input is computed again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Retrial {
-    /// The activation it ran for.
+pub struct RetryRequest {
     pub activation: ActivationId,
-    /// The transition that is completed by it.
+    /// The transition that the action completes.
     pub transition: Name,
-    /// What triggered the transition.
     pub cause: Cause,
-    /// What the trigger brought.
+    /// Payload of the trigger.
     pub payload: Value,
 }
 
-impl Retrial {
-    /// What is needed to try this call again.
+impl RetryRequest {
+    /// Keeps the parts of a call that a retry needs.
     pub fn of(call: &ActionCall) -> Self {
-        Retrial {
+        RetryRequest {
             activation: call.activation,
             transition: call.transition.clone(),
             cause: call.cause.clone(),
@@ -227,39 +199,38 @@ impl Retrial {
     }
 }
 
-/// What triggered a transition.
+/// The cause of a transition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cause {
-    /// Nothing outside: it is automatic.
+    /// The transition is automatic.
     Auto,
-    /// A signal of this name.
+    /// A signal with this name arrived.
     Signal(Name),
-    /// A timer.
     Timer,
 }
 
-/// What came of an action.
+/// The result of a successful action.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Outcome {
-    /// What it changed in the context.
+pub struct ActionResult {
+    /// Changes to the context.
     pub context: Patch,
-    /// The context as the action left it, in place of what it changed: only for a run that is still where it was when
-    /// the action read it.
+    /// The complete context after the action, instead of the changes in `context`. Only valid if the run has not
+    /// changed since the action read it.
     pub whole: Option<Arc<Value>>,
-    /// What it changed in the session slots.
+    /// Changes to the session slots.
     pub session: Patch,
-    /// Locals for the activation in the next place.
+    /// Locals to set for the activation in the next place.
     pub locals: Map<String, Value>,
-    /// What it gave back; goes where the transition's `saveAs` says, and into the history.
+    /// The output of the action. It is saved at the transition's `saveAs` path and in the history.
     pub output: Value,
-    /// How many children it started.
+    /// Number of children the action started.
     pub children: u32,
-    /// How long it took.
+    /// Duration of the action, in microseconds.
     pub duration_us: u64,
 }
 
-impl Outcome {
+impl ActionResult {
     fn check(&self, limits: &Limits) -> Result<(), LimitExceeded> {
         limits.children("the action", self.children as usize)?;
         limits.nesting("the output", &self.output)?;
@@ -267,7 +238,7 @@ impl Outcome {
     }
 }
 
-/// Begins a run: the snapshot at version 0, in its initial place.
+/// Starts a run: returns the snapshot at version 0, in the initial place.
 pub fn start(
     definition: &Definition,
     run: RunId,
@@ -275,12 +246,12 @@ pub fn start(
     now: Timestamp,
 ) -> Result<Change, DecideError> {
     let compiled = definition.compiled();
-    // A context is an object; the payload of a document is whatever it is started with.
+    // Without an envelope the context must be an object. With an envelope the payload may be any value.
     let is_nothing = context.is_null() && !compiled.spec.envelope;
     let context = if is_nothing { Value::Object(Map::new()) } else { context };
-    let misfits = compiled.input.as_ref().map(|schema| schema.check(&context)).unwrap_or_default();
-    if !misfits.is_empty() {
-        return Err(DecideError::InputUnfit(misfits));
+    let violations = compiled.input.as_ref().map(|schema| schema.check(&context)).unwrap_or_default();
+    if !violations.is_empty() {
+        return Err(DecideError::InvalidInput(violations));
     }
     let context = match compiled.spec.envelope {
         true => json!({ "payload": context, "vars": {} }),
@@ -294,7 +265,7 @@ pub fn start(
         definition_hash: definition.hash(),
         version: 0,
         activations: Vec::new(),
-        passings: Vec::new(),
+        fork_instances: Vec::new(),
         completed: Default::default(),
         context: Arc::new(context),
         session: Default::default(),
@@ -308,18 +279,20 @@ pub fn start(
         updated_at: now,
     };
     let context = snapshot.context.clone();
-    let mut turn = Turn::new(compiled, snapshot, now);
-    turn.enter(compiled.initial, Origin::default(), &context)?;
-    // What it was started with is its first context; the history does not keep it twice.
-    Ok(turn.conclude("__start".to_owned(), &NOTHING, true))
+    let mut builder = DecisionBuilder::new(compiled, snapshot, now);
+    // If the first place cannot be entered, the start is refused. No work has been done that could be lost,
+    // and the caller gets the error.
+    builder.enter(compiled.initial, Origin::default(), &context)?;
+    // The input is the first context, so the history entry does not repeat it.
+    Ok(builder.conclude("__start".to_owned(), &NOTHING, true))
 }
 
-/// Decides what an event does to a run. `answers` holds what the named guards said, see
+/// Decides the effect of an input on a run. `answers` holds the results of the named guards, see
 /// [`questions`](crate::questions).
 pub fn dispatch(
     definition: &Definition,
     snapshot: &Snapshot,
-    event: &Event,
+    event: &Input,
     answers: &Answers,
     now: Timestamp,
 ) -> Result<Decision, Rejected> {
@@ -334,24 +307,24 @@ pub fn dispatch(
     }
     let decider = Decider { compiled: definition.compiled(), snapshot, answers, now };
     match event {
-        Event::Signalled { signal, payload } => decider.signalled(event, signal, payload, None),
-        Event::Answered { activation, signal, payload } => {
+        Input::Signalled { signal, payload } => decider.signalled(event, signal, payload, None),
+        Input::Answered { activation, signal, payload } => {
             decider.signalled(event, signal, payload, Some(*activation))
         }
-        Event::Advanced { .. } => decider.advanced(event),
-        Event::TimerFired { activation } => decider.timer_fired(event, *activation),
-        Event::WaitResolved { activation, payload } => decider.wait_resolved(*activation, payload),
-        Event::ActionDone { call, outcome } => decider.action_done(call, outcome),
-        Event::ActionFailed { call, failure, retries } => decider.action_failed(call, failure, *retries),
-        Event::Retried { retrial, by_hand } => decider.retried(retrial, *by_hand),
-        Event::ChildDone { activation, child, end } => decider.child_done(*activation, *child, end),
-        Event::Patched { patch } => decider.patched(patch),
-        Event::Moved { activation, to } => decider.moved(*activation, to),
-        Event::Cancelled => Ok(decider.cancelled()),
+        Input::Advanced { .. } => decider.advanced(event),
+        Input::TimerFired { activation } => decider.timer_fired(event, *activation),
+        Input::WaitResolved { activation, payload } => decider.wait_resolved(*activation, payload),
+        Input::ActionDone { call, outcome } => decider.action_done(call, outcome),
+        Input::ActionFailed { call, failure, retries } => decider.action_failed(call, failure, *retries),
+        Input::Retried { retry, manual } => decider.retried(retry, *manual),
+        Input::ChildDone { activation, child, end } => decider.child_done(*activation, *child, end),
+        Input::Patched { patch } => decider.patched(patch),
+        Input::Moved { activation, to } => decider.moved(*activation, to),
+        Input::Cancelled => Ok(decider.cancelled()),
     }
 }
 
-/// What a signal would do now, without doing it.
+/// Decides the effect that a signal would have now, without changing the run.
 pub fn can_execute(
     definition: &Definition,
     snapshot: &Snapshot,
@@ -360,30 +333,28 @@ pub fn can_execute(
     answers: &Answers,
     now: Timestamp,
 ) -> Result<Decision, Rejected> {
-    dispatch(definition, snapshot, &Event::signal(signal, payload), answers, now)
+    dispatch(definition, snapshot, &Input::signal(signal, payload), answers, now)
 }
 
-/// A transition that leaves a place the run is in.
+/// A transition that leaves a place of the run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Available {
-    /// The activation it would move.
+    /// The activation that would take the transition.
     pub activation: ActivationId,
-    /// The transition.
     pub transition: Name,
-    /// The place it is in.
     pub from: Name,
-    /// The place it leads to.
     pub to: Name,
-    /// The signal it needs, if it needs one.
+    /// The signal that fires the transition, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<Name>,
-    /// Why it cannot fire now: a wait to be resolved, a timer not due, or the guard that says no.
+    /// The reason why the transition cannot fire now: an unresolved wait, a blocked entry, a timer that is not due,
+    /// or the guard that is false.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_back_by: Option<String>,
+    pub blocked_by: Option<String>,
 }
 
-/// Every transition out of the places the run is in, and what holds it back.
+/// Returns every transition that leaves a place of the run, and the reason why it cannot fire now.
 pub fn available(
     definition: &Definition,
     snapshot: &Snapshot,
@@ -403,14 +374,14 @@ pub fn available(
                 from: activation.place.clone(),
                 to: compiled.places[transition.to].name.clone(),
                 signal: transition.on.signal().cloned(),
-                held_back_by: decider.held_back_by(Candidate { transition, activation })?,
+                blocked_by: decider.blocked_by(Candidate { transition, activation })?,
             });
         }
     }
     Ok(found)
 }
 
-/// Everything a decision looks at.
+/// The inputs of a decision.
 struct Decider<'a> {
     compiled: &'a Compiled,
     snapshot: &'a Snapshot,
@@ -421,7 +392,7 @@ struct Decider<'a> {
 impl<'a> Decider<'a> {
     fn signalled(
         &self,
-        event: &Event,
+        event: &Input,
         signal: &Name,
         payload: &Value,
         only: Option<ActivationId>,
@@ -437,8 +408,11 @@ impl<'a> Decider<'a> {
         }
         let candidates = Candidates::of(self.compiled, self.snapshot, event);
         if waits.is_empty() && candidates.is_empty() {
-            let refusal =
-                if verdicts.is_empty() { self.no_source(signal) } else { Refusal::GuardSaidNo { verdicts } };
+            let refusal = if verdicts.is_empty() {
+                self.no_source(signal)
+            } else {
+                Refusal::GuardRejected { verdicts }
+            };
             return Err(refusal.into());
         }
         let cause = Cause::Signal(signal.clone());
@@ -448,16 +422,16 @@ impl<'a> Decider<'a> {
                 None => self.fire_first(candidates, &cause, payload),
             };
         }
-        let passing = match self.passing(candidates, payload) {
-            Err(Rejected::Refused(Refusal::GuardSaidNo { .. })) if !waits.is_empty() => Vec::new(),
+        let passing_candidates = match self.passing_candidates(candidates, payload) {
+            Err(Rejected::Refused(Refusal::GuardRejected { .. })) if !waits.is_empty() => Vec::new(),
             other => other?,
         };
-        if passing.is_empty() {
+        if passing_candidates.is_empty() {
             return Ok(self.resolve(&waits, payload));
         }
-        let mut turn = self.turn();
-        waits.iter().for_each(|wait| turn.resolve(wait.id, payload.clone()));
-        self.fire(turn, self.all_made(passing, payload)?, &cause, payload)
+        let mut builder = self.builder();
+        waits.iter().for_each(|wait| builder.resolve(wait.id, payload.clone()));
+        self.fire(builder, self.all_writes(passing_candidates, payload)?, &cause, payload)
     }
 
     fn check_payload(&self, signal: &Name, payload: &Value) -> Result<(), Rejected> {
@@ -467,22 +441,22 @@ impl<'a> Decider<'a> {
             return Err(Refusal::UnknownSignal { workflow, signal: signal.to_string(), hint }.into());
         };
         self.check_size(payload)?;
-        let misfits = schema.as_ref().map(|schema| schema.check(payload)).unwrap_or_default();
-        if misfits.is_empty() {
+        let violations = schema.as_ref().map(|schema| schema.check(payload)).unwrap_or_default();
+        if violations.is_empty() {
             return Ok(());
         }
-        Err(Refusal::PayloadUnfit { signal: signal.clone(), misfits }.into())
+        Err(Refusal::InvalidPayload { signal: signal.clone(), violations }.into())
     }
 
-    /// The filter of a wait that does not want this signal.
-    fn filtered(&self, wait: &Activation, payload: &Value) -> Option<GuardNo> {
+    /// Returns the filter of a wait that rejects this signal, or `None` if the wait accepts it.
+    fn filtered(&self, wait: &Activation, payload: &Value) -> Option<GuardRejection> {
         let node = self.waiting_in(wait)?;
         let view = View::new(self.snapshot, &wait.locals, payload, self.now);
-        let no = |why: String| Some(GuardNo { transition: wait.place.clone(), guard: why });
+        let no = |why: String| Some(GuardRejection { transition: wait.place.clone(), guard: why });
         if let Some(of) = node.event.as_ref().and_then(|event| event.of.as_ref()) {
-            let says = of.eval(&view, &mut Budget::default()).ok().flatten();
-            let knows = wait.locals.get(CORRELATION);
-            if says.is_none() || says.as_ref().map(topic::plain) != knows.map(topic::plain) {
+            let actual = of.eval(&view, &mut Budget::default()).ok().flatten();
+            let awaited = wait.locals.get(CORRELATION);
+            if actual.is_none() || actual.as_ref().map(topic::plain) != awaited.map(topic::plain) {
                 return no(format!("correlation `{}`", of.source()));
             }
         }
@@ -490,7 +464,7 @@ impl<'a> Decider<'a> {
         match filter.truth(&view, &mut Budget::default()) {
             Ok(true) => None,
             Ok(false) => no(format!("`{}`", filter.source())),
-            // What it asks cannot be told of this one: it is somebody else's.
+            // The filter cannot be evaluated for this signal, so the signal is not for this wait.
             Err(error) => no(format!("`{}` ({error})", filter.source())),
         }
     }
@@ -507,7 +481,7 @@ impl<'a> Decider<'a> {
         })
     }
 
-    /// The wait place an activation waits in.
+    /// Returns the wait place that an activation waits in.
     fn waiting_in(&self, activation: &Activation) -> Option<&'a WaitNode> {
         if activation.status != ActivationStatus::Waiting {
             return None;
@@ -520,36 +494,49 @@ impl<'a> Decider<'a> {
 
     fn no_source(&self, signal: &Name) -> Refusal {
         let by_transition = self.compiled.transitions.iter().filter(|t| t.on.signal() == Some(signal));
-        let mut taken_in: Vec<_> = by_transition.map(|t| self.compiled.places[t.from].name.clone()).collect();
+        let mut accepted_in: Vec<_> =
+            by_transition.map(|t| self.compiled.places[t.from].name.clone()).collect();
         for place in &self.compiled.places {
             if matches!(&place.kind, PlaceKind::Wait(wait) if wait.signal.as_ref() == Some(signal)) {
-                taken_in.push(place.name.clone());
+                accepted_in.push(place.name.clone());
             }
         }
-        taken_in.sort();
-        taken_in.dedup();
-        Refusal::NoActiveSource { what: signal.to_string(), taken_in, active: self.snapshot.current_places() }
-    }
-
-    fn advanced(&self, event: &Event) -> Result<Decision, Rejected> {
-        let candidates = Candidates::of(self.compiled, self.snapshot, event);
-        let at_rest = candidates.is_empty();
-        let fired = if at_rest { None } else { Some(self.fire_by_mode(candidates, &Cause::Auto, &NOTHING)) };
-        match fired {
-            Some(Err(Rejected::Refused(refusal))) => self.go_on(event).unwrap_or(Err(refusal.into())),
-            Some(decided) => decided,
-            None => self.go_on(event).unwrap_or(Err(Refusal::AtRest.into())),
+        accepted_in.sort();
+        accepted_in.dedup();
+        Refusal::NoActiveSource {
+            what: signal.to_string(),
+            accepted_in,
+            active: self.snapshot.current_places(),
         }
     }
 
-    /// What goes on without a transition: a run that rests in a loop, or stands before a place.
-    fn go_on(&self, event: &Event) -> Option<Result<Decision, Rejected>> {
-        let Event::Advanced { activation: only } = event else { return None };
+    fn advanced(&self, event: &Input) -> Result<Decision, Rejected> {
+        let candidates = Candidates::of(self.compiled, self.snapshot, event);
+        let has_no_candidates = candidates.is_empty();
+        let fired = if has_no_candidates {
+            None
+        } else {
+            Some(self.fire_by_mode(candidates, &Cause::Auto, &NOTHING))
+        };
+        match fired {
+            Some(Err(Rejected::Refused(refusal))) => {
+                self.advance_without_transition(event).unwrap_or(Err(refusal.into()))
+            }
+            Some(decided) => decided,
+            None => self.advance_without_transition(event).unwrap_or(Err(Refusal::Idle.into())),
+        }
+    }
+
+    /// Advances an activation without a transition: the next round of a loop, or entry into a blocked place.
+    fn advance_without_transition(&self, event: &Input) -> Option<Result<Decision, Rejected>> {
+        let Input::Advanced { activation: only } = event else { return None };
         let is_meant = |one: &&Activation| only.is_none_or(|only| only == one.id);
         self.snapshot.activations.iter().filter(is_meant).find_map(|activation| {
             let place = *self.compiled.by_name.get(&activation.place)?;
             match &self.compiled.places[place].kind {
-                _ if activation.status == ActivationStatus::Before => Some(self.go_in(activation, place)),
+                _ if activation.status == ActivationStatus::EntryBlocked => {
+                    Some(self.unblock_entry(activation, place))
+                }
                 PlaceKind::Loop(node) => Some(self.next_round(activation, place, node)),
                 _ => None,
             }
@@ -558,31 +545,31 @@ impl<'a> Decider<'a> {
 
     fn next_round(
         &self,
-        resting: &Activation,
+        activation: &Activation,
         place: PlaceIndex,
         node: &LoopNode,
     ) -> Result<Decision, Rejected> {
-        let mut turn = self.turn();
-        let origin = Origin::of(turn.leave(resting.id).expect(FOUND));
-        turn.go_round(place, node, origin, &NOTHING)?;
-        Ok(change(turn.conclude(format!("__loop:{}", resting.place), &NOTHING, false)))
+        let mut builder = self.builder();
+        let origin = Origin::of(builder.leave(activation.id).expect(FOUND));
+        builder.start_round(place, node, origin, &NOTHING)?;
+        Ok(change(builder.conclude(format!("__loop:{}", activation.place), &NOTHING, false)))
     }
 
-    /// The place it stands before is entered.
-    fn go_in(&self, standing: &Activation, place: PlaceIndex) -> Result<Decision, Rejected> {
-        let mut turn = self.turn();
-        let (origin, event) = turn.go_in(standing.id).expect(FOUND);
-        turn.enter(place, origin, &event)?;
-        Ok(change(turn.conclude(format!("__enter:{}", standing.place), &NOTHING, false)))
+    /// Enters the place whose entry was blocked.
+    fn unblock_entry(&self, blocked: &Activation, place: PlaceIndex) -> Result<Decision, Rejected> {
+        let mut builder = self.builder();
+        let (origin, event) = builder.unblock_entry(blocked.id).expect(FOUND);
+        builder.enter(place, origin, &event)?;
+        Ok(change(builder.conclude(format!("__enter:{}", blocked.place), &NOTHING, false)))
     }
 
-    fn timer_fired(&self, event: &Event, id: ActivationId) -> Result<Decision, Rejected> {
+    fn timer_fired(&self, event: &Input, id: ActivationId) -> Result<Decision, Rejected> {
         let Some(activation) =
             self.snapshot.activation(id).filter(|activation| !activation.timers.is_empty())
         else {
             let active = self.snapshot.current_places();
             let what = format!("timer of activation {id}");
-            return Err(Refusal::NoActiveSource { what, taken_in: Vec::new(), active }.into());
+            return Err(Refusal::NoActiveSource { what, accepted_in: Vec::new(), active }.into());
         };
         let due = |transition: &TransitionNode| {
             activation.timers.iter().find(|timer| timer.transition == transition.id).map(|timer| timer.at)
@@ -606,21 +593,24 @@ impl<'a> Decider<'a> {
         match self.compiled.firing() {
             Firing::First => self.fire_first(candidates, cause, payload),
             Firing::All => {
-                let passing = self.passing(candidates, payload)?;
-                self.fire(self.turn(), self.all_made(passing, payload)?, cause, payload)
+                let passing_candidates = self.passing_candidates(candidates, payload)?;
+                self.fire(self.builder(), self.all_writes(passing_candidates, payload)?, cause, payload)
             }
         }
     }
 
-    fn all_made(
+    fn all_writes(
         &self,
-        passing: Vec<Candidate<'a>>,
+        passing_candidates: Vec<Candidate<'a>>,
         payload: &Value,
-    ) -> Result<Vec<(Candidate<'a>, Made<'a>)>, DecideError> {
-        passing.into_iter().map(|candidate| Ok((candidate, self.made(candidate, payload)?))).collect()
+    ) -> Result<Vec<(Candidate<'a>, Writes<'a>)>, DecideError> {
+        passing_candidates
+            .into_iter()
+            .map(|candidate| Ok((candidate, self.writes(candidate, payload)?)))
+            .collect()
     }
 
-    /// Fires the first candidate whose guard says yes, or gives out its action.
+    /// Fires the first candidate whose guard is true, or returns its action.
     fn fire_first(
         &self,
         candidates: Vec<Candidate<'a>>,
@@ -637,27 +627,30 @@ impl<'a> Decider<'a> {
                 Ok(None) if candidate.transition.action.is_some() => {
                     self.call(candidate, cause, payload).map(Decision::Act)
                 }
-                Ok(None) => match self.made(candidate, payload) {
-                    Ok(made) => return self.fire(self.turn(), vec![(candidate, made)], cause, payload),
+                Ok(None) => match self.writes(candidate, payload) {
+                    Ok(writes) => {
+                        return self.fire(self.builder(), vec![(candidate, writes)], cause, payload);
+                    }
                     Err(error) => Err(error),
                 },
                 Err(error) => Err(error),
             };
-            return decided.or_else(|error| self.caught(candidate, error, payload));
+            return decided.or_else(|error| self.handle_failed_transition(candidate, error, payload));
         }
-        Err(Refusal::GuardSaidNo { verdicts }.into())
+        Err(Refusal::GuardRejected { verdicts }.into())
     }
 
-    /// What a transition without an action writes; the failure it declares, if it does.
-    fn made(&self, candidate: Candidate<'a>, payload: &Value) -> Result<Made<'a>, DecideError> {
+    /// Computes the values a transition without an action writes. Returns the failure that the transition declares,
+    /// if any.
+    fn writes(&self, candidate: Candidate<'a>, payload: &Value) -> Result<Writes<'a>, DecideError> {
         let Candidate { transition, activation } = candidate;
-        let event = at_hand(activation, payload);
+        let event = effective_payload(activation, payload);
         let view = View::new(self.snapshot, &activation.locals, event, self.now);
-        made(transition, &view)
+        writes(transition, &view)
     }
 
-    /// A transition has failed before it moved anything: the run goes where its errors lead.
-    fn caught(
+    /// Handles a transition that failed before it changed anything: the run enters the error place, if there is one.
+    fn handle_failed_transition(
         &self,
         candidate: Candidate<'a>,
         error: DecideError,
@@ -667,39 +660,43 @@ impl<'a> Decider<'a> {
         let Some(place) = transition.error_place.filter(|_| error.can_be_caught()) else {
             return Err(error.into());
         };
-        let mut turn = self.turn();
-        let mut left = turn.leave(activation.id).expect(FOUND);
+        let mut builder = self.builder();
+        let mut left = builder.leave(activation.id).expect(FOUND);
         left.retried.remove(&transition.id);
-        turn.fail_to(place, left, &error.failure())?;
-        Ok(change(turn.conclude(format!("__error:{}", transition.id), payload, false)))
+        builder.leave_to_error_place(place, left, &error.failure())?;
+        Ok(change(builder.conclude(format!("__error:{}", transition.id), payload, false)))
     }
 
-    /// The candidates whose guards say yes; none is a refusal.
-    fn passing(
+    /// Returns the candidates whose guards are true. It is a refusal if there are none.
+    fn passing_candidates(
         &self,
         candidates: Vec<Candidate<'a>>,
         payload: &Value,
     ) -> Result<Vec<Candidate<'a>>, Rejected> {
-        let (mut passing, mut verdicts) = (Vec::new(), Vec::new());
+        let (mut passing_candidates, mut verdicts) = (Vec::new(), Vec::new());
         for candidate in candidates {
             match self.guard(candidate, payload)? {
                 Some(no) => verdicts.push(no),
-                None => passing.push(candidate),
+                None => passing_candidates.push(candidate),
             }
         }
-        if passing.is_empty() {
-            return Err(Refusal::GuardSaidNo { verdicts }.into());
+        if passing_candidates.is_empty() {
+            return Err(Refusal::GuardRejected { verdicts }.into());
         }
-        Ok(passing)
+        Ok(passing_candidates)
     }
 
-    fn guard(&self, candidate: Candidate<'_>, payload: &Value) -> Result<Option<GuardNo>, DecideError> {
+    fn guard(
+        &self,
+        candidate: Candidate<'_>,
+        payload: &Value,
+    ) -> Result<Option<GuardRejection>, DecideError> {
         let Candidate { transition, activation } = candidate;
         let Some(guard) = &transition.guard else { return Ok(None) };
-        let event = at_hand(activation, payload);
-        let asked = (self.answers, self.now);
-        let no = verdict(guard, &transition.id, self.snapshot, activation, event, asked)?;
-        Ok(no.map(|guard| GuardNo { transition: transition.id.clone(), guard }))
+        let event = effective_payload(activation, payload);
+        let environment = (self.answers, self.now);
+        let no = verdict(guard, &transition.id, self.snapshot, activation, event, environment)?;
+        Ok(no.map(|guard| GuardRejection { transition: transition.id.clone(), guard }))
     }
 
     fn call(
@@ -709,8 +706,8 @@ impl<'a> Decider<'a> {
         payload: &Value,
     ) -> Result<ActionCall, DecideError> {
         let Candidate { transition, activation } = candidate;
-        let action = transition.action.as_ref().expect("only asked for a transition with an action");
-        let event = at_hand(activation, payload);
+        let action = transition.action.as_ref().expect("called only for transitions with an action");
+        let event = effective_payload(activation, payload);
         let view = View::new(self.snapshot, &activation.locals, event, self.now);
         let input = action.input.render(&view, &mut Budget::default()).map_err(|error| {
             DecideError::Template { at: format!("input of transition `{}`", transition.id), error }
@@ -727,50 +724,52 @@ impl<'a> Decider<'a> {
         })
     }
 
-    /// Fires transitions without actions, together, in one version.
+    /// Fires transitions without actions together, in one version.
     fn fire(
         &self,
-        mut turn: Turn<'a>,
-        chosen: Vec<(Candidate<'a>, Made<'a>)>,
+        mut builder: DecisionBuilder<'a>,
+        chosen: Vec<(Candidate<'a>, Writes<'a>)>,
         cause: &Cause,
         payload: &Value,
     ) -> Result<Decision, Rejected> {
         let mut moved: Vec<ActivationId> = Vec::new();
         let first = chosen.first().map(|(first, _)| named(cause, first.transition, first.activation));
         let several = chosen.len() > 1;
-        for (Candidate { transition, activation }, made) in chosen {
-            let mut origin = match turn.leave(activation.id) {
+        for (Candidate { transition, activation }, writes) in chosen {
+            let mut origin = match builder.leave(activation.id) {
                 Some(left) => Origin::of(left),
                 None if moved.contains(&activation.id) => Origin::of(activation.clone()),
-                // Another of them has ended its branch.
+                // Another of the transitions has ended the branch.
                 None => continue,
             };
             if several {
                 moved.push(activation.id);
             }
             origin.step_loop(transition.loop_step);
-            origin.answered(transition, activation.received.is_some());
-            turn.transitions.push(transition.id.clone());
-            if let Err(error) = write(&mut turn, &mut origin, made) {
+            origin.remove_answered_prompt(transition, activation.received.is_some());
+            builder.transitions.push(transition.id.clone());
+            if let Err(error) = write(&mut builder, &mut origin, writes) {
                 return match several {
                     true => Err(error.into()),
-                    false => self.caught(Candidate { transition, activation }, error, payload),
+                    false => {
+                        self.handle_failed_transition(Candidate { transition, activation }, error, payload)
+                    }
                 };
             }
             let is_loop = matches!(self.compiled.places[transition.to].kind, PlaceKind::Loop(_));
             if is_loop && transition.loop_step == Some(LoopStep::Leave) {
-                origin.gave = Gave::Leaves;
+                origin.entry_value = EntryValue::LeaveLoop;
             }
-            turn.enter(transition.to, origin, at_hand(activation, payload))?;
+            builder.enter(transition.to, origin, effective_payload(activation, payload))?;
         }
-        Ok(change(turn.conclude(first.unwrap_or_default(), payload, false)))
+        Ok(change(builder.conclude(first.unwrap_or_default(), payload, false)))
     }
 
     fn resolve(&self, waits: &[&Activation], payload: &Value) -> Decision {
-        let mut turn = self.turn();
-        waits.iter().for_each(|wait| turn.resolve(wait.id, payload.clone()));
+        let mut builder = self.builder();
+        waits.iter().for_each(|wait| builder.resolve(wait.id, payload.clone()));
         let place = waits.first().map(|wait| wait.place.as_str()).unwrap_or_default();
-        change(turn.conclude(format!("__resolve_wait:{place}"), payload, false))
+        change(builder.conclude(format!("__resolve_wait:{place}"), payload, false))
     }
 
     fn wait_resolved(&self, id: ActivationId, payload: &Value) -> Result<Decision, Rejected> {
@@ -779,21 +778,21 @@ impl<'a> Decider<'a> {
         let Some((activation, wait)) = waiting else {
             let active = self.snapshot.current_places();
             let what = format!("wait of activation {id}");
-            return Err(Refusal::NoActiveSource { what, taken_in: Vec::new(), active }.into());
+            return Err(Refusal::NoActiveSource { what, accepted_in: Vec::new(), active }.into());
         };
         match &wait.signal {
-            // Whoever answers directly answers what the signal would have.
+            // A direct answer must fit the same payload schema as the signal.
             Some(signal) => self.check_payload(signal, payload)?,
             None => self.check_size(payload)?,
         }
         Ok(self.resolve(&[activation], payload))
     }
 
-    /// The activation and transition a result is about, if the run is still there.
-    fn still_there(&self, id: ActivationId, transition: &Name) -> Result<Candidate<'a>, Refusal> {
-        let gone = || Refusal::Superseded { activation: id, what: transition.clone() };
-        let activation = self.snapshot.activation(id).ok_or_else(gone)?;
-        let transition = self.compiled.transition(transition).ok_or_else(gone)?;
+    /// Returns the activation and the transition of a result, if the activation can still take the transition.
+    fn current_candidate(&self, id: ActivationId, transition: &Name) -> Result<Candidate<'a>, Refusal> {
+        let superseded = || Refusal::Superseded { activation: id, what: transition.clone() };
+        let activation = self.snapshot.activation(id).ok_or_else(superseded)?;
+        let transition = self.compiled.transition(transition).ok_or_else(superseded)?;
         let can_leave = if transition.on.is_timer() {
             activation.timers.iter().any(|timer| timer.transition == transition.id)
         } else {
@@ -803,69 +802,73 @@ impl<'a> Decider<'a> {
         if is_here && can_leave && transition.action.is_some() {
             return Ok(Candidate { transition, activation });
         }
-        Err(gone())
+        Err(superseded())
     }
 
-    fn action_done(&self, call: &ActionCall, outcome: &Outcome) -> Result<Decision, Rejected> {
-        let candidate = self.still_there(call.activation, &call.transition)?;
+    fn action_done(&self, call: &ActionCall, outcome: &ActionResult) -> Result<Decision, Rejected> {
+        let candidate = self.current_candidate(call.activation, &call.transition)?;
         outcome.check(&self.compiled.limits).map_err(DecideError::from)?;
         let done = self.done(candidate, call, outcome, Way::In)?;
-        // Children that were started are waited for where the run goes on, and nowhere before it.
-        self.or_before(done, outcome.children == 0, || self.done(candidate, call, outcome, Way::Before))
+        // If the action started children, they are waited for in the target place. A blocked entry could not wait for
+        // them.
+        self.or_block_entry(done, outcome.children == 0, || {
+            self.done(candidate, call, outcome, Way::EntryBlocked)
+        })
     }
 
-    /// What an action has come to is kept also if the place it leads to cannot be entered: that is not the action's mistake.
-    /// The run then stands before that place.
-    fn or_before(
+    /// Keeps the result of an action even if the target place cannot be entered.
+    ///
+    /// A failed entry is not the action's fault. The activation then stays blocked before that place.
+    fn or_block_entry(
         &self,
         entered: Entered,
-        may_stand: bool,
-        stand: impl FnOnce() -> Result<Entered, Rejected>,
+        can_block: bool,
+        block: impl FnOnce() -> Result<Entered, Rejected>,
     ) -> Result<Decision, Rejected> {
         match entered {
-            Err(error) if may_stand && error.can_be_caught() => Ok(stand()??),
+            Err(error) if can_block && error.can_be_caught() => Ok(block()??),
             entered => Ok(entered?),
         }
     }
 
-    /// An action's result, and the place it leads to.
+    /// Applies the result of an action and enters the target place.
     fn done(
         &self,
         Candidate { transition, activation }: Candidate<'_>,
         call: &ActionCall,
-        outcome: &Outcome,
+        outcome: &ActionResult,
         way: Way,
     ) -> Result<Entered, Rejected> {
         let limits = &self.compiled.limits;
-        let mut turn = self.turn();
-        let has_changed = turn.change_context(&outcome.context, outcome.whole.as_ref());
-        turn.change_session(&outcome.session)?;
-        let mut origin = Origin::of(turn.leave(activation.id).expect(FOUND));
+        let mut builder = self.builder();
+        let has_changed = builder.change_context(&outcome.context, outcome.whole.as_ref());
+        builder.change_session(&outcome.session)?;
+        let mut origin = Origin::of(builder.leave(activation.id).expect(FOUND));
         origin.step_loop(transition.loop_step);
         origin.retried.remove(&transition.id);
-        origin.answered(transition, activation.received.is_some());
+        origin.remove_answered_prompt(transition, activation.received.is_some());
         origin.locals.extend(outcome.locals.clone());
         origin.children = outcome.children;
         match transition.action.as_ref().and_then(|action| action.save_as.as_ref()) {
-            Some(save) => turn.save(save, &mut origin.locals, outcome.output.clone())?,
-            None if has_changed => check_context(self.compiled, &turn.next.context)?,
+            Some(save) => builder.save(save, &mut origin.locals, outcome.output.clone())?,
+            None if has_changed => check_context(self.compiled, &builder.next.context)?,
             None => {}
         }
         if !transition.set.is_empty() {
-            let view = View::new(&turn.next, &origin.locals, &call.payload, self.now);
-            let made = made(transition, &view)?;
-            write(&mut turn, &mut origin, made)?;
+            let view = View::new(&builder.next, &origin.locals, &call.payload, self.now);
+            let writes = writes(transition, &view)?;
+            write(&mut builder, &mut origin, writes)?;
         }
         if matches!(self.compiled.places[transition.to].kind, PlaceKind::Join(_) | PlaceKind::Loop(_)) {
-            origin.gave = Gave::Value(outcome.output.clone());
+            origin.entry_value = EntryValue::Value(outcome.output.clone());
         }
-        turn.transitions.push(transition.id.clone());
-        if let Err(error) = turn.come_to(transition.to, origin, &call.payload, way) {
+        builder.transitions.push(transition.id.clone());
+        if let Err(error) = builder.enter_or_block(transition.to, origin, &call.payload, way) {
             return Ok(Err(error));
         }
-        let mut done = turn.conclude(named(&call.cause, transition, activation), &call.payload, false);
-        done.entry.input = cut(&call.input, limits);
-        done.entry.output = cut(&outcome.output, limits);
+        let mut done = builder.conclude(named(&call.cause, transition, activation), &call.payload, false);
+        done.entry.input = truncate_value(&call.input, limits);
+        done.entry.output = truncate_value(&outcome.output, limits);
         done.entry.duration_us = Some(outcome.duration_us);
         Ok(Ok(change(done)))
     }
@@ -876,7 +879,8 @@ impl<'a> Decider<'a> {
         failure: &Failure,
         retries: u32,
     ) -> Result<Decision, Rejected> {
-        let Candidate { transition, activation } = self.still_there(call.activation, &call.transition)?;
+        let Candidate { transition, activation } =
+            self.current_candidate(call.activation, &call.transition)?;
         let retry = &transition.retry;
         if retry.covers(&failure.code, failure.is_final) {
             let earlier = activation.retried.get(&transition.id).copied().unwrap_or_default();
@@ -889,31 +893,33 @@ impl<'a> Decider<'a> {
             return Ok(Decision::Stop(failure.clone()));
         };
         let lead = |way: Way| -> Entered {
-            let mut turn = self.turn();
-            let mut left = turn.leave(activation.id).expect(FOUND);
+            let mut builder = self.builder();
+            let mut left = builder.leave(activation.id).expect(FOUND);
             left.retried.remove(&transition.id);
-            turn.fail_with(place, Origin::of(left), failure, way)?;
-            let mut failed = turn.conclude(format!("__error:{}", transition.id), &call.payload, false);
-            failed.entry.input = cut(&call.input, &self.compiled.limits);
+            builder.enter_error_place(place, Origin::of(left), failure, way)?;
+            let mut failed = builder.conclude(format!("__error:{}", transition.id), &call.payload, false);
+            failed.entry.input = truncate_value(&call.input, &self.compiled.limits);
             Ok(change(failed))
         };
-        self.or_before(lead(Way::In), true, || Ok(lead(Way::Before)))
+        self.or_block_entry(lead(Way::In), true, || Ok(lead(Way::EntryBlocked)))
     }
 
-    /// Tries a failed action again. Its guard said yes when it was first tried, and is not asked again.
-    fn retried(&self, retrial: &Retrial, by_hand: bool) -> Result<Decision, Rejected> {
-        let candidate = self.still_there(retrial.activation, &retrial.transition)?;
+    /// Tries a failed action again. Its guard was true at the first attempt and is not evaluated again.
+    fn retried(&self, retry: &RetryRequest, manual: bool) -> Result<Decision, Rejected> {
+        let candidate = self.current_candidate(retry.activation, &retry.transition)?;
         let Candidate { transition, activation } = candidate;
         let target = match transition.retry_target {
-            Some(target) if !by_hand => target,
-            _ => return Ok(Decision::Act(self.call(candidate, &retrial.cause, &retrial.payload)?)),
+            Some(target) if !manual => target,
+            _ => return Ok(Decision::Act(self.call(candidate, &retry.cause, &retry.payload)?)),
         };
-        let mut turn = self.turn();
-        let mut origin = Origin::of(turn.leave(activation.id).expect(FOUND));
+        let mut builder = self.builder();
+        let mut origin = Origin::of(builder.leave(activation.id).expect(FOUND));
+        // This retry is a separate change that leads back to an earlier place. The number of such retries
+        // moves with the activation, because the host's ledger forgets an activation that has left its place.
         let count = origin.retried.entry(transition.id.clone()).or_default();
         *count = count.saturating_add(1);
-        turn.enter(target, origin, &retrial.payload)?;
-        Ok(change(turn.conclude(format!("__retry:{}", transition.id), &retrial.payload, false)))
+        builder.enter(target, origin, &retry.payload)?;
+        Ok(change(builder.conclude(format!("__retry:{}", transition.id), &retry.payload, false)))
     }
 
     fn child_done(&self, id: ActivationId, child: u32, end: &ChildEnd) -> Result<Decision, Rejected> {
@@ -930,18 +936,19 @@ impl<'a> Decider<'a> {
         if let ChildEnd::Completed { output } = end {
             self.compiled.limits.nesting("the child's result", output).map_err(DecideError::from)?;
         }
-        let mut turn = self.turn();
-        turn.child_ended(id, wait, child, end.clone())?;
-        let resolved = turn.next.activation(id).is_some_and(|now| now.status == ActivationStatus::Active);
+        let mut builder = self.builder();
+        builder.child_ended(id, wait, child, end.clone())?;
+        let resolved = builder.next.activation(id).is_some_and(|now| now.status == ActivationStatus::Active);
+        // The child may have ended without resolving the wait: then the history has `__child:<place>`.
         let word = if resolved { "__resolve_wait" } else { "__child" };
-        Ok(change(turn.conclude(format!("{word}:{}", activation.place), &NOTHING, false)))
+        Ok(change(builder.conclude(format!("{word}:{}", activation.place), &NOTHING, false)))
     }
 
     fn patched(&self, patch: &Patch) -> Result<Decision, Rejected> {
-        let mut turn = self.turn();
-        turn.change_context(patch, None);
-        check_context(self.compiled, &turn.next.context)?;
-        Ok(change(turn.conclude("__operator:patch".to_owned(), &NOTHING, false)))
+        let mut builder = self.builder();
+        builder.change_context(patch, None);
+        check_context(self.compiled, &builder.next.context)?;
+        Ok(change(builder.conclude("__operator:patch".to_owned(), &NOTHING, false)))
     }
 
     fn moved(&self, which: Option<ActivationId>, to: &Name) -> Result<Decision, Rejected> {
@@ -954,26 +961,28 @@ impl<'a> Decider<'a> {
             |activation| Refusal::NoActivation { activation, active: self.snapshot.current_places() };
         let only = which.map(|id| self.snapshot.activation(id).ok_or_else(|| not_there(id))).transpose()?;
         self.can_be_moved_to(place, only).map_err(|why| Refusal::CannotEnter { place: to.clone(), why })?;
-        let mut turn = self.turn();
-        let origin = match only.and_then(|activation| turn.take(activation.id)) {
-            // Whoever moves it by hand gives it all its retries again.
+        let mut builder = self.builder();
+        let origin = match only.and_then(|activation| builder.take(activation.id)) {
+            // A manual move resets the retry counts.
             Some(taken) => Origin { retried: Default::default(), ..Origin::of(taken) },
             None => {
-                turn.end_all();
+                builder.end_all();
                 Origin::default()
             }
         };
-        turn.enter(place, origin, &NOTHING)?;
-        Ok(change(turn.conclude("__operator:move".to_owned(), &NOTHING, false)))
+        builder.enter(place, origin, &NOTHING)?;
+        Ok(change(builder.conclude("__operator:move".to_owned(), &NOTHING, false)))
     }
 
     fn can_be_moved_to(&self, place: PlaceIndex, only: Option<&Activation>) -> Result<(), String> {
         if matches!(&self.compiled.places[place].kind, PlaceKind::Wait(wait) if wait.children.is_some()) {
-            return Err("it waits for children, and a move starts none".to_owned());
+            return Err("it waits for children, and a move does not start any".to_owned());
         }
         let frames = only.map(|activation| activation.frames.as_slice()).unwrap_or_default();
-        if let Some(scope) = self.compiled.entered_without(place, frames) {
-            return Err(format!("it is in the middle of `{scope}`, which is entered only through itself"));
+        if let Some(scope) = self.compiled.missing_scope(place, frames) {
+            return Err(format!(
+                "it is inside `{scope}`, which can be entered only through `{scope}` itself"
+            ));
         }
         let branch = only.and_then(|activation| activation.branch);
         let index = |fork: &Name| self.compiled.by_name.get(fork).copied();
@@ -982,28 +991,28 @@ impl<'a> Decider<'a> {
     }
 
     fn cancelled(&self) -> Decision {
-        let mut turn = self.turn();
-        turn.finish(Finished::Cancelled);
-        change(turn.conclude("__operator:cancel".to_owned(), &NOTHING, false))
+        let mut builder = self.builder();
+        builder.finish(RunEnd::Cancelled);
+        change(builder.conclude("__operator:cancel".to_owned(), &NOTHING, false))
     }
 
-    fn turn(&self) -> Turn<'a> {
-        Turn::new(self.compiled, self.snapshot.clone(), self.now)
+    fn builder(&self) -> DecisionBuilder<'a> {
+        DecisionBuilder::new(self.compiled, self.snapshot.clone(), self.now)
     }
 
-    fn held_back_by(&self, candidate: Candidate<'_>) -> Result<Option<String>, DecideError> {
+    fn blocked_by(&self, candidate: Candidate<'_>) -> Result<Option<String>, DecideError> {
         let Candidate { transition, activation } = candidate;
         if transition.on.is_timer() {
             let timer = activation.timers.iter().find(|timer| timer.transition == transition.id);
             match timer {
-                None => return Ok(Some("its wait was resolved before the timer".to_owned())),
+                None => return Ok(Some("the wait was resolved before the timer was due".to_owned())),
                 Some(timer) if timer.at > self.now => return Ok(Some(format!("timer, due {}", timer.at))),
                 Some(_) => {}
             }
         } else {
             match activation.status {
                 ActivationStatus::Waiting => return Ok(Some(format!("`{}` is waiting", activation.place))),
-                ActivationStatus::Before => {
+                ActivationStatus::EntryBlocked => {
                     return Ok(Some(format!("`{}` could not be entered", activation.place)));
                 }
                 ActivationStatus::Active => {}
@@ -1013,56 +1022,90 @@ impl<'a> Decider<'a> {
     }
 }
 
-/// A decision, or why the place it leads to cannot be entered.
+/// A decision, or the error why the target place cannot be entered.
 type Entered = Result<Decision, DecideError>;
 
-/// What a transition writes into the run's data.
-type Made<'a> = Vec<(&'a Save, Value)>;
+/// The values a transition writes into the run's data.
+type Writes<'a> = Vec<(&'a Save, Value)>;
 
-/// Makes what a transition writes, or the failure that it declares.
-fn made<'t>(transition: &'t TransitionNode, view: &View<'_>) -> Result<Made<'t>, DecideError> {
+/// Computes the values that a transition writes. Returns an error if the transition raises a failure.
+fn writes<'t>(transition: &'t TransitionNode, view: &View<'_>) -> Result<Writes<'t>, DecideError> {
     let mut budget = Budget::default();
     let mut render = |template: &Template, what: &str| {
         let at = || format!("{what} of transition `{}`", transition.id);
         template.render(view, &mut budget).map_err(|error| DecideError::Template { at: at(), error })
     };
     match &transition.fail {
-        Some(RaiseNode::New(code, message)) => {
+        Some(RaiseNode::New { code, message, is_final, errors }) => {
             let (code, message) = (render(code, "code")?, render(message, "message")?);
+            let errors = errors.as_ref().map(|errors| render(errors, "errors")).transpose()?;
             let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            return Err(DecideError::Raised(Failure::new(text(code), text(message))));
+            let failure = Failure { is_final: *is_final, ..Failure::new(text(code), text(message)) };
+            return Err(DecideError::Raised(match field_errors(errors.as_ref()) {
+                Ok(errors) => Failure { errors, ..failure },
+                Err(wrong) => wrong,
+            }));
         }
         Some(RaiseNode::Again(local)) => {
             let held = view.root(local).and_then(|held| serde_json::from_value(held.clone()).ok());
-            let lost = || Failure::new("failed", format!("`{local}` holds no error"));
+            let lost = || Failure::new("failed", format!("local `{local}` holds no error to raise again"));
             return Err(DecideError::Raised(held.unwrap_or_else(lost)));
         }
         None => {}
     }
     let write = |(save, value): &'t (Save, Template)| match value.copied() {
-        // What was accepted is kept whole, however much an expression may make.
+        // An accepted payload is copied without spending the budget of an expression, which limits the size of
+        // values.
         Some(pointer) => Ok((save, view.event().pointer(pointer).cloned().unwrap_or_default())),
         None => Ok((save, render(value, "`set`")?)),
     };
     transition.set.iter().map(write).collect()
 }
 
-/// Writes it; the last of it is what the transition gives to a join or loop.
-fn write(turn: &mut Turn<'_>, origin: &mut Origin, made: Made<'_>) -> Result<(), DecideError> {
-    let is_shared = made.iter().any(|(save, _)| !save.is_local);
-    for (save, value) in made {
-        turn.put(save, &mut origin.locals, value.clone())?;
-        origin.gave = Gave::Value(value);
-    }
-    if is_shared { check_context(turn.compiled, &turn.next.context) } else { Ok(()) }
+/// The rule that the errors of a raised failure violate, unless they name one.
+const REJECTED: &str = "rejected";
+
+/// Reads the errors of a raised failure: a list of `{pointer, message, code?}`.
+fn field_errors(errors: Option<&Value>) -> Result<Vec<SchemaViolation>, Failure> {
+    let wrong = |found: &Value| {
+        let message = format!("`errors` must be a list of `{{pointer, message}}` (got {found})");
+        Failure::new("invalidErrors", message).non_retryable()
+    };
+    let items = match errors {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(items)) => items,
+        Some(other) => return Err(wrong(other)),
+    };
+    let item = |item: &Value| {
+        let text = |field: &str| item.get(field).and_then(Value::as_str);
+        let pointer = text("pointer").filter(|pointer| pointer.is_empty() || pointer.starts_with('/'));
+        let (pointer, message) = pointer.zip(text("message")).ok_or_else(|| wrong(item))?;
+        let keyword = text("code").unwrap_or(REJECTED).to_owned();
+        Ok(SchemaViolation { pointer: pointer.to_owned(), keyword, message: message.to_owned() })
+    };
+    items.iter().map(item).collect()
 }
 
-/// The payload of the event, or else what the activation's wait was resolved with.
-fn at_hand<'v>(activation: &'v Activation, payload: &'v Value) -> &'v Value {
+/// Writes the values. The last one is the result that the transition gives to a join or loop.
+fn write(
+    builder: &mut DecisionBuilder<'_>,
+    origin: &mut Origin,
+    writes: Writes<'_>,
+) -> Result<(), DecideError> {
+    let is_shared = writes.iter().any(|(save, _)| !save.is_local);
+    for (save, value) in writes {
+        builder.put(save, &mut origin.locals, value.clone())?;
+        origin.entry_value = EntryValue::Value(value);
+    }
+    if is_shared { check_context(builder.compiled, &builder.next.context) } else { Ok(()) }
+}
+
+/// Returns the payload of the input, or else the payload that resolved the activation's wait.
+fn effective_payload<'v>(activation: &'v Activation, payload: &'v Value) -> &'v Value {
     if payload.is_null() { activation.received.as_ref().unwrap_or(payload) } else { payload }
 }
 
-/// What the history calls it.
+/// Returns the action name for the history entry.
 fn named(cause: &Cause, transition: &TransitionNode, activation: &Activation) -> String {
     match cause {
         Cause::Auto => format!("__auto:{}", transition.id),

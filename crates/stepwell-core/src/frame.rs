@@ -1,4 +1,4 @@
-//! The loops and error scopes an activation is in, and the lists that loops go through.
+//! Frames: the loops and error scopes that an activation is in, and the lists that loops iterate over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::limits::json_bytes;
 pub struct Frame {
     /// The place of the loop or scope.
     pub place: Name,
-    /// Which round of the loop it is, counted from 0.
+    /// The current round of the loop, counted from 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub round: u32,
-    /// The list that the loop goes through.
+    /// The list that the loop iterates over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<ListId>,
-    /// What the rounds before this one gave, if it is collected.
+    /// The results of the earlier rounds, if they are collected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<Value>,
-    /// Locals that were there under the names of its own; they come back when it is left.
+    /// Locals that are shadowed by the locals of this frame. They are restored when the frame is left.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub hidden: Map<String, Value>,
 }
@@ -34,53 +34,53 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// A list by its content.
+/// The id of a list, derived from its content.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ListId(String);
 
 impl ListId {
-    /// The id of a list that is written as this JSON.
+    /// Computes the id of a list from its JSON.
     pub fn of_json(json: &[u8]) -> Self {
         let hash = Sha256::digest(json);
         ListId(hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The id as text.
+    /// Returns the id as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A list that loops or forks go through; cloning it is cheap.
+/// A list that loops or forks iterate over; cloning it is cheap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct List {
     items: Arc<Vec<Value>>,
     bytes: usize,
 }
 
-/// A list of at most so many bytes is kept inside its snapshot.
+/// Maximum size in bytes of a list that is stored inside its snapshot.
 const SHORT: usize = 1_024;
 
 impl List {
-    /// A list, and its id.
+    /// Creates a list and computes its id.
     pub(crate) fn new(items: Vec<Value>) -> (ListId, List) {
         let json = serde_json::to_vec(&items).expect("a list of values is plain data");
         (ListId::of_json(&json), List { items: Arc::new(items), bytes: json.len() })
     }
 
-    /// Reads what [`List::to_json`] wrote.
+    /// Parses the output of [`List::to_json`].
     pub fn from_json(json: &[u8]) -> Result<List, serde_json::Error> {
         let items = serde_json::from_slice(json)?;
         Ok(List { items: Arc::new(items), bytes: json.len() })
     }
 
-    /// The list as JSON.
+    /// Serializes the list as JSON.
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(&*self.items).expect("a list of values is plain data")
     }
 
-    /// It is kept beside the snapshot, not in it.
+    /// Returns true if the list is stored separately from the snapshot.
     pub fn is_long(&self) -> bool {
         self.bytes > SHORT
     }
@@ -90,8 +90,8 @@ impl List {
     }
 }
 
-/// The lists that a snapshot's loops and forks go through, by their ids. Written down are only the short ones: a long one is
-/// kept once, beside the snapshots that need it.
+/// The lists that a snapshot's loops and forks iterate over, by id. Only short lists are serialized with the
+/// snapshot. A long list is stored once, separately from the snapshots that need it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Lists(pub(crate) BTreeMap<ListId, List>);
 

@@ -1,72 +1,69 @@
-//! The workflow as a picture, JSON or Mermaid, with what is going on in it laid over; and the list of open waits.
+//! The graph of a workflow as JSON or Mermaid text, optionally with the state of a run; and the list of open waits.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::definition::{Definition, PlaceKind, TransitionNode, TriggerNode};
+use crate::definition::{Definition, PlaceKind, TransitionNode, TransitionTriggerNode};
 use crate::guard::text;
 use crate::ids::Name;
-use crate::snapshot::{Activation, ActivationId, ActivationStatus, CORRELATION, PlaceStatus, Snapshot};
-use crate::spec::{Place, Trigger};
+use crate::snapshot::{
+    Activation, ActivationId, ActivationStatus, CORRELATION, PROMPT, PlaceStatus, Snapshot,
+};
+use crate::spec::{Place, TransitionTrigger, Wait};
 use crate::time::Timestamp;
 use crate::topic::topic;
 
-/// Places and the ways between them.
+/// The graph of a workflow: its places and the edges between them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Graph {
-    /// The workflow's name.
     pub workflow: Name,
-    /// The places.
     pub nodes: Vec<Node>,
-    /// The ways between them.
     pub edges: Vec<Edge>,
 }
 
-/// A place.
+/// A place as a node of the graph.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
-    /// Its name.
+    /// Name of the place.
     pub id: Name,
     /// `step`, `wait`, `fork`, `join`, `loop`, `catch` or `end`.
     pub kind: &'static str,
-    /// A run begins here.
+    /// True if runs start in this place.
     pub initial: bool,
-    /// What is going on there; only with a snapshot.
+    /// Status of the place. Only present with a snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<PlaceStatus>,
-    /// How many activations are there; only with a snapshot.
+    /// Number of activations in the place. Only present with a snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activations: Option<usize>,
 }
 
-/// A way from one place to another.
+/// An edge from one place to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Edge {
-    /// The transition; `None` for a fork's branch or the way after a failure.
+    /// The transition. `None` for edges that belong to a place, such as branches of a fork and errors of a place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transition: Option<Name>,
-    /// From here.
     pub from: Name,
-    /// To there.
     pub to: Name,
     /// `auto`, `signal`, `timer`, `branch`, `round`, `after`, `error` or `retry`.
     pub kind: &'static str,
-    /// What a person reads on it.
+    /// Label for display: the trigger, the guard and the action.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label: String,
 }
 
 impl Graph {
-    /// The workflow itself.
+    /// Returns the graph of the workflow.
     pub fn of(definition: &Definition) -> Graph {
         Graph::draw(definition, None)
     }
 
-    /// The workflow with the state of a run laid over.
+    /// Returns the graph of the workflow with the state of a run.
     pub fn with_status(definition: &Definition, snapshot: &Snapshot) -> Graph {
         Graph::draw(definition, Some(snapshot))
     }
@@ -132,7 +129,7 @@ impl Graph {
         graph
     }
 
-    /// The picture as Mermaid text.
+    /// Returns the graph as Mermaid text.
     pub fn to_mermaid(&self) -> String {
         let mut out = String::from("flowchart TD\n");
         let id = |name: &Name| {
@@ -185,7 +182,7 @@ fn class(status: PlaceStatus) -> &'static str {
     }
 }
 
-/// Mermaid reads quotes, brackets and `#` in a label unless they are written as entities, and a label is one line.
+/// Escapes a Mermaid label. Quotes, brackets and `#` must be written as entities, and a label is one line.
 fn quoted(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, char| {
         match char {
@@ -197,21 +194,23 @@ fn quoted(text: &str) -> String {
     })
 }
 
-fn trigger_kind(on: &TriggerNode) -> &'static str {
+fn trigger_kind(on: &TransitionTriggerNode) -> &'static str {
     match on {
-        TriggerNode::Auto => "auto",
-        TriggerNode::Signal(_) => "signal",
-        TriggerNode::AfterMs(_) | TriggerNode::Until(_) | TriggerNode::After(_) => "timer",
+        TransitionTriggerNode::Auto => "auto",
+        TransitionTriggerNode::Signal(_) => "signal",
+        TransitionTriggerNode::AfterMs(_)
+        | TransitionTriggerNode::Until(_)
+        | TransitionTriggerNode::After(_) => "timer",
     }
 }
 
 fn label(transition: &TransitionNode) -> String {
     let mut label = match &transition.on {
-        TriggerNode::Auto => String::new(),
-        TriggerNode::Signal(name) => name.to_string(),
-        TriggerNode::AfterMs(ms) => format!("after {ms} ms"),
-        TriggerNode::After(expr) => format!("after {}", expr.source()),
-        TriggerNode::Until(expr) => format!("until {}", expr.source()),
+        TransitionTriggerNode::Auto => String::new(),
+        TransitionTriggerNode::Signal(name) => name.to_string(),
+        TransitionTriggerNode::AfterMs(ms) => format!("after {ms} ms"),
+        TransitionTriggerNode::After(expr) => format!("after {}", expr.source()),
+        TransitionTriggerNode::Until(expr) => format!("until {}", expr.source()),
     };
     if let Some(guard) = &transition.guard {
         let _ = write!(label, " [{}]", text(guard));
@@ -222,60 +221,81 @@ fn label(transition: &TransitionNode) -> String {
     label.trim_start().to_owned()
 }
 
-/// Something a run waits for from outside.
+/// A wait of a run for external input.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpenWait {
     /// The activation that waits.
     pub activation: ActivationId,
-    /// Where.
     pub place: Name,
-    /// The signals that are taken there.
+    /// The signals that are accepted in this place.
     pub signals: Vec<Name>,
-    /// How many children it still waits for.
+    /// Number of children that have not ended yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub children: Option<u32>,
-    /// Since when.
+    /// Time at which the place was entered.
     pub since: Timestamp,
-    /// Until when: its earliest timer.
+    /// Time of the earliest timer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// The form for whoever answers.
+    /// JSON Schema of the form for the person who answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// Who may answer.
+    /// The users (`user:ID`) and roles (`role:NAME`) that may answer; empty if the place names none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub answerers: Vec<String>,
-    /// The events that are taken there.
+    /// The events that are accepted in this place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<AwaitedEvent>,
+    pub workflow: Name,
+    pub kind: WaitKind,
+    /// The title of the prompt, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The prompt for the person who answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Value>,
 }
 
-/// Events that a run waits for.
+/// The input that a wait is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WaitKind {
+    /// The answer of a person: the place has a form, a prompt or answerers.
+    Task,
+    /// A signal from a program, a run or a person.
+    Signal,
+    /// An event, which may reach many runs.
+    Event,
+    /// The end of children.
+    Children,
+}
+
+/// The events that a run waits for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AwaitedEvent {
-    /// Their name.
+    /// Name of the events.
     pub name: Name,
-    /// What they say: an expression on them.
+    /// Expression on an event that computes its correlation value. Without it, the event's own correlation is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// What the run knows.
+    /// Correlation value of the run. Without it, every event of this name is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Value>,
-    /// Not all of those are taken.
+    /// True if the wait has a filter, so that it may reject an event with this correlation value.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_filtered: bool,
 }
 
 impl AwaitedEvent {
-    /// What the wait is found by.
+    /// Returns the topic under which the wait is indexed.
     pub fn topic(&self) -> String {
         topic(&self.name, self.of.as_deref(), self.key.as_ref())
     }
 }
 
-/// The events that an activation waits for.
+/// Returns the events that an activation waits for, if it waits for events.
 pub fn awaited_event(definition: &Definition, activation: &Activation) -> Option<AwaitedEvent> {
     let Place::Wait(wait) = definition.spec().places.get(&activation.place)? else { return None };
     if activation.status != ActivationStatus::Waiting {
@@ -290,9 +310,21 @@ pub fn awaited_event(definition: &Definition, activation: &Activation) -> Option
     })
 }
 
-/// What a run waits for from outside: its wait places, and other places in which a signal is taken.
+/// Returns the waits of a run for external input: its wait places, and other places that accept a signal.
 pub fn open_waits(definition: &Definition, snapshot: &Snapshot) -> Vec<OpenWait> {
     snapshot.activations.iter().filter_map(|activation| open_wait(definition, activation)).collect()
+}
+
+fn kind_of(wait: &Wait) -> WaitKind {
+    if wait.event.is_some() {
+        WaitKind::Event
+    } else if wait.children.is_some() {
+        WaitKind::Children
+    } else if wait.form.is_some() || wait.prompt.is_some() || !wait.answerers.is_empty() {
+        WaitKind::Task
+    } else {
+        WaitKind::Signal
+    }
 }
 
 fn open_wait(definition: &Definition, activation: &Activation) -> Option<OpenWait> {
@@ -307,6 +339,10 @@ fn open_wait(definition: &Definition, activation: &Activation) -> Option<OpenWai
         form: None,
         answerers: Vec::new(),
         event: awaited_event(definition, activation),
+        workflow: definition.name().clone(),
+        kind: WaitKind::Signal,
+        title: None,
+        prompt: None,
     };
     match spec.places.get(&activation.place)? {
         Place::Wait(wait) if activation.status == ActivationStatus::Waiting => {
@@ -314,12 +350,20 @@ fn open_wait(definition: &Definition, activation: &Activation) -> Option<OpenWai
             open.children = activation.children.as_ref().map(|all| all.total - all.ended.len() as u32);
             open.form.clone_from(&wait.form);
             open.answerers.clone_from(&wait.answerers);
+            open.kind = kind_of(wait);
+            // An action before the wait may have set the prompt, too.
+            open.prompt = activation.locals.get(PROMPT).cloned();
+            if open.prompt.is_some() && open.kind == WaitKind::Signal {
+                open.kind = WaitKind::Task;
+            }
+            let title = open.prompt.as_ref().and_then(|prompt| prompt.get("title"));
+            open.title = title.and_then(Value::as_str).map(str::to_owned);
         }
         _ if activation.status != ActivationStatus::Active => return None,
         _ => {
             let leaving = spec.transitions.iter().filter(|transition| transition.from == activation.place);
             open.signals.extend(leaving.filter_map(|transition| match &transition.on {
-                Trigger::Signal(name) => Some(name.clone()),
+                TransitionTrigger::Signal(name) => Some(name.clone()),
                 _ => None,
             }));
             open.signals.sort();

@@ -1,4 +1,4 @@
-//! Guards: what may hold a transition back, and how the host answers the ones written as functions.
+//! Guards: conditions of transitions, and the evaluation of guards that are functions of the host program.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -7,26 +7,25 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::decision_builder::Candidates;
 use crate::definition::{Definition, GuardNode};
-use crate::dispatch::Event;
+use crate::dispatch::Input;
 use crate::expr::Scope;
 use crate::ids::Name;
 use crate::refusal::DecideError;
 use crate::snapshot::{Activation, ActivationId, Snapshot};
 use crate::spec::Guard;
 use crate::time::Timestamp;
-use crate::turn::Candidates;
 
-/// A named guard somebody has to answer before an event can be decided.
+/// A named guard that the host must evaluate before an input can be decided.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
-    /// The guard's name.
     pub guard: Name,
-    /// The activation it is asked about.
+    /// The activation for which the guard is evaluated.
     pub activation: ActivationId,
 }
 
-/// What the named guards said.
+/// The results of named guards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answers {
     by_activation: BTreeMap<Question, bool>,
@@ -34,21 +33,21 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// No named guard was asked.
+    /// Creates an empty set of results.
     pub fn none() -> Self {
         Answers::default()
     }
 
-    /// The same answer for every activation.
+    /// Adds a result that applies to every activation.
     #[must_use]
-    pub fn with(mut self, guard: impl Into<Name>, says: bool) -> Self {
-        self.by_name.insert(guard.into(), says);
+    pub fn with(mut self, guard: impl Into<Name>, passes: bool) -> Self {
+        self.by_name.insert(guard.into(), passes);
         self
     }
 
-    /// The answer to one question.
-    pub fn put(&mut self, question: Question, says: bool) {
-        self.by_activation.insert(question, says);
+    /// Adds the result for one question.
+    pub fn put(&mut self, question: Question, passes: bool) {
+        self.by_activation.insert(question, passes);
     }
 
     fn get(&self, guard: &Name, activation: ActivationId) -> Option<bool> {
@@ -57,8 +56,8 @@ impl Answers {
     }
 }
 
-/// The named guards that deciding this event may ask, each once.
-pub fn questions(definition: &Definition, snapshot: &Snapshot, event: &Event) -> Vec<Question> {
+/// Returns the named guards that the decision of this input may need, without duplicates.
+pub fn questions(definition: &Definition, snapshot: &Snapshot, event: &Input) -> Vec<Question> {
     let mut questions = Vec::new();
     for candidate in Candidates::of(definition.compiled(), snapshot, event) {
         let mut names = Vec::new();
@@ -73,14 +72,13 @@ pub fn questions(definition: &Definition, snapshot: &Snapshot, event: &Event) ->
     questions
 }
 
-/// What a guard function is shown.
+/// The arguments of a guard function.
 #[derive(Debug, Clone, Copy)]
 pub struct GuardView<'a> {
-    /// The run's state.
     pub snapshot: &'a Snapshot,
-    /// The activation that would move.
+    /// The activation that would take the transition.
     pub activation: &'a Activation,
-    /// The payload of the event.
+    /// The payload of the input.
     pub payload: &'a Value,
 }
 
@@ -91,12 +89,12 @@ type GuardFn = dyn Fn(GuardView<'_>) -> bool + Send + Sync;
 pub struct Guards(BTreeMap<Name, Arc<GuardFn>>);
 
 impl Guards {
-    /// None.
+    /// Creates an empty set of guards.
     pub fn new() -> Self {
         Guards::default()
     }
 
-    /// Registers a function under a name.
+    /// Registers a function under a name and returns the extended set.
     #[must_use]
     pub fn with(
         mut self,
@@ -107,7 +105,7 @@ impl Guards {
         self
     }
 
-    /// Registers a function and gives the guard that asks it, for a transition that is being written:
+    /// Registers a function and returns the guard that calls it, for use in a transition:
     ///
     /// ```
     /// use stepwell_core::spec::Transition;
@@ -134,7 +132,7 @@ impl Guards {
         Guard::Named(name)
     }
 
-    /// Registers a function under a name, replacing the one that had it.
+    /// Registers a function under a name. Replaces the function that had this name.
     pub fn inject(
         &mut self,
         name: impl Into<Name>,
@@ -143,8 +141,9 @@ impl Guards {
         self.0.insert(name.into(), Arc::new(guard));
     }
 
-    /// Answers every question it can; what it does not know stays open and is an error when it is needed.
-    pub fn answer(&self, definition: &Definition, snapshot: &Snapshot, event: &Event) -> Answers {
+    /// Evaluates the guards that the decision of this input may need. A guard without a function has no result; that
+    /// is an error if the decision needs it.
+    pub fn answer(&self, definition: &Definition, snapshot: &Snapshot, event: &Input) -> Answers {
         let mut answers = Answers::none();
         if self.0.is_empty() {
             return answers;
@@ -156,8 +155,8 @@ impl Guards {
             else {
                 continue;
             };
-            let says = guard(GuardView { snapshot, activation, payload });
-            answers.put(question, says);
+            let passes = guard(GuardView { snapshot, activation, payload });
+            answers.put(question, passes);
         }
         answers
     }
@@ -169,20 +168,22 @@ impl fmt::Debug for Guards {
     }
 }
 
-/// What expressions can see: `context`, `event` (the payload at hand), `locals`, `session` and `meta`; any other name is
-/// looked up in the locals and then in the context.
+/// The scope of expressions: `context`, `event` (the payload of the input), `locals`, `session` and `meta`. Any other
+/// name is looked up in the locals and then in the context.
 pub(crate) struct View<'a> {
     snapshot: &'a Snapshot,
     locals: &'a Map<String, Value>,
     event: &'a Value,
     now: Timestamp,
-    /// Made when first asked for: most expressions read only the context or the event.
-    made: [OnceCell<Value>; 4],
+    /// Created on first use, because most expressions read only the context or the event.
+    cache: [OnceCell<Value>; 4],
 }
 
-/// The variables of a run. Those that a branch of a fork over a list has made are its own, and lie over them.
+/// The variables of a run. A branch of a fork over a list has its own variables, which shadow those of the run.
 pub(crate) const VARS: &str = "vars";
 
+// The payload of the current input is `event` and not `payload`: in workflow documents `payload` is the input
+// that the run was started with.
 const ROOTS: [&str; 5] = ["context", "event", "locals", "session", "meta"];
 
 impl<'a> View<'a> {
@@ -192,10 +193,10 @@ impl<'a> View<'a> {
         event: &'a Value,
         now: Timestamp,
     ) -> Self {
-        View { snapshot, locals, event, now, made: Default::default() }
+        View { snapshot, locals, event, now, cache: Default::default() }
     }
 
-    /// What the event at hand brought.
+    /// Returns the payload of the input.
     pub(crate) fn event(&self) -> &'a Value {
         self.event
     }
@@ -220,7 +221,7 @@ impl<'a> View<'a> {
 
 impl Scope for View<'_> {
     fn root(&self, name: &str) -> Option<&Value> {
-        let [locals, session, meta, vars] = &self.made;
+        let [locals, session, meta, vars] = &self.cache;
         if let (VARS, Some(Value::Object(own))) = (name, self.locals.get(VARS)) {
             return Some(vars.get_or_init(|| self.vars(own)));
         }
@@ -245,18 +246,18 @@ impl Scope for View<'_> {
     }
 }
 
-/// A guard's verdict: yes, or the part of it that said no.
+/// Evaluates a guard. Returns `None` if it is true, or else the part of it that is false.
 pub(crate) fn verdict(
     guard: &GuardNode,
     transition: &Name,
     snapshot: &Snapshot,
     activation: &Activation,
     event: &Value,
-    asked: (&Answers, Timestamp),
+    environment: (&Answers, Timestamp),
 ) -> Result<Option<String>, DecideError> {
-    let (answers, now) = asked;
-    let ask = |guard: &GuardNode| verdict(guard, transition, snapshot, activation, event, asked);
-    let no = |says: bool| if says { None } else { Some(text(guard)) };
+    let (answers, now) = environment;
+    let evaluate = |guard: &GuardNode| verdict(guard, transition, snapshot, activation, event, environment);
+    let no = |passes: bool| if passes { None } else { Some(text(guard)) };
     Ok(match guard {
         GuardNode::Expr(condition) => {
             let view = View::new(snapshot, &activation.locals, event, now);
@@ -267,10 +268,10 @@ pub(crate) fn verdict(
         GuardNode::Named(name) => no(answers.get(name, activation.id).ok_or_else(|| {
             DecideError::UnresolvedGuard { guard: name.clone(), transition: transition.clone() }
         })?),
-        GuardNode::Not(inner) => no(ask(inner)?.is_some()),
+        GuardNode::Not(inner) => no(evaluate(inner)?.is_some()),
         GuardNode::And(inner) => {
             for guard in inner {
-                if let Some(refusing) = ask(guard)? {
+                if let Some(refusing) = evaluate(guard)? {
                     return Ok(Some(refusing));
                 }
             }
@@ -278,7 +279,7 @@ pub(crate) fn verdict(
         }
         GuardNode::Or(inner) => {
             for guard in inner {
-                if ask(guard)?.is_none() {
+                if evaluate(guard)?.is_none() {
                     return Ok(None);
                 }
             }
@@ -287,7 +288,7 @@ pub(crate) fn verdict(
     })
 }
 
-/// A guard as a person reads it.
+/// Returns the guard as text for messages and graphs.
 pub(crate) fn text(guard: &GuardNode) -> String {
     let all = |guards: &[GuardNode], word: &str| {
         let inner: Vec<_> = guards.iter().map(text).collect();

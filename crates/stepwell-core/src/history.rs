@@ -1,4 +1,4 @@
-//! What happened to a run, entry by entry, and the way back to any earlier state.
+//! The history of a run: its entries, and the reconstruction of earlier states.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -9,16 +9,16 @@ use crate::patch::Patch;
 use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
 
-/// One change of a run. Refused attempts leave none.
+/// The record of one change of a run. Refused inputs are not recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Entry {
-    /// The version this change made.
+pub struct HistoryEntry {
+    /// The version that the change created.
     pub version: u64,
-    /// The signal, or the engine's own word: `__start`, `__resolve_wait:<place>`, `__auto:<transition>`,
-    /// `__timer:<place>`, `__child:<place>`, `__error:<transition>`, `__retry:<transition>`, `__operator:<command>`.
+    /// The name of the signal, or a name of the engine: `__start`, `__resolve_wait:<place>`, `__auto:<transition>`,
+    /// `__timer:<place>`, `__child:<place>`, `__loop:<place>`, `__enter:<place>`, `__error:<transition>`,
+    /// `__retry:<transition>`, `__operator:<command>`.
     pub action: String,
-    /// When.
     pub at: Timestamp,
     /// The places entered, in order.
     pub entered: Vec<Name>,
@@ -27,27 +27,32 @@ pub struct Entry {
     /// The transitions that fired.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transitions: Vec<Name>,
-    /// What the event brought.
+    /// Payload of the input. Truncated if it exceeds the limit `history_value_bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
-    /// What the action was given; secrets are still names in it.
+    /// Input of the action, truncated like `payload`. Secrets in it are not resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
-    /// What the action gave back.
+    /// Output of the action, truncated like `payload`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
-    /// How long the action took.
+    /// Duration of the action in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_us: Option<u64>,
+    /// Id of the actor who caused the change: a caller, an answer link, a schedule, an event or another run. Core never
+    /// sets it; the program that commits the change does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
 }
 
-/// The value, or what it was if it is too large to keep.
-pub(crate) fn cut(value: &Value, limits: &Limits) -> Option<Value> {
+/// Returns the value for the history. A value that is too large is replaced by its size and the beginning of its
+/// JSON.
+pub(crate) fn truncate_value(value: &Value, limits: &Limits) -> Option<Value> {
     if value.is_null() {
         return None;
     }
     let max = limits.history_value_bytes as usize;
-    // Counted first: most values are kept, and a text of each would be made for nothing.
+    // Counted first: most values are small enough, so building their text would be wasted work.
     if json_bytes(value) <= max {
         return Some(value.clone());
     }
@@ -56,9 +61,9 @@ pub(crate) fn cut(value: &Value, limits: &Limits) -> Option<Value> {
     Some(json!({ "$cut": { "bytes": text.len(), "head": &text[..end] } }))
 }
 
-/// A run's history for whoever keeps snapshots themselves: the oldest state, and every change since.
+/// The history of a run, for programs that store snapshots themselves: the oldest state and every change since.
 ///
-/// Append-only. Durable runs keep the same in their checkpoints.
+/// It is append-only. Durable runs keep the same data in their checkpoints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", try_from = "Stored")]
 pub struct History {
@@ -68,7 +73,7 @@ pub struct History {
     newest: Option<Value>,
 }
 
-/// A history as it was read; nobody has checked yet that its changes follow each other.
+/// A history as it was read, before its changes are checked for continuity.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Stored {
@@ -85,12 +90,13 @@ impl TryFrom<Stored> for History {
         for change in &stored.changes {
             change.patch.apply(&mut document);
             version = version.saturating_add(1);
-            let next = Snapshot::deserialize(&document)
-                .map_err(|error| format!("the change to version {version} leads to no snapshot: {error}"))?;
+            let next = Snapshot::deserialize(&document).map_err(|error| {
+                format!("the change to version {version} does not give a valid snapshot: {error}")
+            })?;
             if change.entry.version != version || next.version() != version {
                 let (entry, next) = (change.entry.version, next.version());
                 return Err(format!(
-                    "version {version} must follow, and the history has entry {entry} and state {next}"
+                    "expected version {version} next, found entry {entry} with state {next}"
                 ));
             }
         }
@@ -100,35 +106,35 @@ impl TryFrom<Stored> for History {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Recorded {
-    entry: Entry,
+    entry: HistoryEntry,
     patch: Patch,
 }
 
-/// There is no such version in this history.
+/// The error for a version that is not in the history.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("version {asked} is not in this history, which holds {oldest} to {newest}")]
+#[error("version {requested} is not in this history, which has versions {oldest} to {newest}")]
 pub struct NoSuchVersion {
-    asked: u64,
+    requested: u64,
     oldest: u64,
     newest: u64,
 }
 
-/// An entry that does not follow the newest one.
+/// The error for an entry that does not follow the newest one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the history stands at version {newest}; version {pushed} does not follow it")]
+#[error("the newest version of the history is {newest}; version {pushed} does not follow it")]
 pub struct OutOfOrder {
     newest: u64,
     pushed: u64,
 }
 
 impl History {
-    /// A history that begins with this state.
+    /// Creates a history that starts with this state.
     pub fn new(base: Snapshot) -> Self {
         History { base, changes: Vec::new(), newest: None }
     }
 
-    /// Adds the change that led to `next`; it must be the version after the newest.
-    pub fn push(&mut self, entry: Entry, next: &Snapshot) -> Result<(), OutOfOrder> {
+    /// Adds the change that led to `next`, which must be the version after the newest one.
+    pub fn push(&mut self, entry: HistoryEntry, next: &Snapshot) -> Result<(), OutOfOrder> {
         let newest = self.newest_version();
         if next.version() != newest + 1 || entry.version != next.version() {
             return Err(OutOfOrder { newest, pushed: next.version() });
@@ -140,22 +146,22 @@ impl History {
         Ok(())
     }
 
-    /// The entries, oldest first.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+    /// Returns the entries, oldest first.
+    pub fn entries(&self) -> impl Iterator<Item = &HistoryEntry> {
         self.changes.iter().map(|change| &change.entry)
     }
 
-    /// The state as it was at a version. Only reads.
+    /// Reconstructs the state at a version. Does not change the history.
     pub fn rewind(&self, version: u64) -> Result<Snapshot, NoSuchVersion> {
         let (oldest, newest) = (self.base.version(), self.newest_version());
         if version < oldest || version > newest {
-            return Err(NoSuchVersion { asked: version, oldest, newest });
+            return Err(NoSuchVersion { requested: version, oldest, newest });
         }
         let document = self.document_at(version);
         Ok(serde_json::from_value(document).expect("patches between snapshots lead to a snapshot"))
     }
 
-    /// Forgets all but the newest `keep` changes; the oldest state moves up.
+    /// Removes all but the newest `keep` changes. The oldest state moves up accordingly.
     pub fn bound(&mut self, keep: usize) {
         let drop = self.changes.len().saturating_sub(keep);
         if drop == 0 {

@@ -1,4 +1,4 @@
-//! The names and ids that tie a run, its definition and its parts together.
+//! Names, run ids and definition hashes.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -11,31 +11,32 @@ use sha2::{Digest, Sha256};
 
 use crate::limits::Limits;
 
-/// A name an author gave to something: a workflow, place, transition, signal, action or guard.
+/// The name of a workflow, place, transition, signal, action or guard.
 ///
-/// Cloning costs a reference count, because a snapshot repeats the names of its definition.
+/// Cloning only increments a reference count, because a snapshot repeats the names of its definition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// The name as text.
+    /// Returns the name as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Why it cannot be a name, if it cannot: names are shown, stored and put into URLs and history actions; `__` begins
-    /// the engine's own.
-    pub fn fault(&self, limits: &Limits) -> Option<String> {
-        let bad = |reason: &str| format!("`{self}` is not a name: {reason}");
+    /// Returns the reason why this is not a valid name, or `None` if it is valid.
+    ///
+    /// Names are displayed, stored and used in URLs and history actions. The prefix `__` is reserved for the engine.
+    pub fn invalid_reason(&self, limits: &Limits) -> Option<String> {
+        let bad = |reason: &str| format!("`{self}` is not a valid name: {reason}");
         if self.is_empty() {
             return Some(bad("it is empty"));
         }
         if self.starts_with("__") {
-            return Some(bad("names that begin with `__` belong to the engine"));
+            return Some(bad("names that start with `__` are reserved for the engine"));
         }
         if self.trim() != self.as_str() || self.chars().any(char::is_control) {
-            return Some(bad("it has control characters or white space around it"));
+            return Some(bad("it contains control characters, or starts or ends with white space"));
         }
         limits.name_chars("the name", self.chars().count()).err().map(|exceeded| bad(&exceeded.to_string()))
     }
@@ -84,23 +85,23 @@ impl PartialEq<&str> for Name {
     }
 }
 
-/// Which run (an execution of a definition). Made by whoever starts it; core only carries it.
+/// The id of a run, which is one execution of a definition. The program that starts the run creates the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(uuid::Uuid);
 
 impl RunId {
-    /// A run id from a UUID (the engine uses version 7, so that ids sort by time).
+    /// Wraps a UUID. The engine uses UUID version 7, so that ids sort by creation time.
     pub const fn new(id: uuid::Uuid) -> Self {
         RunId(id)
     }
 
-    /// The all-zero id, for examples and tests.
+    /// Returns the all-zero id, for examples and tests.
     pub const fn nil() -> Self {
         RunId(uuid::Uuid::nil())
     }
 
-    /// The UUID.
+    /// Returns the id as a UUID.
     pub const fn uuid(self) -> uuid::Uuid {
         self.0
     }
@@ -119,34 +120,34 @@ impl FromStr for RunId {
     }
 }
 
-/// SHA-256 over a definition's canonical form: what a run is pinned to.
+/// The SHA-256 hash of a definition's canonical form. Runs are pinned to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DefinitionHash([u8; 32]);
 
 impl DefinitionHash {
-    /// The hash of these bytes.
+    /// Computes the hash of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         DefinitionHash(Sha256::digest(bytes).into())
     }
 
-    /// A hash from its bytes, as a store keeps them.
+    /// Wraps the 32 bytes of a hash, for example bytes read from a store.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         DefinitionHash(bytes)
     }
 
-    /// The 32 bytes.
+    /// Returns the 32 bytes of the hash.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The first twelve hex digits, for messages.
+    /// Returns the first twelve hex digits, for messages.
     pub fn short(&self) -> String {
         self.to_string()[..12].to_owned()
     }
 }
 
 impl DefinitionHash {
-    /// Calls `with` with the 64 hex digits; every snapshot that is written has them, so they are made without allocating.
+    /// Calls `with` with the 64 hex digits. Does not allocate, because every snapshot that is written contains them.
     fn hex<T>(&self, with: impl FnOnce(&str) -> T) -> T {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 64];
@@ -170,16 +171,16 @@ impl fmt::Debug for DefinitionHash {
     }
 }
 
-/// The text was not 64 hex digits.
+/// The error for a text that is not 64 hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a definition hash: 64 hex digits are expected")]
-pub struct NotAHash(String);
+#[error("`{0}` is not a definition hash: expected 64 hex digits")]
+pub struct InvalidHash(String);
 
 impl FromStr for DefinitionHash {
-    type Err = NotAHash;
+    type Err = InvalidHash;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || NotAHash(text.to_owned());
+        let wrong = || InvalidHash(text.to_owned());
         if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(wrong());
         }

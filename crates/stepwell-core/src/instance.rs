@@ -1,17 +1,17 @@
-//! A run in the hand: a definition, its guards and a snapshot together, for programs that keep snapshots themselves.
+//! A run in memory: a definition, its guards and a snapshot. For programs that store snapshots themselves.
 
 use serde_json::Value;
 
 use crate::definition::Definition;
-use crate::dispatch::{Decision, Event, dispatch, start};
+use crate::dispatch::{Decision, Input, dispatch, start};
 use crate::guard::{GuardView, Guards};
-use crate::history::Entry;
+use crate::history::HistoryEntry;
 use crate::ids::{Name, RunId};
 use crate::refusal::{DecideError, Rejected};
 use crate::snapshot::{RestoreError, Snapshot};
 use crate::time::Timestamp;
 
-/// One run, held by the caller. Save [`Instance::snapshot`] after every change; nothing else has to be remembered.
+/// One run, owned by the caller. Save [`Instance::snapshot`] after every change; no other state exists.
 #[derive(Debug, Clone)]
 pub struct Instance {
     definition: Definition,
@@ -20,18 +20,18 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Begins a run.
+    /// Starts a run in its initial place.
     pub fn start(
         definition: &Definition,
         run: RunId,
         context: Value,
         now: Timestamp,
-    ) -> Result<(Instance, Entry), DecideError> {
+    ) -> Result<(Instance, HistoryEntry), DecideError> {
         let created = start(definition, run, context, now)?;
         Ok((Instance::holding(definition, created.snapshot), created.entry))
     }
 
-    /// Takes a saved run up again. Guards are not saved: inject them again.
+    /// Restores a saved run. Guards are not saved: inject them again.
     pub fn restore(definition: &Definition, saved: &[u8]) -> Result<Instance, RestoreError> {
         Ok(Instance::holding(definition, Snapshot::restore(definition, saved)?))
     }
@@ -40,7 +40,7 @@ impl Instance {
         Instance { definition: definition.clone(), guards: Guards::new(), snapshot }
     }
 
-    /// Gives the name of a guard its function.
+    /// Registers the function of a named guard.
     pub fn inject_guard(
         &mut self,
         name: impl Into<Name>,
@@ -49,14 +49,14 @@ impl Instance {
         self.guards.inject(name, guard);
     }
 
-    /// The state.
+    /// Returns the current state.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// Decides an event and, if the run changes, takes the change over. Gives the decision back; its entry is for
-    /// whoever keeps the history.
-    pub fn dispatch(&mut self, event: &Event, now: Timestamp) -> Result<Decision, Rejected> {
+    /// Decides an input and applies the change, if there is one. Returns the decision, whose entry belongs into the
+    /// history.
+    pub fn dispatch(&mut self, event: &Input, now: Timestamp) -> Result<Decision, Rejected> {
         let decision = self.preview(event, now)?;
         if let Decision::Change(change) = &decision {
             self.snapshot = change.snapshot.clone();
@@ -64,18 +64,18 @@ impl Instance {
         Ok(decision)
     }
 
-    /// Sends a signal.
+    /// Sends a signal with a payload to the run.
     pub fn signal(
         &mut self,
         name: impl Into<Name>,
         payload: Value,
         now: Timestamp,
     ) -> Result<Decision, Rejected> {
-        self.dispatch(&Event::signal(name, payload), now)
+        self.dispatch(&Input::signal(name, payload), now)
     }
 
-    /// What an event would do, without doing it.
-    pub fn preview(&self, event: &Event, now: Timestamp) -> Result<Decision, Rejected> {
+    /// Decides an input without applying the change.
+    pub fn preview(&self, event: &Input, now: Timestamp) -> Result<Decision, Rejected> {
         let answers = self.guards.answer(&self.definition, &self.snapshot, event);
         dispatch(&self.definition, &self.snapshot, event, &answers, now)
     }

@@ -1,12 +1,12 @@
-//! Stepwell's pure heart: what a workflow is, what its state is, and the one function that decides what
-//! happens next.
+//! The pure core of Stepwell: workflow definitions, the state of a run, and the function that decides its next state.
 //!
-//! Nothing here does IO, reads a clock, draws randomness or knows a runtime: time, ids and the answers of
-//! named guards are arguments. Read in this order: [`spec`] (what an author writes), [`definition`] (the same,
-//! checked and indexed), [`snapshot`] (the complete state of one run) and [`mod@dispatch`] (decide).
+//! Nothing here does I/O, reads a clock, draws random numbers or depends on a runtime. Time, ids and the results of
+//! named guards are arguments. Read the modules in this order: [`spec`] (a workflow as its author writes it),
+//! [`definition`] (the same, checked and indexed), [`snapshot`] (the complete state of one run) and [`mod@dispatch`]
+//! (the decision function).
 //!
 //! ```
-//! use stepwell_core::{Decision, Event, RunId, Spec, Timestamp, dispatch, start};
+//! use stepwell_core::{Decision, Input, RunId, Spec, Timestamp, dispatch, start};
 //! use serde_json::json;
 //!
 //! let approval = Spec::new("approval")
@@ -21,7 +21,7 @@
 //!
 //! let now = Timestamp::from_millis(1_700_000_000_000);
 //! let created = start(&approval, RunId::nil(), json!({"amount": 12}), now)?;
-//! let event = Event::signal("APPROVE", json!({"by": "ann"}));
+//! let event = Input::signal("APPROVE", json!({"by": "ann"}));
 //! let Decision::Change(change) = dispatch(&approval, &created.snapshot, &event, &Default::default(), now)? else {
 //!     unreachable!("the transition has no action")
 //! };
@@ -30,12 +30,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod branch_off;
+pub mod answerer;
 pub mod builder;
 pub mod definition;
 pub mod dispatch;
 pub mod document;
 pub mod expr;
+pub mod fork_run;
 pub mod frame;
 pub mod graph;
 pub mod guard;
@@ -53,31 +54,33 @@ pub mod schema;
 pub mod shadow;
 pub mod snapshot;
 pub mod spec;
-pub mod starter;
 pub mod template;
 pub mod time;
 pub mod topic;
+pub mod trigger;
 
 mod check;
+mod decision_builder;
 mod rounds;
 mod save;
-mod turn;
 mod ways;
 
-pub use branch_off::{CannotBranchOff, branch_off};
+pub use answerer::Answerer;
 pub use check::{Location, Problem, ProblemCode, Problems};
 pub use definition::Definition;
 pub use dispatch::{
-    ActionCall, Cause, Change, Decision, Event, Outcome, Retrial, available, can_execute, dispatch, start,
+    ActionCall, ActionResult, Cause, Change, Decision, Input, RetryRequest, available, can_execute, dispatch,
+    start,
 };
-pub use document::Document;
+pub use document::WorkflowSource;
+pub use fork_run::{ForkError, fork_run};
 pub use guard::{Answers, Guards, Question, questions};
-pub use history::{Entry, History};
+pub use history::{History, HistoryEntry};
 pub use ids::{DefinitionHash, Name, RunId};
 pub use instance::Instance;
 pub use limits::{LimitExceeded, Limits};
-pub use migrate::{CannotMigrate, Mapping, Obstacle, migrate};
-pub use needs::Needs;
+pub use migrate::{Mapping, MigrationError, Obstacle, migrate};
+pub use needs::Requirements;
 pub use refusal::{DecideError, Failure, Refusal, Rejected};
 pub use snapshot::{Activation, PlaceStatus, RestoreError, Snapshot};
 pub use spec::Spec;

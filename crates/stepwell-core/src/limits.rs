@@ -1,19 +1,21 @@
-//! Every limit Stepwell has: its default, the name it is configured by, and the error that says it was reached.
+//! All limits of Stepwell: their defaults, their configuration names, and the error for an exceeded limit.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Something was larger than its limit allows.
+use crate::expr::MAX_COPIED_BYTES;
+
+/// The error for a value that exceeds a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{what} has {actual} where at most {max} are allowed (limit `{limit}`)")]
+#[error("{what} exceeds the limit `{limit}`: {actual}, at most {max} allowed")]
 pub struct LimitExceeded {
-    /// The limit's configuration name.
+    /// The configuration name of the limit.
     pub limit: String,
-    /// What was too large.
+    /// The thing that is too large, such as `the payload`.
     pub what: String,
-    /// How much it had.
+    /// The measured size, in the unit of the limit.
     pub actual: u64,
-    /// How much is allowed.
+    /// The configured maximum, in the unit of the limit.
     pub max: u64,
 }
 
@@ -21,7 +23,7 @@ macro_rules! limits {
     ($($(#[doc = $doc:literal])+ $constant:ident $name:ident = $default:expr;)+) => {
         $($(#[doc = $doc])+ pub const $constant: u64 = $default;)+
 
-        /// The limits in force; each field is configured under its own name.
+        /// The limits in force. Each field is configured under its name.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Limits {
@@ -35,14 +37,14 @@ macro_rules! limits {
         }
 
         impl Limits {
-            /// Name, default and meaning of every limit, in the order of this file.
+            /// The name, default and description of every limit, in the order of this file.
             pub const ALL: &'static [(&'static str, u64, &'static str)] =
                 &[$((stringify!($name), $constant, concat!($($doc),+)),)+];
         }
 
         $(
             impl Limits {
-                /// Refuses `actual` if it is over the limit of this name.
+                /// Returns an error if `actual` exceeds the limit of this name.
                 pub fn $name(&self, what: &str, actual: usize) -> Result<(), LimitExceeded> {
                     exceeded(stringify!($name), what, actual as u64, self.$name)
                 }
@@ -52,61 +54,78 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Places in one definition.
+    /// Maximum number of places in one definition.
     MAX_PLACES places = 2_000;
-    /// Transitions in one definition.
+    /// Maximum number of transitions in one definition.
     MAX_TRANSITIONS transitions = 10_000;
-    /// Characters in a name (workflow, place, transition, signal, action, guard).
+    /// Maximum number of characters in the name of a workflow, place, transition, signal, action or guard.
     MAX_NAME_CHARS name_chars = 128;
-    /// Activations alive in one run at a time.
+    /// Maximum number of activations that one run may have at a time.
     MAX_ACTIVATIONS activations = 10_000;
-    /// Forks that may be open inside one another.
+    /// Maximum nesting depth of open forks.
     MAX_FORK_DEPTH fork_depth = 16;
-    /// Bytes of a snapshot's JSON.
+    /// Maximum size of a snapshot as JSON, in bytes.
     MAX_SNAPSHOT_BYTES snapshot_bytes = 4 * 1024 * 1024;
-    /// Bytes of a signal's payload as JSON.
+    /// Maximum size of a signal's payload as JSON, in bytes.
     MAX_PAYLOAD_BYTES payload_bytes = 256 * 1024;
-    /// Levels of nesting in a context, payload, slot, local, input or result.
+    /// Maximum nesting depth of a context, payload, slot, local, input or result.
     MAX_VALUE_DEPTH value_depth = 64;
-    /// Keys of session slots in one run.
+    /// Maximum number of session slots in one run.
     MAX_SESSION_KEYS session_keys = 256;
-    /// Bytes of all session slots of one run as JSON.
+    /// Maximum size of all session slots of one run as JSON, in bytes.
     MAX_SESSION_BYTES session_bytes = 32 * 1024;
-    /// Bytes of a payload, input or output kept in a history entry; more is cut.
+    /// Maximum size of a payload, input or output in a history entry, in bytes. Larger values are truncated.
     MAX_HISTORY_VALUE_BYTES history_value_bytes = 4 * 1024;
-    /// Children one transition may start.
+    /// Maximum number of children that one transition may start.
     MAX_CHILDREN children = 1_000;
-    /// Messages kept in one run's inbox.
+    /// Maximum number of messages in the inbox of one run.
     MAX_INBOX inbox = 1_000;
-    /// Bytes of a cell's value as JSON.
+    /// Maximum size of a cell's value as JSON, in bytes.
     MAX_CELL_BYTES cell_bytes = 256 * 1024;
-    /// Characters in a cell's key, namespace or owner.
+    /// Maximum number of characters in a cell's key, namespace or owner.
     MAX_KEY_CHARS key_chars = 256;
-    /// Bytes of a link's namespace, types, ids and relation together: what an index of every database takes.
+    /// Maximum size of a link's namespace, types, ids and relation together, in bytes. Every supported database can
+    /// index keys of this size.
     MAX_EDGE_BYTES edge_bytes = 2_400;
-    /// Rows one commit may write.
+    /// Maximum number of rows that one commit may write.
     MAX_COMMIT_ROWS commit_rows = 20_000;
-    /// Bytes one commit may carry.
+    /// Maximum size of one commit, in bytes.
     MAX_COMMIT_BYTES commit_bytes = 16 * 1024 * 1024;
-    /// Bytes of a sealed token.
+    /// Maximum size of a sealed token, in bytes.
     MAX_TOKEN_BYTES token_bytes = 16 * 1024;
-    /// Rounds of one loop.
+    /// Maximum number of rounds of one loop.
     MAX_LOOP_ROUNDS loop_rounds = 1_000_000;
-    /// Moves that a flow may make between two pauses.
+    /// Maximum number of commits that a flow may make between two pauses.
     MAX_FLOW_MOVES flow_moves = 1_000;
-    /// Rows a page of a listing may have.
+    /// Maximum number of rows on one page of a list.
     MAX_PAGE_ROWS page_rows = 200;
 }
 
 impl Limits {
-    /// Refuses a value that nests deeper than allowed: what is stored has to be readable again, and JSON readers
-    /// stop at a depth.
+    /// Returns an error if the limits contradict each other.
+    ///
+    /// An expression must be able to return everything that it can read: the state of a run and a payload.
+    pub fn check(&self) -> Result<(), String> {
+        let readable = self.snapshot_bytes.saturating_add(self.payload_bytes);
+        let copied = MAX_COPIED_BYTES as u64;
+        if readable <= copied {
+            return Ok(());
+        }
+        Err(format!(
+            "the limits `snapshot_bytes` ({}) and `payload_bytes` ({}) are {readable} bytes together, but an \
+            expression can return at most {copied} bytes: reduce one of them",
+            self.snapshot_bytes, self.payload_bytes
+        ))
+    }
+
+    /// Returns an error if the value is nested too deeply. Stored values must be readable again, and JSON readers
+    /// have a depth limit.
     pub fn nesting(&self, what: &str, value: &Value) -> Result<(), LimitExceeded> {
         self.value_depth(what, depth(value, self.value_depth.saturating_add(1)))
     }
 }
 
-/// How many bytes a value has as JSON, counted without writing it down.
+/// Returns the size of a value as JSON, in bytes, without building the text.
 pub fn json_bytes(value: &Value) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {
@@ -123,7 +142,7 @@ pub fn json_bytes(value: &Value) -> usize {
     count.0
 }
 
-/// How many levels of lists and objects a value has, counted no further than `most`.
+/// Returns the nesting depth of a value. Counting stops at `most`.
 fn depth(value: &Value, most: u64) -> usize {
     let inner = most.saturating_sub(1);
     match value {

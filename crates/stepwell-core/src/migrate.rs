@@ -1,4 +1,5 @@
-//! Takes a run over to another definition of its workflow: places by an explicit mapping, the rest as it is.
+//! Migration of a run to another definition of its workflow. An explicit mapping moves places; everything else stays
+//! the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,165 +7,130 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::decision_builder::{DecisionBuilder, check_context};
 use crate::definition::{Compiled, Definition, PlaceIndex, PlaceKind};
 use crate::dispatch::Change;
 use crate::frame::Frame;
 use crate::ids::Name;
 use crate::near::did_you_mean;
 use crate::refusal::{DecideError, list, names};
-use crate::schema::Misfit;
-use crate::snapshot::{Activation, ActivationStatus, Finished, Snapshot, Timer};
+use crate::schema::SchemaViolation;
+use crate::snapshot::{Activation, ActivationStatus, RunEnd, Snapshot, Timer};
 use crate::time::Timestamp;
-use crate::turn::{Turn, check_context};
 use crate::ways;
 
-/// How a run is taken over to another definition.
+/// The mapping of a run to another definition.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mapping {
-    /// The new definition's place for each of the old one's; places that are not named keep their name.
+    /// The new place for each old place. Places that are not listed keep their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<Name, Name>,
-    /// The context as it is to be from now on; without it, it stays as it is.
+    /// The new context. Without it, the context stays the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<Value>,
 }
 
-/// Everything that stands in the way of a migration. The run stays as it was.
+/// The error for a run that cannot be migrated, with all obstacles. The run stays unchanged.
 #[derive(Debug, Clone, PartialEq, Serialize, thiserror::Error)]
 #[serde(transparent)]
 #[error("the run cannot be migrated: {}", list(.0))]
-pub struct CannotMigrate(pub Vec<Obstacle>);
+pub struct MigrationError(pub Vec<Obstacle>);
 
-/// One thing that stands in the way of a migration.
+/// A reason why a run cannot be migrated.
 #[derive(Debug, Clone, PartialEq, Serialize, thiserror::Error)]
 #[serde(tag = "code", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Obstacle {
     /// The run has ended.
-    #[error("the run has ended; there is nothing to take over")]
+    #[error("the run has already ended")]
     Terminal,
-    /// The run is not one of the old definition's.
-    #[error("the run belongs to `{found}`, not to `{expected}`: name the definition it is pinned to")]
-    NotItsDefinition {
-        /// Name and hash of the old definition as given.
+    /// The run is not pinned to the old definition.
+    #[error("the run is pinned to `{found}`, not to `{expected}`: use the definition that it is pinned to")]
+    OtherDefinition {
+        /// Name and hash of the given old definition.
         expected: String,
-        /// Name and hash the run names.
+        /// Name and hash of the definition that the run is pinned to.
         found: String,
     },
     /// The definitions are of different workflows.
-    #[error("`{from}` and `{to}` are different workflows: a run stays with its own")]
-    OtherWorkflow {
-        /// The old definition's name.
-        from: Name,
-        /// The new definition's name.
-        to: Name,
-    },
+    #[error("`{from}` and `{to}` are different workflows: a run can be migrated only within its workflow")]
+    OtherWorkflow { from: Name, to: Name },
     /// Both definitions are the same.
     #[error("both definitions have the same content: there is nothing to migrate")]
     SameDefinition,
     /// The mapping names a place that the old definition does not have.
     #[error("the mapping names `{place}`, which the old definition does not have{hint}")]
     UnknownSource {
-        /// The place it does not have.
         place: Name,
-        /// ` (did you mean …?)`, or nothing.
+        /// ` (did you mean …?)`, or an empty string.
         hint: String,
     },
-    /// The mapping leads to a place that the new definition does not have.
-    #[error("the mapping leads from `{place}` to `{to}`, which the new definition does not have{hint}")]
+    /// The mapping names a target place that the new definition does not have.
+    #[error("the mapping moves `{place}` to `{to}`, which the new definition does not have{hint}")]
     UnknownDestination {
-        /// The old place.
         place: Name,
-        /// The place the new definition does not have.
         to: Name,
-        /// ` (did you mean …?)`, or nothing.
+        /// ` (did you mean …?)`, or an empty string.
         hint: String,
     },
-    /// The run is in a place that the new definition does not have, and the mapping does not say where it goes.
-    #[error("the run is in `{place}`, which the new definition does not have: map it{hint}")]
-    PlaceGone {
-        /// The place.
+    /// The run is in a place that the new definition does not have, and the mapping does not name a target for it.
+    #[error("the run is in `{place}`, which the new definition does not have: map it to a new place{hint}")]
+    PlaceRemoved {
         place: Name,
-        /// ` (did you mean …?)`, or nothing.
+        /// ` (did you mean …?)`, or an empty string.
         hint: String,
     },
-    /// The run is in a place, and the new one is of another kind.
+    /// The new place is of another kind than the place the run is in.
     #[error(
-        "the run is in `{place}` ({kind}), and `{to}` ({to_kind}) is of another kind: map it to one of its own"
+        "the run is in `{place}` ({kind}), but `{to}` is of another kind ({to_kind}): map it to a place of the same kind"
     )]
-    KindDiffers {
-        /// The old place.
-        place: Name,
-        /// Its kind.
-        kind: String,
-        /// The new place.
-        to: Name,
-        /// Its kind.
-        to_kind: String,
-    },
-    /// A fork is open that has other branches in the new definition.
+    KindDiffers { place: Name, kind: String, to: Name, to_kind: String },
+    /// An open fork has different branches in the new definition.
     #[error(
-        "the fork `{fork}` is open with branches {}, and `{to}` has {}",
+        "fork `{fork}` is open with the branches {}, but `{to}` has the branches {}",
         names(branches),
         names(to_branches)
     )]
     BranchesDiffer {
-        /// The old fork.
         fork: Name,
-        /// The first places of its branches, as the mapping leads them.
+        /// First places of the old branches, with the mapping applied.
         branches: Vec<Name>,
-        /// The new fork.
         to: Name,
-        /// The first places of its branches.
+        /// First places of the new branches.
         to_branches: Vec<Name>,
     },
-    /// From the new place the run could not go on: forks and joins on its way do not belong together.
-    #[error("the run cannot go on from `{place}` in `{to}`: {why}")]
-    NoWayOn {
-        /// The old place.
-        place: Name,
-        /// The new place.
-        to: Name,
-        /// What is on the way.
-        why: String,
-    },
-    /// The context does not fit the new definition's schema.
-    #[error("the context does not fit the new schema: {}", list(misfits))]
-    ContextUnfit {
-        /// What does not fit.
-        misfits: Vec<Misfit>,
-    },
-    /// A branch has come to an end with a result that does not fit the new definition's output schema.
-    #[error("the result of `{place}` does not fit the new output schema: {}", list(misfits))]
-    ResultUnfit {
-        /// The end place.
-        place: Name,
-        /// What does not fit.
-        misfits: Vec<Misfit>,
-    },
-    /// What would come of it is not a sound run, or could not be worked out.
+    /// The run could not continue from the new place, because forks and joins ahead of it do not belong together.
+    #[error("the run is in `{place}` and cannot continue in `{to}`: {why}")]
+    CannotContinue { place: Name, to: Name, why: String },
+    /// The context does not match the context schema of the new definition.
+    #[error("the context does not match the new schema: {}", list(violations))]
+    InvalidContext { violations: Vec<SchemaViolation> },
+    /// The result of a branch that has ended does not match the output schema of the new definition.
+    #[error("the result of `{place}` does not match the new output schema: {}", list(violations))]
+    InvalidResult { place: Name, violations: Vec<SchemaViolation> },
+    /// The migrated run would not be valid, or could not be computed.
     #[error("{why}")]
-    Unsound {
-        /// What is wrong with it, for a person.
-        why: String,
-    },
+    Inconsistent { why: String },
 }
 
-/// Takes a run over from one definition of its workflow to another, or says everything that stands in the way.
+/// Migrates a run from one definition of its workflow to another, or returns all obstacles.
 ///
-/// The run stays where it is, under the new names. Activations keep their numbers, so that children and the keys of
-/// calls to the outside still find them; whoever runs an action for one of them meanwhile has to see to it that its
-/// result is not taken. Timers whose transition still fires by a timer out of the place stay as they are; those of
-/// transitions new to the place run from now on; the others go. A join that has enough branches by the new
-/// definition fires, and a wait for children is judged by its new rule. Completed places that the new definition
-/// does not have are forgotten: nothing can ask for them any more.
+/// The run stays in the same places, under their new names. Activations keep their numbers, so that children and
+/// idempotency keys of external calls still match. The caller must discard the results of actions that run for these
+/// activations during the migration.
+///
+/// Timers stay unchanged if their transition still fires by a timer and leaves the same place. Timers of transitions
+/// that are new to the place start now. All other timers are removed.
+///
+/// A join that has enough branches by the new definition fires. A wait for children applies its new rule. Completed
+/// places that the new definition does not have are removed, because no guard can refer to them.
 pub fn migrate(
     from: &Definition,
     to: &Definition,
     snapshot: &Snapshot,
     mapping: &Mapping,
     now: Timestamp,
-) -> Result<Change, CannotMigrate> {
+) -> Result<Change, MigrationError> {
     let mut migration = Migration {
         from: from.compiled(),
         to: to.compiled(),
@@ -183,16 +149,16 @@ pub fn migrate(
     };
     let has_context = migration.take_context(&mut next);
     migration.take_places(&mut next);
-    let mut turn = Turn::new(to.compiled(), next, now);
+    let mut builder = DecisionBuilder::new(to.compiled(), next, now);
     if has_context {
-        migration.take_timers(&mut turn);
+        migration.take_timers(&mut builder);
     }
     if !migration.obstacles.is_empty() {
-        return Err(CannotMigrate(migration.obstacles));
+        return Err(MigrationError(migration.obstacles));
     }
-    let unsound = |why: String| CannotMigrate(vec![Obstacle::Unsound { why }]);
-    turn.catch_up().map_err(|error| unsound(error.to_string()))?;
-    let mut change = turn.conclude("__operator:migrate".to_owned(), &Value::Null, false);
+    let unsound = |why: String| MigrationError(vec![Obstacle::Inconsistent { why }]);
+    builder.reapply_rules().map_err(|error| unsound(error.to_string()))?;
+    let mut change = builder.conclude("__operator:migrate".to_owned(), &Value::Null, false);
     change.snapshot.verify(to).map_err(|error| unsound(error.to_string()))?;
     let (exited, entered) = migration.renamed();
     change.entry.exited.splice(0..0, exited);
@@ -205,7 +171,7 @@ struct Migration<'a> {
     to: &'a Compiled,
     snapshot: &'a Snapshot,
     mapping: &'a Mapping,
-    /// The places the run is in, and the new place for each.
+    /// The new place for each place that the run is in.
     places: BTreeMap<&'a Name, Option<PlaceIndex>>,
     obstacles: Vec<Obstacle>,
 }
@@ -218,7 +184,7 @@ impl Migration<'_> {
         if self.snapshot.definition_hash != from.hash() {
             let expected = format!("{} {}", from.name(), from.hash().short());
             let found = format!("{} {}", self.snapshot.workflow, self.snapshot.definition_hash.short());
-            self.obstacles.push(Obstacle::NotItsDefinition { expected, found });
+            self.obstacles.push(Obstacle::OtherDefinition { expected, found });
         }
         if from.name() != to.name() {
             let (from, to) = (from.name().clone(), to.name().clone());
@@ -244,39 +210,40 @@ impl Migration<'_> {
         }
     }
 
-    /// Gives the run its new context; whether it fits.
+    /// Sets the new context. Returns false if it does not match the schema.
     fn take_context(&mut self, next: &mut Snapshot) -> bool {
         if let Some(context) = &self.mapping.context {
             next.context = Arc::new(context.clone());
         }
         let obstacle = match check_context(self.to, &next.context) {
             Ok(()) => return true,
-            Err(DecideError::ContextUnfit(misfits)) => Obstacle::ContextUnfit { misfits },
-            Err(error) => Obstacle::Unsound { why: error.to_string() },
+            Err(DecideError::InvalidContext(violations)) => Obstacle::InvalidContext { violations },
+            Err(error) => Obstacle::Inconsistent { why: error.to_string() },
         };
         self.obstacles.push(obstacle);
         false
     }
 
-    /// Where a place of the old definition leads, whether or not the new one has it.
+    /// Returns the new name of an old place, whether or not the new definition has it.
     fn destination<'p>(&'p self, place: &'p Name) -> &'p Name {
         self.mapping.places.get(place).unwrap_or(place)
     }
 
-    /// The new place for one that the run is in; nothing if it cannot be there.
+    /// Returns the new place for a place that the run is in, or `None` if the run cannot be there.
     fn index(&self, place: &Name) -> Option<PlaceIndex> {
         self.places.get(place).copied().flatten()
     }
 
-    /// Gives every place its new name, and looks at what the run does there.
+    /// Renames every place of the run and checks that the run can be there.
     fn take_places(&mut self, next: &mut Snapshot) {
         let snapshot = self.snapshot;
         let places = snapshot.activations.iter().map(|activation| &activation.place);
-        let forks = snapshot.passings.iter().map(|passing| &passing.fork);
+        let forks = snapshot.fork_instances.iter().map(|fork_instance| &fork_instance.fork);
         let frames = snapshot.activations.iter().flat_map(|activation| &activation.frames);
-        let frames = frames.chain(snapshot.passings.iter().flat_map(|passing| &passing.frames));
+        let frames =
+            frames.chain(snapshot.fork_instances.iter().flat_map(|fork_instance| &fork_instance.frames));
         let named = places.chain(forks).chain(frames.map(|frame| &frame.place));
-        for place in named.chain(snapshot.last_end.as_ref().and_then(Finished::place)) {
+        for place in named.chain(snapshot.last_end.as_ref().and_then(RunEnd::place)) {
             if !self.places.contains_key(place) {
                 let index = self.take_place(place);
                 self.places.insert(place, index);
@@ -284,16 +251,16 @@ impl Migration<'_> {
         }
         for activation in &mut next.activations {
             activation.place = self.destination(&activation.place).clone();
-            activation.retried.retain(|transition, _| self.to.goes_back(transition));
+            activation.retried.retain(|transition, _| self.to.has_retry_target(transition));
             self.take_frames(&mut activation.frames);
             self.check_frames(activation);
         }
-        for passing in &mut next.passings {
-            passing.fork = self.destination(&passing.fork).clone();
-            passing.retried.retain(|transition, _| self.to.goes_back(transition));
-            self.take_frames(&mut passing.frames);
+        for fork_instance in &mut next.fork_instances {
+            fork_instance.fork = self.destination(&fork_instance.fork).clone();
+            fork_instance.retried.retain(|transition, _| self.to.has_retry_target(transition));
+            self.take_frames(&mut fork_instance.frames);
         }
-        if let Some(Finished::Completed { place, .. }) = &mut next.last_end {
+        if let Some(RunEnd::Completed { place, .. }) = &mut next.last_end {
             *place = self.destination(place).clone();
         }
         let completed = snapshot.completed.iter().map(|place| self.destination(place));
@@ -308,21 +275,21 @@ impl Migration<'_> {
         frames.iter_mut().for_each(|frame| frame.place = self.destination(&frame.place).clone());
     }
 
-    /// A run that is in a loop or error scope is in it in the new definition too.
+    /// Checks that the run is in the same loops and error scopes in the new definition.
     fn check_frames(&mut self, activation: &Activation) {
         let Some(&index) = self.to.by_name.get(&activation.place) else { return };
         let node = &self.to.places[index];
-        if let Some(scope) = self.to.entered_without(index, &activation.frames) {
+        if let Some(scope) = self.to.missing_scope(index, &activation.frames) {
             let (place, to) = (activation.place.clone(), activation.place.clone());
-            let why = format!("that place is in `{scope}`, and the run is not");
-            self.obstacles.push(Obstacle::NoWayOn { place, to, why });
+            let why = format!("the place is inside `{scope}`, but the run is not");
+            self.obstacles.push(Obstacle::CannotContinue { place, to, why });
         }
         for frame in &activation.frames {
             let scope = self.to.by_name.get(&frame.place);
             if frame.place != node.name && !scope.is_some_and(|scope| node.inside.contains(scope)) {
                 let (place, to) = (activation.place.clone(), activation.place.clone());
-                let why = format!("it is in `{}`, and that place is not", frame.place);
-                self.obstacles.push(Obstacle::NoWayOn { place, to, why });
+                let why = format!("the run is inside `{}`, but the place is not", frame.place);
+                self.obstacles.push(Obstacle::CannotContinue { place, to, why });
             }
         }
     }
@@ -332,7 +299,7 @@ impl Migration<'_> {
         let Some(&index) = self.to.by_name.get(&to) else {
             if !self.mapping.places.contains_key(place) {
                 let hint = did_you_mean(place, self.to.by_name.keys().map(Name::as_str));
-                self.obstacles.push(Obstacle::PlaceGone { place: place.clone(), hint });
+                self.obstacles.push(Obstacle::PlaceRemoved { place: place.clone(), hint });
             }
             return None;
         };
@@ -346,7 +313,7 @@ impl Migration<'_> {
         None
     }
 
-    /// A branch of an open fork is known by its number, so the fork must have the same ones in the same order.
+    /// Checks that open forks have the same branches in the same order, because a branch is identified by its number.
     fn check_branches(&mut self) {
         for (&fork, &index) in &self.places {
             let old = self.from.place(fork).and_then(|node| branches(self.from, &node.kind));
@@ -361,29 +328,38 @@ impl Migration<'_> {
         }
     }
 
-    /// From every new place the run finds the joins of the forks it is in, and no fork is inside itself.
+    /// Checks that the run reaches the joins of its open forks from every new place, and that no fork is open inside
+    /// itself.
     fn check_ways(&mut self) {
         let around = |branch| ways::forks_around(self.snapshot, branch, |fork| self.index(fork));
         let mut followed = BTreeSet::new();
         let mut found = Vec::new();
         let mut note = |place: &Name, why: String| {
-            found.push(Obstacle::NoWayOn { place: place.clone(), to: self.destination(place).clone(), why });
+            found.push(Obstacle::CannotContinue {
+                place: place.clone(),
+                to: self.destination(place).clone(),
+                why,
+            });
         };
-        for passing in &self.snapshot.passings {
-            let Some((fork, around)) = self.index(&passing.fork).zip(around(passing.outer)) else { continue };
-            if around.contains(&fork) && followed.insert((&passing.fork, around, false)) {
-                note(&passing.fork, "it would be open inside one of its own branches".to_owned());
+        for fork_instance in &self.snapshot.fork_instances {
+            let Some((fork, around)) = self.index(&fork_instance.fork).zip(around(fork_instance.outer))
+            else {
+                continue;
+            };
+            if around.contains(&fork) && followed.insert((&fork_instance.fork, around, false)) {
+                note(&fork_instance.fork, "the fork would be open inside one of its own branches".to_owned());
             }
         }
         for activation in &self.snapshot.activations {
             let place = &activation.place;
             let Some((index, around)) = self.index(place).zip(around(activation.branch)) else { continue };
-            // Many activations may be in the same place of the same forks, and then have the same ways.
-            let arrives = is_in_join(self.from, activation) || activation.status == ActivationStatus::Before;
+            // Activations in the same place of the same forks have the same paths onward, so they are checked once.
+            let arrives =
+                is_in_join(self.from, activation) || activation.status == ActivationStatus::EntryBlocked;
             if !followed.insert((place, around.clone(), arrives)) {
                 continue;
             }
-            let follow = if arrives { ways::enter } else { ways::go_on };
+            let follow = if arrives { ways::enter } else { ways::check_from };
             if let Err(why) = follow(self.to, index, around) {
                 note(place, why);
             }
@@ -392,30 +368,30 @@ impl Migration<'_> {
     }
 
     fn check_result(&mut self, next: &Snapshot) {
-        let Some(Finished::Completed { place, output: Some(output) }) = &next.last_end else { return };
-        let misfits = self.to.output.as_ref().map(|schema| schema.check(output)).unwrap_or_default();
-        if !misfits.is_empty() {
-            self.obstacles.push(Obstacle::ResultUnfit { place: place.clone(), misfits });
+        let Some(RunEnd::Completed { place, output: Some(output) }) = &next.last_end else { return };
+        let violations = self.to.output.as_ref().map(|schema| schema.check(output)).unwrap_or_default();
+        if !violations.is_empty() {
+            self.obstacles.push(Obstacle::InvalidResult { place: place.clone(), violations });
         }
     }
 
-    fn take_timers(&mut self, turn: &mut Turn<'_>) {
+    fn take_timers(&mut self, builder: &mut DecisionBuilder<'_>) {
         for (at, old) in self.snapshot.activations.iter().enumerate() {
             if self.index(&old.place).is_none() {
                 continue;
             }
             let mut timers = Vec::new();
-            for timer in timers_of(turn, &turn.next.activations[at]) {
+            for timer in timers_of(builder, &builder.next.activations[at]) {
                 match timer {
                     Ok(timer) => timers.extend(timer),
-                    Err(error) => self.obstacles.push(Obstacle::Unsound { why: error.to_string() }),
+                    Err(error) => self.obstacles.push(Obstacle::Inconsistent { why: error.to_string() }),
                 }
             }
-            turn.next.activations[at].timers = timers;
+            builder.next.activations[at].timers = timers;
         }
     }
 
-    /// The old and the new names of the places the run is in, where they differ.
+    /// Returns the old and the new names of the places the run is in, where they differ.
     fn renamed(&self) -> (Vec<Name>, Vec<Name>) {
         let places = self.snapshot.current_places().into_iter();
         places
@@ -426,24 +402,27 @@ impl Migration<'_> {
     }
 }
 
-/// The timers that run on, and those that begin because their transition is new to the place.
-fn timers_of(turn: &Turn<'_>, activation: &Activation) -> Vec<Result<Option<Timer>, DecideError>> {
-    let Some(node) = turn.compiled.place(&activation.place) else { return Vec::new() };
+/// Returns the timers that keep running, and new ones for transitions that are new to the place.
+fn timers_of(
+    builder: &DecisionBuilder<'_>,
+    activation: &Activation,
+) -> Vec<Result<Option<Timer>, DecideError>> {
+    let Some(node) = builder.compiled.place(&activation.place) else { return Vec::new() };
     let is_waiting = activation.status == ActivationStatus::Waiting;
     let runs = match node.kind {
-        _ if activation.status == ActivationStatus::Before => false,
+        _ if activation.status == ActivationStatus::EntryBlocked => false,
         PlaceKind::Join(_) => !is_waiting,
-        // The time limits of a wait are over once it is resolved.
+        // A wait's timers are cancelled once it is resolved.
         PlaceKind::Wait(_) => is_waiting,
         _ => true,
     };
     let event = activation.received.as_ref().unwrap_or(&Value::Null);
-    let out = node.out.iter().map(|&index| &turn.compiled.transitions[index]);
+    let out = node.out.iter().map(|&index| &builder.compiled.transitions[index]);
     out.filter(|transition| runs && transition.on.is_timer())
         .map(|transition| {
             let running = activation.timers.iter().find(|timer| timer.transition == transition.id);
             running.map_or_else(
-                || turn.timer(transition, &activation.locals, event),
+                || builder.timer(transition, &activation.locals, event),
                 |timer| Ok(Some(timer.clone())),
             )
         })
@@ -455,7 +434,7 @@ fn is_in_join(compiled: &Compiled, activation: &Activation) -> bool {
     activation.status == ActivationStatus::Waiting && matches!(kind, Some(PlaceKind::Join(_)))
 }
 
-/// A wait that has children to account for is not the same as one that has none.
+/// Returns the kind of a place. A wait for children counts as a kind of its own.
 fn kind_of(kind: &PlaceKind) -> &'static str {
     match kind {
         PlaceKind::Wait(wait) if wait.children.is_some() => "wait for children",
@@ -463,7 +442,7 @@ fn kind_of(kind: &PlaceKind) -> &'static str {
     }
 }
 
-/// The first places of a fork's branches.
+/// Returns the first places of a fork's branches.
 fn branches(compiled: &Compiled, kind: &PlaceKind) -> Option<Vec<Name>> {
     match kind {
         PlaceKind::Fork { branches, .. } => {

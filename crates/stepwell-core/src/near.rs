@@ -1,8 +1,8 @@
-//! The near miss: which known name somebody probably meant.
+//! Suggestions for misspelled names.
 
-/// The known name closest to `wrong`, if it is close enough to be a slip of the finger.
+/// Returns the known name closest to `wrong`, if it is close enough to be a typing error.
 pub fn near<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // In a very short word two slips leave nothing in common.
+    // Two errors in a very short word leave nothing in common.
     let tolerance = match wrong.chars().take(6).count() {
         0..=1 => 0,
         2..=3 => 1,
@@ -17,16 +17,16 @@ pub fn near<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option
         .map(|(_, name)| name)
 }
 
-/// `near`, as the end of a sentence: ` (did you mean `x`?)` or nothing.
+/// Returns the suggestion of [`near`] as the end of a message: ` (did you mean `x`?)`, or an empty string.
 pub fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     near(wrong, known).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
 }
 
-/// Levenshtein's distance, one row at a time.
+/// Computes the Levenshtein distance, one row at a time.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    // Enough letters to be far from any name; a million of them must not cost as much.
+    // 256 characters are enough to be far from any name. The cap bounds the work for very long input.
     for (i, ca) in a.chars().take(256).enumerate() {
         let mut diagonal = row[0];
         row[0] = i + 1;
@@ -44,7 +44,7 @@ mod tests {
     use super::{did_you_mean, near};
 
     #[test]
-    fn a_slip_is_recognised_and_a_stranger_is_not() {
+    fn only_similar_names_are_suggested() {
         assert_eq!(near("aproved", ["approved", "rejected"]), Some("approved"));
         assert_eq!(near("APPROVED", ["approved"]), Some("approved"));
         assert_eq!(near("shipping", ["approved", "rejected"]), None);

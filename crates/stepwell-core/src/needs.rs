@@ -1,45 +1,51 @@
-//! What a definition needs of whoever keeps its runs: not every resting place can give it all.
+//! The features that a definition needs from its host. Not every flow strategy provides all of them.
 
 use serde::Serialize;
 
+use crate::check::Location;
 use crate::definition::{Definition, PlaceKind};
 use crate::ids::Name;
+use crate::spec::{Place, Spec, TransitionTrigger, TriggerKind};
 
-/// What a definition needs, each need with the transitions or places it comes from, in the order of the definition.
+/// The features a definition needs. Each lists the transitions or places that need it, in the order of the
+/// definition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Needs {
-    /// Transitions that a timer fires: somebody has to wake the run.
+pub struct Requirements {
+    /// Transitions that a timer fires. The host must wake the run at the right time.
     pub timers: Vec<Name>,
-    /// Places that wait for children: somebody has to run them and tell their ends.
+    /// Places that wait for children. The host must run the children and report how they end.
     pub children: Vec<Name>,
-    /// Transitions whose action is tried again after a pause: somebody has to remember the tries.
+    /// Places that wait for an event. The host must find the run when the event arrives.
+    pub events: Vec<Name>,
+    /// Transitions whose action is retried after a pause. The host must remember the number of attempts.
     pub retries: Vec<Name>,
-    /// Transitions whose action is one of the data store's, `store.*` or `links.*`.
+    /// Transitions whose action is a built-in data store action, `store.*` or `links.*`.
     pub store: Vec<Name>,
 }
 
-impl Needs {
-    /// The definition needs nothing but its snapshots.
+impl Requirements {
+    /// Returns true if the definition needs nothing besides its snapshots.
     pub fn is_empty(&self) -> bool {
-        self.timers.is_empty() && self.children.is_empty() && self.retries.is_empty() && self.store.is_empty()
+        let Requirements { timers, children, events, retries, store } = self;
+        [timers, children, events, retries, store].into_iter().all(Vec::is_empty)
     }
 }
 
 impl Definition {
-    /// What the definition needs of whoever keeps its runs.
-    pub fn needs(&self) -> Needs {
+    /// Returns the features that the definition needs from its host.
+    pub fn needs(&self) -> Requirements {
         let compiled = self.compiled();
-        let waits_for_children =
-            |kind: &PlaceKind| matches!(kind, PlaceKind::Wait(wait) if wait.children.is_some());
-        let mut needs = Needs::default();
-        needs.children.extend(
-            compiled
-                .places
-                .iter()
-                .filter(|place| waits_for_children(&place.kind))
-                .map(|place| place.name.clone()),
-        );
+        let mut needs = Requirements::default();
+        for place in &compiled.places {
+            let PlaceKind::Wait(wait) = &place.kind else { continue };
+            if wait.children.is_some() {
+                needs.children.push(place.name.clone());
+            }
+            if wait.event.is_some() {
+                needs.events.push(place.name.clone());
+            }
+        }
         for transition in &compiled.transitions {
             let is_stored = |name: &Name| name.starts_with("store.") || name.starts_with("links.");
             let lists = [
@@ -52,5 +58,48 @@ impl Definition {
             }
         }
         needs
+    }
+}
+
+/// Returns the parts of a spec that only a durable run can have, each with a noun for it.
+///
+/// A flow in a token has no row, and no process looks for due handles. So nothing can happen to such a flow between
+/// two calls.
+pub(crate) fn needs_durable_run(spec: &Spec) -> Vec<(Location, &'static str)> {
+    let mut found = Vec::new();
+    for (name, place) in &spec.places {
+        let Place::Wait(wait) = place else { continue };
+        let what = match (&wait.children, &wait.event) {
+            (Some(_), _) => "child workflows",
+            (None, Some(_)) => "wait for an event",
+            (None, None) => continue,
+        };
+        found.push((Location::Place(name.clone()), what));
+    }
+    for transition in &spec.transitions {
+        let is_timer = matches!(
+            transition.on,
+            TransitionTrigger::AfterMs(_) | TransitionTrigger::Until(_) | TransitionTrigger::After(_)
+        );
+        let is_retried = transition.retry.as_ref().is_some_and(|retry| retry.attempts > 0);
+        let what = match (is_timer, is_retried) {
+            (true, _) => "timer or timeout",
+            (false, true) => "retries",
+            (false, false) => continue,
+        };
+        found.push((Location::Transition(transition.id.clone()), what));
+    }
+    for trigger in &spec.triggers {
+        if !matches!(trigger.on, TriggerKind::Manual {}) {
+            found.push((Location::Trigger(trigger.id.clone()), "trigger, because a trigger starts runs"));
+        }
+    }
+    found
+}
+
+impl Definition {
+    /// Returns the parts that only a durable run can have: timers, children, waits for events, retries and triggers.
+    pub fn needs_durable_run(&self) -> Vec<(Location, &'static str)> {
+        needs_durable_run(self.spec())
     }
 }

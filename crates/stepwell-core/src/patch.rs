@@ -1,18 +1,18 @@
-//! What changed between two JSON documents, so that a change can be stored, sent or put on a newer document.
+//! Differences between two JSON values, which can be stored, sent, or applied to a newer value.
 //!
-//! An action decides on the context it was given; when another branch has moved the run meanwhile, only what
-//! the action really changed may be written, field by field. Objects are compared field by field, everything else
-//! (also lists) is replaced whole.
+//! An action works on the context that it was given. If another branch changes the run in the meantime, only the
+//! fields that the action changed may be written. Objects are compared field by field. All other values, including
+//! lists, are replaced as a whole.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A set of field changes; applying it to the document it was made from gives the one it was made for.
+/// A set of field changes. Applying it to the old value gives the new value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Patch(Vec<Edit>);
 
-/// One change: the path of object keys, and the new value (`None` = the field is removed).
+/// A change of one field: the path of object keys, and the new value. `None` removes the field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Edit {
     path: Vec<String>,
@@ -21,34 +21,34 @@ struct Edit {
 }
 
 impl Patch {
-    /// No change.
+    /// Returns a patch without changes.
     pub fn none() -> Self {
         Patch::default()
     }
 
-    /// Sets one top-level field.
+    /// Returns a patch that sets one top-level field.
     pub fn set(key: impl Into<String>, value: Value) -> Self {
         Patch(vec![Edit { path: vec![key.into()], value: Some(value) }])
     }
 
-    /// What leads from `before` to `after`.
+    /// Computes the changes from `before` to `after`.
     pub fn between(before: &Value, after: &Value) -> Self {
         let mut edits = Vec::new();
         compare(before, after, &mut Vec::new(), &mut edits);
         Patch(edits)
     }
 
-    /// Nothing would change.
+    /// Returns true if the patch has no changes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The changes one by one: the path of object keys, and the new value; `None` = the field is removed.
+    /// Returns each change as the path of object keys and the new value. `None` removes the field.
     pub fn edits(&self) -> impl Iterator<Item = (&[String], Option<&Value>)> {
         self.0.iter().map(|edit| (edit.path.as_slice(), edit.value.as_ref()))
     }
 
-    /// Puts the changes on `document`; a parent that is no longer an object becomes one.
+    /// Applies the changes to `document`. A parent that is no longer an object becomes one.
     pub fn apply(&self, document: &mut Value) {
         for edit in &self.0 {
             put(document, &edit.path, edit.value.as_ref());
@@ -98,7 +98,7 @@ fn put(document: &mut Value, path: &[String], value: Option<&Value>) {
     }
 }
 
-/// Keeps "set to null" and "removed" apart: a value that is there is written inside a list of one.
+/// Distinguishes "set to null" from "removed" in JSON: a value is written as a list of one item.
 mod present {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::Value;

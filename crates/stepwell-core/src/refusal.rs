@@ -1,29 +1,31 @@
-//! The three ways in which something does not happen: a refusal (the workflow said no), a decision that cannot be
-//! made (a mistake in the definition or its data), and a failure (recorded data about work that went wrong).
+//! Refusals, decision errors and failures.
+//!
+//! A refusal means that the workflow does not accept the input now. A decision error means a mistake in the
+//! definition or its data. A failure is a recorded error of an action.
 
 use serde::{Deserialize, Serialize};
 
 use crate::expr::{ExprError, Missing, excerpt};
 use crate::ids::Name;
 use crate::limits::LimitExceeded;
-use crate::schema::Misfit;
+use crate::schema::SchemaViolation;
 use crate::snapshot::ActivationId;
 use crate::template::TemplateError;
 use crate::time::Timestamp;
 
-/// Why `dispatch` gave no decision.
+/// The reason why `dispatch` returned no decision.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Rejected {
-    /// The workflow said no; an ordinary answer.
+    /// The workflow does not accept the input; an ordinary result.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The question could not be answered.
+    /// The decision could not be made.
     #[error(transparent)]
     Undecidable(#[from] DecideError),
 }
 
 impl Rejected {
-    /// The refusal, if it is one.
+    /// Returns the refusal, or `None` for a decision error.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Rejected::Refused(refusal) => Some(refusal),
@@ -32,246 +34,195 @@ impl Rejected {
     }
 }
 
-/// The workflow said no. Checked in the order of the variants.
+/// The workflow does not accept the input. The reasons are checked in the order of the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "reason")]
 pub enum Refusal {
     /// The run has ended.
-    #[error("the run has ended; nothing more can happen to it")]
+    #[error("the run has already ended")]
     Terminal,
-    /// The definition does not know this signal.
-    #[error("workflow `{workflow}` knows no signal `{signal}`{hint}")]
+    /// The definition does not declare this signal.
+    #[error("workflow `{workflow}` has no signal `{signal}`{hint}")]
     UnknownSignal {
-        /// The workflow.
         workflow: Name,
-        /// The signal nobody declared.
         signal: String,
-        /// ` (did you mean …?)`, or nothing.
+        /// ` (did you mean …?)`, or an empty string.
         hint: String,
     },
-    /// The payload does not fit the signal's schema.
-    #[error("the payload of `{signal}` does not fit: {}", list(misfits))]
-    PayloadUnfit {
-        /// The signal.
+    /// The payload does not match the signal's schema.
+    #[error("the payload of signal `{signal}` does not match its schema: {}", list(violations))]
+    InvalidPayload {
         signal: Name,
-        /// What does not fit, each with its place in the payload.
-        misfits: Vec<Misfit>,
+        /// The mismatches, each with its position in the payload.
+        violations: Vec<SchemaViolation>,
     },
-    /// Nothing that could take it is active now.
+    /// The run is in no place that accepts the input.
     #[error(
-        "nothing takes `{what}` now: it is taken in {}, and the run is in {}",
-        names(taken_in),
+        "`{what}` is not accepted now: it is accepted in {}, and the run is in {}",
+        names(accepted_in),
         names(active)
     )]
     NoActiveSource {
-        /// The signal, wait or timer.
+        /// The signal, the wait or the timer.
         what: String,
-        /// The places in which it would be taken.
-        taken_in: Vec<Name>,
-        /// The places the run is in.
+        /// The places that accept it.
+        accepted_in: Vec<Name>,
         active: Vec<Name>,
     },
-    /// Every transition that could fire has a guard that says no.
+    /// The guards of all transitions that could fire are false.
     #[error("{}", list(verdicts))]
-    GuardSaidNo {
-        /// Each transition with the guard that refused it.
-        verdicts: Vec<GuardNo>,
+    GuardRejected {
+        /// Each transition with the guard that is false.
+        verdicts: Vec<GuardRejection>,
     },
-    /// The timer is not due.
-    #[error("the timer is due at {due}, not yet at {now}")]
-    NotDue {
-        /// When it is due.
-        due: Timestamp,
-        /// When it was asked for.
-        now: Timestamp,
-    },
-    /// The activation this is about is gone or elsewhere: its branch ended, or it has moved on.
-    #[error("activation {activation} is no longer there for `{what}`; the result is discarded")]
+    /// The timer is not due yet.
+    #[error("the timer is not due yet: it is due at {due}, and now is {now}")]
+    NotDue { due: Timestamp, now: Timestamp },
+    /// The activation no longer exists or has moved on, or its branch has ended.
+    #[error("the result for `{what}` is discarded: activation {activation} has ended or moved on")]
     Superseded {
-        /// The activation.
         activation: ActivationId,
-        /// The transition or wait it was about.
+        /// The transition or wait that the result is for.
         what: Name,
     },
-    /// The definition does not have the place somebody wants to move to.
+    /// The definition does not have the target place of a move.
     #[error("workflow `{workflow}` has no place `{place}`{hint}")]
     UnknownPlace {
-        /// The workflow.
         workflow: Name,
-        /// The place it does not have.
         place: String,
-        /// ` (did you mean …?)`, or nothing.
+        /// ` (did you mean …?)`, or an empty string.
         hint: String,
     },
     /// The run has no such activation.
     #[error("the run has no activation {activation}; it is in {}", names(active))]
-    NoActivation {
-        /// The activation that is not there.
-        activation: ActivationId,
-        /// The places the run is in.
-        active: Vec<Name>,
-    },
-    /// The place exists and cannot be moved to from where the run, or its activation, is.
-    #[error("`{place}` cannot be moved to: {why}")]
-    CannotEnter {
-        /// The place.
-        place: Name,
-        /// Why not, for a person.
-        why: String,
-    },
-    /// No automatic transition can fire: the run is at rest.
+    NoActivation { activation: ActivationId, active: Vec<Name> },
+    /// The place exists, but the run or its activation cannot be moved to it from its current place.
+    #[error("cannot move to `{place}`: {why}")]
+    CannotEnter { place: Name, why: String },
+    /// No automatic transition can fire. The run is idle.
     #[error("no automatic transition can fire now")]
-    AtRest,
+    Idle,
 }
 
-/// A guard that said no, and to what.
+/// A guard that is false, and its transition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("transition `{transition}` is held back by its guard {guard}")]
-pub struct GuardNo {
-    /// The transition.
+#[error("transition `{transition}` is blocked by its guard {guard}")]
+pub struct GuardRejection {
     pub transition: Name,
-    /// The part of the guard that refused, as text.
+    /// The part of the guard that is false, as text.
     pub guard: String,
 }
 
-/// A decision that cannot be made. The snapshot is unchanged; somebody has to mend something.
+/// An error because of which no decision can be made. The snapshot is unchanged, and the definition, the data or the
+/// host needs a correction.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DecideError {
-    /// A named guard has no answer.
-    #[error(
-        "transition `{transition}` asks the guard `{guard}`, and nobody has registered it: inject it first"
-    )]
-    UnresolvedGuard {
-        /// The guard.
-        guard: Name,
-        /// The transition that asks it.
-        transition: Name,
-    },
-    /// A named guard did not answer.
-    #[error("the guard `{guard}` did not answer: {why}")]
-    GuardFailed {
-        /// The guard.
-        guard: Name,
-        /// Why.
-        why: String,
-    },
-    /// An expression failed.
+    /// A named guard has no result.
+    #[error("guard `{guard}` of transition `{transition}` is not registered: register it first")]
+    UnresolvedGuard { guard: Name, transition: Name },
+    /// A named guard failed.
+    #[error("guard `{guard}` failed: {why}")]
+    GuardFailed { guard: Name, why: String },
+    /// The evaluation of an expression failed.
     #[error("{at}: {error}")]
     Expression {
-        /// Where it is written.
+        /// Human-readable location, such as ``guard of transition `pay` ``.
         at: String,
-        /// What went wrong.
         error: ExprError,
     },
-    /// A condition is neither true nor false.
+    /// An expression that needs a value is undefined.
     #[error(
         "{at}: `{}` is undefined{}; give it a default, such as `… ?? false`",
         excerpt(expr, 0),
         missing.as_ref().map(|missing| format!(": {missing}")).unwrap_or_default()
     )]
     Undefined {
-        /// Where it is written.
+        /// Human-readable location, such as ``guard of transition `pay` ``.
         at: String,
-        /// The expression.
         expr: String,
-        /// The part of it that is not there.
+        /// The part of the expression that has no value.
         missing: Option<Missing>,
     },
-    /// An input or output could not be made.
+    /// A template could not be rendered.
     #[error("{at}: {error}")]
     Template {
-        /// Where it is written.
+        /// Human-readable location, such as ``guard of transition `pay` ``.
         at: String,
-        /// What went wrong.
         error: TemplateError,
     },
-    /// A timer's expression gave no instant.
+    /// The expression of a timer gave no valid time.
     #[error(
-        "transition `{transition}`: `{word}` gave {found}, not {}",
-        if *word == "until" { "an RFC 3339 instant" } else { "an ISO 8601 duration or a number of seconds" }
+        "transition `{transition}`: `{word}` gave {found}; expected {}",
+        if *word == "until" { "an RFC 3339 timestamp" } else { "an ISO 8601 duration or a number of seconds" }
     )]
-    NotAnInstant {
-        /// The transition.
+    InvalidTimestamp {
         transition: Name,
-        /// Whether it says until when, or after what time.
+        /// The field with the expression: `until` or `after`.
         word: &'static str,
-        /// What it gave.
+        /// The value of the expression as text.
         found: String,
     },
-    /// The context would no longer fit its schema.
-    #[error("the context would not fit its schema: {}", list(.0))]
-    ContextUnfit(Vec<Misfit>),
-    /// The workflow writes no documents of this kind.
-    #[error("the workflow writes no documents of kind `{kind}`{hint}")]
+    /// The context would no longer match its schema.
+    #[error("the context would not match its schema: {}", list(.0))]
+    InvalidContext(Vec<SchemaViolation>),
+    /// The workflow does not declare this kind of document.
+    #[error("the workflow does not declare documents of kind `{kind}`{hint}")]
     UnknownDocument {
-        /// The kind.
         kind: Name,
-        /// ` (did you mean …?)`, or nothing.
+        /// ` (did you mean …?)`, or an empty string.
         hint: String,
     },
-    /// A document does not fit the schema of its kind.
-    #[error("the document does not fit its kind `{kind}`: {}", list(misfits))]
-    DocumentUnfit {
-        /// The kind.
-        kind: Name,
-        /// What does not fit.
-        misfits: Vec<Misfit>,
-    },
-    /// The session slots would no longer be slots.
-    #[error(
-        "session slots are an object of names and values, and this change would make them something else"
-    )]
-    SessionUnfit,
-    /// The result does not fit the output schema.
-    #[error("the result of `{place}` does not fit the output schema: {}", list(misfits))]
-    OutputUnfit {
-        /// The end place.
-        place: Name,
-        /// What does not fit.
-        misfits: Vec<Misfit>,
-    },
+    /// A document does not match the schema of its kind.
+    #[error("the document does not match the schema of kind `{kind}`: {}", list(violations))]
+    InvalidDocument { kind: Name, violations: Vec<SchemaViolation> },
+    /// The session slots would no longer be an object.
+    #[error("the session slots must stay an object of names and values")]
+    InvalidSession,
+    /// The result does not match the output schema.
+    #[error("the result of `{place}` does not match the output schema: {}", list(violations))]
+    InvalidOutput { place: Name, violations: Vec<SchemaViolation> },
     /// The snapshot belongs to another definition.
-    #[error("the snapshot belongs to `{found}`, not to `{expected}`: restore it with its own definition")]
+    #[error(
+        "the snapshot belongs to `{found}`, not to `{expected}`: use the definition that it is pinned to"
+    )]
     OtherDefinition {
         /// Name and hash of this definition.
         expected: String,
-        /// Name and hash the snapshot names.
+        /// Name and hash of the definition that the snapshot is pinned to.
         found: String,
     },
-    /// What the run is started with does not fit its schema.
-    #[error("the input does not fit its schema: {}", list(.0))]
-    InputUnfit(Vec<Misfit>),
-    /// The workflow itself declares a failure.
+    /// The input of the run does not match its schema.
+    #[error("the input does not match its schema: {}", list(.0))]
+    InvalidInput(Vec<SchemaViolation>),
+    /// The workflow raises a failure.
     #[error(transparent)]
     Raised(Failure),
-    /// The list that a loop or fork goes through was kept apart, and has not been put back.
-    #[error("the list that `{place}` goes through is not with the snapshot: put it back first")]
-    ListMissing {
-        /// The loop or fork.
-        place: Name,
-    },
-    /// Something would be larger than allowed.
+    /// The list of a loop or fork was stored separately and has not been put back.
+    #[error("the list of `{place}` is missing from the snapshot: put it back first")]
+    ListMissing { place: Name },
+    /// A limit would be exceeded.
     #[error(transparent)]
     Limit(#[from] LimitExceeded),
 }
 
 impl DecideError {
-    /// It as a failure that is recorded.
+    /// Converts the error to a failure that can be recorded.
     pub fn failure(&self) -> Failure {
         let code = match self {
             DecideError::Raised(failure) => return failure.clone(),
             DecideError::Expression { .. }
             | DecideError::Undefined { .. }
             | DecideError::Template { .. }
-            | DecideError::NotAnInstant { .. } => "expression",
-            DecideError::OutputUnfit { .. } | DecideError::ContextUnfit(_) => "unfit",
+            | DecideError::InvalidTimestamp { .. } => "expression",
+            DecideError::InvalidOutput { .. } | DecideError::InvalidContext(_) => "validationFailed",
             DecideError::Limit(_) => "limit",
             _ => "undecidable",
         };
-        Failure::new(code, self.to_string()).finally()
+        Failure::new(code, self.to_string()).non_retryable()
     }
 
-    /// The workflow can deal with it: it comes from its data, not from whoever runs it.
+    /// Returns true if the workflow can handle the error, because it comes from the workflow's data and not from the
+    /// host.
     pub(crate) fn can_be_caught(&self) -> bool {
         matches!(
             self,
@@ -279,40 +230,40 @@ impl DecideError {
                 | DecideError::Expression { .. }
                 | DecideError::Undefined { .. }
                 | DecideError::Template { .. }
-                | DecideError::NotAnInstant { .. }
-                | DecideError::ContextUnfit(_)
-                | DecideError::OutputUnfit { .. }
+                | DecideError::InvalidTimestamp { .. }
+                | DecideError::InvalidContext(_)
+                | DecideError::InvalidOutput { .. }
                 | DecideError::Limit(_)
         )
     }
 }
 
-/// Work that went wrong, as it is recorded.
+/// The recorded error of an action or of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase")]
 #[error("{code}: {message}")]
 pub struct Failure {
-    /// A stable word for the kind of failure, for `retryOn` and for programs.
+    /// Stable code for the kind of failure, for `retryOn` and for programs.
     pub code: String,
-    /// What happened, for a person.
+    /// Human-readable description of the failure.
     pub message: String,
-    /// Trying again is of no use.
+    /// True if a retry cannot succeed.
     #[serde(default, rename = "final")]
     pub is_final: bool,
-    /// What of the input was wrong, each with its place there, if that was it.
+    /// Mismatches of an invalid input, each with its position in the input.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<Misfit>,
+    pub errors: Vec<SchemaViolation>,
 }
 
 impl Failure {
-    /// A failure that may be tried again.
+    /// Creates a failure that may be retried.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Failure { code: code.into(), message: message.into(), is_final: false, errors: Vec::new() }
     }
 
-    /// The same, not to be tried again.
+    /// Marks the failure as final: it is not retried.
     #[must_use]
-    pub fn finally(mut self) -> Self {
+    pub fn non_retryable(mut self) -> Self {
         self.is_final = true;
         self
     }

@@ -1,57 +1,61 @@
-//! When a failed try is tried again: pure arithmetic on the policy and the number of the retry.
+//! Retry policies. The delays depend only on the policy and the number of the retry.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Name;
 
-/// Milliseconds before the first retry unless the policy says otherwise.
+/// Default delay before the first retry, in milliseconds.
 pub const DEFAULT_DELAY_MS: u64 = 1_000;
-/// The longest pause between two tries unless the policy says otherwise.
+/// Default maximum delay between two attempts, in milliseconds.
 pub const DEFAULT_MAX_DELAY_MS: u64 = 30_000;
-/// How long a transition's action may take unless it says otherwise; 0 disables.
+/// Default timeout of a transition's action, in milliseconds; 0 disables the timeout.
 pub const DEFAULT_TIMEOUT_MS: u64 = 5 * 60 * 1_000;
 
-/// What happens when a transition's action fails. The default is no retry: the run stays, with its error.
+/// The retry policy for a transition's action. By default there are no retries: the run stays in its place, with the
+/// error.
 ///
-/// A retry runs the action again where the run is. With `target` it is a change of the run instead: the activation
-/// leaves its place and enters the target, with its branch, loop position and locals, and the history calls that
-/// `__retry:<transition>`. From there the run goes on as the definition says, also past the failed transition if
-/// its way leads elsewhere. How often a transition was retried so is kept with the activation and counts against
-/// `attempts` until the transition succeeds or goes to `place`; so the way back cannot be taken without end. A retry
-/// by hand stays where the run is, whatever the target.
+/// A retry runs the action again in the current place. With `target`, a retry is a change of the run instead. The
+/// activation leaves its place and enters the target, with its branch, loop position and locals. The history entry of
+/// that change is `__retry:<transition>`. From there the run continues as the definition says; its route may also
+/// bypass the failed transition.
+///
+/// The activation counts these retries per transition. They count against `attempts` until the transition succeeds or
+/// goes to `place`, so that a run cannot go back endlessly. A manual retry stays in the current place, even if there
+/// is a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Retry {
-    /// Retries after the first try.
+    /// Maximum number of retries after the first attempt.
     #[serde(default)]
     pub attempts: u32,
-    /// The pause before the first retry.
+    /// Delay before the first retry, in milliseconds.
     #[serde(default = "default_delay")]
     pub delay_ms: u64,
-    /// How the pause grows.
+    /// Growth of the delay from retry to retry.
     #[serde(default)]
     pub backoff: Backoff,
-    /// No pause is longer than this.
+    /// Maximum delay, in milliseconds.
     #[serde(default = "default_max_delay")]
     pub max_delay_ms: u64,
-    /// Where the run goes when the retries are spent; without it the run stays where it is.
+    /// The place entered when all retries have failed. Without it, the run stays in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Name>,
-    /// The step or wait from which a retry begins again, in the same branch and loop; without it, where the run is.
+    /// The step or wait that a retry goes back to, in the same branch and loop. Without it, a retry stays in the
+    /// current place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Name>,
-    /// Only failures with one of these codes are retried; without it, all that are not final.
+    /// Codes of the failures that are retried. Without it, all failures are retried unless they are final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on: Option<Vec<String>>,
 }
 
-/// How the pause between tries grows.
+/// The growth of the delay between attempts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Backoff {
-    /// The same pause each time.
+    /// The delay stays the same.
     Fixed,
-    /// Twice as long each time.
+    /// The delay doubles with each retry.
     #[default]
     Exponential,
 }
@@ -71,7 +75,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The pause before the k-th retry (k from 1), or `None` when k retries are more than allowed.
+    /// Returns the delay before the k-th retry (counted from 1) in milliseconds, or `None` if the policy allows fewer
+    /// than k retries.
     pub fn delay_before(&self, k: u32) -> Option<u64> {
         if k == 0 || k > self.attempts {
             return None;
@@ -86,7 +91,7 @@ impl Retry {
         Some(grown.min(self.max_delay_ms))
     }
 
-    /// Whether a failure with this code may be tried again at all.
+    /// Returns true if a failure with this code may be retried.
     pub fn covers(&self, code: &str, is_final: bool) -> bool {
         !is_final && self.retry_on.as_ref().is_none_or(|codes| codes.iter().any(|listed| listed == code))
     }
@@ -105,7 +110,7 @@ mod tests {
     use super::{Backoff, Retry};
 
     #[test]
-    fn pauses_double_up_to_the_cap_and_end_with_the_attempts() {
+    fn delays_double_up_to_the_maximum() {
         let retry = Retry { attempts: 7, ..Retry::default() };
         let pauses: Vec<_> = (0..=8).map(|k| retry.delay_before(k)).collect();
         let expected = [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000].map(Some);
@@ -115,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_pause_is_capped_too_and_a_huge_retry_number_does_not_overflow() {
+    fn fixed_delay_is_capped_and_large_numbers_do_not_overflow() {
         let fixed = Retry { attempts: 2, delay_ms: 90_000, backoff: Backoff::Fixed, ..Retry::default() };
         assert_eq!(fixed.delay_before(1), Some(30_000));
         let many = Retry { attempts: u32::MAX, ..Retry::default() };
@@ -123,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listed_codes_that_are_not_final_are_covered() {
+    fn only_listed_codes_that_are_not_final_are_retried() {
         let retry = Retry { attempts: 1, retry_on: Some(vec!["timeout".into()]), ..Retry::default() };
         assert!(retry.covers("timeout", false));
         assert!(!retry.covers("timeout", true));

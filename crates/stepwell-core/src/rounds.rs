@@ -1,9 +1,10 @@
-//! The moves of loops, error scopes and forks over lists: what is kept while the run is in them, and what comes of it.
+//! The operations of loops, error scopes and forks over lists.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::decision_builder::{DecisionBuilder, Origin, Way, check_context};
 use crate::definition::{CollectNode, EachNode, JoinNode, LoopNode, OverNode, PlaceIndex, PlaceKind};
 use crate::expr::Budget;
 use crate::frame::{Frame, List, ListId};
@@ -11,25 +12,26 @@ use crate::guard::{VARS, View};
 use crate::ids::Name;
 use crate::refusal::{DecideError, Failure};
 use crate::save::Save;
-use crate::snapshot::{ActivationStatus, Branch, Gave, Passing, PassingId};
+use crate::snapshot::{ActivationStatus, Branch, EntryValue, ForkInstance, ForkInstanceId};
 use crate::template::Template;
-use crate::turn::{Origin, Turn, Way, check_context};
 
-/// Rounds that one change may begin; then the run rests in the loop, and goes on with the next change.
-const ROUNDS: u32 = 8;
+/// Maximum number of rounds that one change may start. The run then stays in the loop place and continues with the
+/// next change.
+const MAX_ROUNDS_PER_CHANGE: u32 = 8;
 
-/// Places that may be entered one because of the other before an error is left to whoever asked.
+/// Maximum nesting depth of places being entered. Beyond it, an error fails the whole change instead of leading to an
+/// error place.
 const MAX_DEPTH: u32 = 100;
 
 impl JoinNode {
-    /// How many branches of this passing make it fire.
-    pub(crate) fn needed(&self, passing: &Passing) -> u32 {
-        if self.is_all && passing.list.is_some() { passing.branches } else { self.quorum }
+    /// Returns the number of branches of this fork instance that makes the join fire.
+    pub(crate) fn needed(&self, fork_instance: &ForkInstance) -> u32 {
+        if self.is_all && fork_instance.list.is_some() { fork_instance.branches } else { self.quorum }
     }
 }
 
-impl Turn<'_> {
-    /// Leaves the loops and scopes that a place is not in; what their locals had hidden is there again.
+impl DecisionBuilder<'_> {
+    /// Leaves the loops and scopes that do not contain the place, and restores the locals that they shadowed.
     pub(crate) fn leave_frames(&self, place: PlaceIndex, origin: &mut Origin) {
         let node = &self.compiled.places[place];
         let stays = |frame: &&Frame| {
@@ -59,7 +61,7 @@ impl Turn<'_> {
         Some(frame)
     }
 
-    /// An error scope is entered: its local holds the error until the run leads out of it.
+    /// Enters an error scope. Its local holds the error until the run leaves the scope.
     pub(crate) fn enter_catch(
         &mut self,
         place: PlaceIndex,
@@ -72,9 +74,9 @@ impl Turn<'_> {
         if origin.frames.last().is_some_and(|frame| frame.place == *name) {
             self.leave_frame(&mut origin);
         }
-        let error = match std::mem::take(&mut origin.gave) {
-            Gave::Failed(failure) => serde_json::to_value(failure).expect("a failure is plain data"),
-            Gave::Value(_) | Gave::Nothing | Gave::Leaves => Value::Null,
+        let error = match std::mem::take(&mut origin.entry_value) {
+            EntryValue::Failed(failure) => serde_json::to_value(failure).expect("a failure is plain data"),
+            EntryValue::Value(_) | EntryValue::Nothing | EntryValue::LeaveLoop => Value::Null,
         };
         push_frame(&mut origin, name, None, [local]);
         origin.locals.insert(local.to_owned(), error);
@@ -82,7 +84,7 @@ impl Turn<'_> {
         self.enter(first, origin, event)
     }
 
-    /// A loop is come to: from elsewhere it begins, from its own body its next round does.
+    /// Enters a loop place. Coming from outside starts a new loop; coming from the body starts the next round.
     pub(crate) fn enter_loop(
         &mut self,
         place: PlaceIndex,
@@ -91,22 +93,22 @@ impl Turn<'_> {
         event: &Value,
     ) -> Result<(), DecideError> {
         let name = &self.compiled.places[place].name;
-        let goes_on = origin.frames.last().is_some_and(|frame| frame.place == *name);
-        if goes_on && origin.gave == Gave::Leaves {
+        let is_next_round = origin.frames.last().is_some_and(|frame| frame.place == *name);
+        if is_next_round && origin.entry_value == EntryValue::LeaveLoop {
             return self.leave_loop(place, node, origin, event);
         }
-        let ready = if goes_on {
-            self.round_over(name, node, &mut origin, event)
+        let ready = if is_next_round {
+            self.finish_round(name, node, &mut origin, event)
         } else {
             self.begin_loop(name, node, &mut origin, event)
         };
         if let Err(error) = ready {
-            return self.fail_in(node.error_place, origin, error);
+            return self.handle_error(node.error_place, origin, error);
         }
-        if self.rounds >= ROUNDS {
-            return self.stay(place, ActivationStatus::Active, origin, event).map(drop);
+        if self.rounds >= MAX_ROUNDS_PER_CHANGE {
+            return self.activate(place, ActivationStatus::Active, origin, event).map(drop);
         }
-        self.go_round(place, node, origin, event)
+        self.start_round(place, node, origin, event)
     }
 
     fn begin_loop(
@@ -119,35 +121,36 @@ impl Turn<'_> {
         let (list, item) = match &node.over {
             OverNode::Items { list, item } => {
                 let (id, list) = self.list(name, list, &origin.locals, event)?;
+                // Checked before the first round, so that a list that is too long is not processed in part.
                 self.check_count(name, list.items().len(), node.most)?;
                 (Some(id), Some(item.as_str()))
             }
             OverNode::While(_) => (None, None),
         };
-        origin.gave = Gave::Nothing;
+        origin.entry_value = EntryValue::Nothing;
         push_frame(origin, name, list, item.into_iter().chain(node.index.as_deref()));
         Ok(())
     }
 
-    fn round_over(
+    fn finish_round(
         &mut self,
         name: &Name,
         node: &LoopNode,
         origin: &mut Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
-        let given =
-            node.collect.as_ref().map(|collect| self.given(name, collect, origin, event)).transpose()?;
-        origin.gave = Gave::Nothing;
+        let collected =
+            node.collect.as_ref().map(|collect| self.collected(name, collect, origin, event)).transpose()?;
+        origin.entry_value = EntryValue::Nothing;
         if let Some(frame) = origin.frames.last_mut() {
-            frame.results.extend(given.flatten());
+            frame.results.extend(collected.flatten());
             frame.round = frame.round.saturating_add(1);
         }
         Ok(())
     }
 
-    /// Begins the round that is next, or leaves the loop.
-    pub(crate) fn go_round(
+    /// Starts the next round, or leaves the loop.
+    pub(crate) fn start_round(
         &mut self,
         place: PlaceIndex,
         node: &LoopNode,
@@ -159,7 +162,7 @@ impl Turn<'_> {
         let round = origin.frames.last().map_or(0, |frame| frame.round);
         let begins = match self.round(name, node, round, &mut origin, event) {
             Ok(begins) => begins,
-            Err(error) => return self.fail_in(node.error_place, origin, error),
+            Err(error) => return self.handle_error(node.error_place, origin, error),
         };
         if begins {
             if let Some(index) = &node.index {
@@ -171,7 +174,7 @@ impl Turn<'_> {
         self.leave_loop(place, node, origin, event)
     }
 
-    /// The loop is over: what its rounds gave is put where it belongs, and the run goes on after it.
+    /// Ends the loop: saves the results of its rounds and enters the place after the loop.
     fn leave_loop(
         &mut self,
         place: PlaceIndex,
@@ -180,20 +183,20 @@ impl Turn<'_> {
         event: &Value,
     ) -> Result<(), DecideError> {
         let name = &self.compiled.places[place].name;
-        origin.gave = Gave::Nothing;
+        origin.entry_value = EntryValue::Nothing;
         let results = self.leave_frame(&mut origin).map(|frame| frame.results).unwrap_or_default();
         if let Some(save) = node.collect.as_ref().and_then(|collect| collect.save.as_ref()) {
-            origin.gives(&results);
+            origin.set_collected_result(&results);
             let saved = self.save(save, &mut origin.locals, Value::Array(results));
             if let Err(error) = saved {
-                return self.fail_in(node.error_place, origin, error);
+                return self.handle_error(node.error_place, origin, error);
             }
         }
         self.pass_through(name);
         self.enter(node.then, origin, event)
     }
 
-    /// Whether there is such a round; its item is put where it can be seen.
+    /// Returns true if the loop has this round. Sets the local for its item.
     fn round(
         &self,
         name: &Name,
@@ -226,14 +229,14 @@ impl Turn<'_> {
         Ok(begins)
     }
 
-    /// No loop or fork has more rounds or items than its author, and the limits, allow.
+    /// Checks the number of rounds or items against the author's maximum and the engine's limit.
     fn check_count(&self, name: &Name, count: usize, most: Option<u32>) -> Result<(), DecideError> {
         let most = u64::from(most.unwrap_or(u32::MAX)).min(self.compiled.limits.loop_rounds);
         if count as u64 <= most {
             return Ok(());
         }
-        let message = format!("`{name}` has {count} rounds or more, and at most {most} are allowed");
-        Err(DecideError::Raised(Failure::new("tooManyRounds", message).finally()))
+        let message = format!("`{name}` needs at least {count} rounds, but at most {most} are allowed");
+        Err(DecideError::Raised(Failure::new("tooManyRounds", message).non_retryable()))
     }
 
     fn items(&self, name: &Name, list: Option<&ListId>) -> Result<List, DecideError> {
@@ -241,7 +244,7 @@ impl Turn<'_> {
         known.cloned().ok_or_else(|| DecideError::ListMissing { place: name.clone() })
     }
 
-    /// Makes the list that a loop or fork goes through.
+    /// Computes the list that a loop or fork iterates over.
     fn list(
         &mut self,
         name: &Name,
@@ -258,16 +261,17 @@ impl Turn<'_> {
         Ok((id, list))
     }
 
-    /// What a round or a branch gave, as it is collected; nothing of one that failed and is passed over.
-    fn given(
+    /// Returns the result of a round or branch in the form in which it is collected. A failure that is not collected
+    /// has no result.
+    fn collected(
         &self,
         name: &Name,
         collect: &CollectNode,
         origin: &Origin,
         event: &Value,
     ) -> Result<Option<Value>, DecideError> {
-        let value = match (&origin.gave, &collect.result) {
-            (Gave::Failed(failure), _) => {
+        let value = match (&origin.entry_value, &collect.result) {
+            (EntryValue::Failed(failure), _) => {
                 return Ok(collect.settled.then(|| json!({ "status": "failed", "error": failure })));
             }
             (_, Some(result)) => {
@@ -276,13 +280,13 @@ impl Turn<'_> {
                     .render(&view, &mut Budget::default())
                     .map_err(|error| DecideError::Template { at: format!("result of `{name}`"), error })?
             }
-            (Gave::Value(value), None) => value.clone(),
-            (Gave::Nothing | Gave::Leaves, None) => Value::Null,
+            (EntryValue::Value(value), None) => value.clone(),
+            (EntryValue::Nothing | EntryValue::LeaveLoop, None) => Value::Null,
         };
         Ok(Some(if collect.settled { json!({ "status": "completed", "output": value }) } else { value }))
     }
 
-    /// Puts a value where it belongs, if it fits there.
+    /// Saves a value at its path and checks the context against its schema.
     pub(crate) fn save(
         &mut self,
         save: &Save,
@@ -293,20 +297,20 @@ impl Turn<'_> {
         if save.is_local { Ok(()) } else { check_context(self.compiled, &self.next.context) }
     }
 
-    /// The same without asking whether the context still fits its schema.
+    /// Saves a value at its path without checking the context against its schema.
     pub(crate) fn put(
         &mut self,
         save: &Save,
         locals: &mut Map<String, Value>,
         value: Value,
     ) -> Result<(), DecideError> {
-        let unfit = |message| DecideError::Raised(Failure::new("cannotSave", message).finally());
+        let unfit = |message| DecideError::Raised(Failure::new("cannotSave", message).non_retryable());
         if save.is_local {
             self.compiled.limits.nesting("a local", &value)?;
             if let [root, name, _, ..] = save.path.as_slice()
                 && root == VARS
             {
-                self.take_over(name, locals);
+                self.copy_run_variable(name, locals);
             }
             return save.put(locals, value).map_err(unfit);
         }
@@ -320,8 +324,8 @@ impl Turn<'_> {
         }
     }
 
-    /// A branch of a fork over a list writes into a variable: what the run has under that name becomes its own first.
-    fn take_over(&self, name: &str, locals: &mut Map<String, Value>) {
+    /// Copies a variable of the run into the branch, before a branch of a fork over a list writes into a part of it.
+    fn copy_run_variable(&self, name: &str, locals: &mut Map<String, Value>) {
         let shared = self.next.context.get(VARS).and_then(|vars| vars.get(name));
         let own = locals.entry(VARS).or_insert_with(|| Value::Object(Map::new()));
         if let (Some(shared), Value::Object(own)) = (shared, own)
@@ -331,23 +335,24 @@ impl Turn<'_> {
         }
     }
 
-    /// Something cannot be done in a place: where its errors lead, or an error of the whole change.
-    pub(crate) fn fail_in(
+    /// Handles an error in a place: enters the error place, or fails the whole change.
+    pub(crate) fn handle_error(
         &mut self,
         error_place: Option<PlaceIndex>,
         origin: Origin,
         error: DecideError,
     ) -> Result<(), DecideError> {
         match error_place {
-            // Places whose errors lead to one another would be entered without end.
+            // The depth is bounded because error places that lead to one another would be entered endlessly.
             Some(place) if error.can_be_caught() && self.depth < MAX_DEPTH => {
-                self.fail_with(place, origin, &error.failure(), Way::In)
+                self.enter_error_place(place, origin, &error.failure(), Way::In)
             }
             _ => Err(error),
         }
     }
 
-    /// A fork over a list is entered: a new passing, and as many branches as may be open at once.
+    /// Enters a fork over a list: creates a fork instance and starts as many branches as may be open at the same
+    /// time.
     pub(crate) fn open_each(
         &mut self,
         place: PlaceIndex,
@@ -357,13 +362,13 @@ impl Turn<'_> {
         event: &Value,
     ) -> Result<(), DecideError> {
         let name = self.compiled.places[place].name.clone();
-        origin.gave = Gave::Nothing;
+        origin.entry_value = EntryValue::Nothing;
         let (id, list) = match self.list(&name, &each.items, &origin.locals, event) {
             Ok(list) => list,
-            Err(error) => return self.fail_in(each.error_place, origin, error),
+            Err(error) => return self.handle_error(each.error_place, origin, error),
         };
         if let Err(error) = self.check_count(&name, list.items().len(), each.most) {
-            return self.fail_in(each.error_place, origin, error);
+            return self.handle_error(each.error_place, origin, error);
         }
         let total = u32::try_from(list.items().len()).unwrap_or(u32::MAX);
         self.pass_through(&name);
@@ -371,79 +376,87 @@ impl Turn<'_> {
             let Some(join) = join else { return Ok(()) };
             return self.fire_join(join, origin, Vec::new(), event);
         }
-        let passing = self.number();
-        self.next.passings.push(Passing {
+        let fork_instance = self.allocate_id();
+        self.next.fork_instances.push(ForkInstance {
             branches: total,
             list: Some(id),
-            ..Passing::opened(passing, name, &origin)
+            ..ForkInstance::opened(fork_instance, name, &origin)
         });
-        // A branch may begin with several activations: so many of them as there is room for.
+        // A branch may start with several activations, so the number of branches started now depends on the
+        // activation limit.
         let (most, before) = (self.compiled.limits.activations, self.next.activations.len() as u64);
         let mut width = 1;
-        for begun in 0..u64::from(total.min(each.limit)) {
-            if begun > 0 && self.next.activations.len() as u64 + width > most {
+        for started in 0..u64::from(total.min(each.limit)) {
+            if started > 0 && self.next.activations.len() as u64 + width > most {
                 break;
             }
-            self.begin_branch(passing, event)?;
-            width = width.max((self.next.activations.len() as u64).saturating_sub(before) / (begun + 1));
+            self.begin_branch(fork_instance, event)?;
+            width = width.max((self.next.activations.len() as u64).saturating_sub(before) / (started + 1));
         }
         Ok(())
     }
 
-    /// Begins the next branch of a fork over a list, if there is one and it is still wanted.
-    pub(crate) fn begin_branch(&mut self, id: PassingId, event: &Value) -> Result<(), DecideError> {
+    /// Starts the next branch of a fork over a list, unless there is none left or the join has fired.
+    pub(crate) fn begin_branch(&mut self, id: ForkInstanceId, event: &Value) -> Result<(), DecideError> {
         let compiled = self.compiled;
-        let Some(passing) = self.next.passings.iter_mut().find(|passing| passing.id == id) else {
-            return Ok(());
-        };
-        let index = passing.begun;
-        if passing.fired || index >= passing.branches {
-            return Ok(());
-        }
-        passing.begun += 1;
-        let Some(PlaceKind::Fork { branches, each: Some(each), .. }) =
-            compiled.place(&passing.fork).map(|node| &node.kind)
+        let Some(fork_instance) =
+            self.next.fork_instances.iter_mut().find(|fork_instance| fork_instance.id == id)
         else {
             return Ok(());
         };
-        let (fork, list) = (passing.fork.clone(), passing.list.clone());
-        let mut origin = passing.inside(index);
+        let index = fork_instance.started;
+        if fork_instance.fired || index >= fork_instance.branches {
+            return Ok(());
+        }
+        fork_instance.started += 1;
+        let Some(PlaceKind::Fork { branches, each: Some(each), .. }) =
+            compiled.place(&fork_instance.fork).map(|node| &node.kind)
+        else {
+            return Ok(());
+        };
+        let (fork, list) = (fork_instance.fork.clone(), fork_instance.list.clone());
+        let mut origin = fork_instance.inside(index);
         let item = self.items(&fork, list.as_ref())?.items().get(index as usize).cloned();
         origin.locals.insert(each.item.clone(), item.unwrap_or_default());
         origin.locals.extend(each.index.clone().map(|local| (local, index.into())));
         branches.first().map_or(Ok(()), |&first| self.enter(first, origin, event))
     }
 
-    /// A branch of a fork over a list comes to the join: it is counted, and the next one begins.
+    /// Handles a branch of a fork over a list that reaches the join: counts it, and lets the next branch start.
     pub(crate) fn arrive_each(
         &mut self,
         place: PlaceIndex,
         node: &JoinNode,
         branch: Branch,
-        given: Option<Value>,
+        collected: Option<Value>,
         event: &Value,
     ) -> Result<(), DecideError> {
-        let Some(passing) = self.next.passings.iter_mut().find(|passing| passing.id == branch.passing) else {
+        let Some(fork_instance) = self
+            .next
+            .fork_instances
+            .iter_mut()
+            .find(|fork_instance| fork_instance.id == branch.fork_instance)
+        else {
             return Ok(());
         };
-        passing.arrived += 1;
-        passing.results.extend(given.map(|given| (branch.index, given)));
-        if passing.arrived < node.needed(passing) {
-            self.to_begin.push_back(branch.passing);
+        fork_instance.arrived += 1;
+        fork_instance.results.extend(collected.map(|collected| (branch.index, collected)));
+        if fork_instance.arrived < node.needed(fork_instance) {
+            self.to_begin.push_back(branch.fork_instance);
             return Ok(());
         }
-        passing.fired = true;
-        let results = std::mem::take(&mut passing.results).into_values().collect();
-        let after = passing.after();
-        // Those that never began are not waited for; those that are still going are, unless they are ended.
-        passing.begun = passing.branches;
+        fork_instance.fired = true;
+        let results = std::mem::take(&mut fork_instance.results).into_values().collect();
+        let after = fork_instance.after();
+        // Branches that never started are not waited for. Active branches are, unless they are ended here.
+        fork_instance.started = fork_instance.branches;
         if node.cancel_rest {
-            self.end_branches(branch.passing);
+            self.end_branches(branch.fork_instance);
         }
         self.fire_join(place, after, results, event)
     }
 
-    /// A join fires: what its branches gave is put where it belongs, and the run goes on after it.
+    /// Fires a join: saves the results of the branches, and the run continues from the join.
     pub(crate) fn fire_join(
         &mut self,
         place: PlaceIndex,
@@ -454,69 +467,76 @@ impl Turn<'_> {
         let PlaceKind::Join(node) = &self.compiled.places[place].kind else { return Ok(()) };
         self.leave_frames(place, &mut after);
         if let Some(save) = node.collect.as_ref().and_then(|collect| collect.save.as_ref()) {
-            after.gives(&results);
+            after.set_collected_result(&results);
             let saved = self.save(save, &mut after.locals, Value::Array(results));
             if let Err(error) = saved {
-                return self.fail_in(node.error_place, after, error);
+                return self.handle_error(node.error_place, after, error);
             }
         }
-        self.stay(place, ActivationStatus::Active, after, event).map(drop)
+        self.activate(place, ActivationStatus::Active, after, event).map(drop)
     }
 
-    /// What a branch that comes to a join gives, if that is collected. A failure that is neither collected nor passed over is
-    /// handed back, if the join says where it leads; to one that says nothing of failures every branch is the same.
-    pub(crate) fn given_to_join(
+    /// Returns the result of a branch that reaches a join, if results are collected.
+    ///
+    /// A failure that is neither collected nor passed over is returned as an error if the join has an error place. A
+    /// join without an error place treats a failed branch like any other.
+    pub(crate) fn result_for_join(
         &self,
         place: PlaceIndex,
         node: &JoinNode,
         origin: &mut Origin,
         event: &Value,
     ) -> Result<Option<Value>, DecideError> {
-        let is_kept = node.pass_over || node.collect.as_ref().is_some_and(|collect| collect.settled);
-        if let (Gave::Failed(failure), Some(_), false) = (&origin.gave, node.error_place, is_kept) {
+        let is_kept = node.ignore_failures || node.collect.as_ref().is_some_and(|collect| collect.settled);
+        if let (EntryValue::Failed(failure), Some(_), false) =
+            (&origin.entry_value, node.error_place, is_kept)
+        {
             return Err(DecideError::Raised(failure.clone()));
         }
         let name = &self.compiled.places[place].name;
-        let given =
-            node.collect.as_ref().map(|collect| self.given(name, collect, origin, event)).transpose()?;
-        origin.gave = Gave::Nothing;
-        Ok(given.flatten())
+        let collected =
+            node.collect.as_ref().map(|collect| self.collected(name, collect, origin, event)).transpose()?;
+        origin.entry_value = EntryValue::Nothing;
+        Ok(collected.flatten())
     }
 
-    /// A branch has failed, or what it gives cannot be made: the others end, and the run goes where errors lead.
+    /// Handles a failed branch or a result that cannot be computed: ends the other branches and enters the error
+    /// place.
     pub(crate) fn fail_join(
         &mut self,
         error_place: Option<PlaceIndex>,
         (branch, locals): (Branch, &Map<String, Value>),
         error: DecideError,
     ) -> Result<(), DecideError> {
-        let id = branch.passing;
-        let passing = self.next.passing(id);
-        let mut after = passing.map(Passing::after).unwrap_or_default();
-        if passing.is_some_and(|passing| passing.list.is_none()) {
+        let id = branch.fork_instance;
+        let fork_instance = self.next.fork_instance(id);
+        let mut after = fork_instance.map(ForkInstance::after).unwrap_or_default();
+        if fork_instance.is_some_and(|fork_instance| fork_instance.list.is_none()) {
             let others =
-                self.next.activations.iter().filter(|one| one.branch.is_some_and(|b| b.passing == id));
+                self.next.activations.iter().filter(|one| one.branch.is_some_and(|b| b.fork_instance == id));
             merge_vars(&mut after, others.map(|one| &one.locals).chain([locals]));
         }
         self.end_branches(id);
-        if let Some(passing) = self.next.passings.iter_mut().find(|passing| passing.id == id) {
-            passing.fired = true;
+        if let Some(fork_instance) =
+            self.next.fork_instances.iter_mut().find(|fork_instance| fork_instance.id == id)
+        {
+            fork_instance.fired = true;
         }
-        self.fail_in(error_place, after, error)
+        self.handle_error(error_place, after, error)
     }
 }
 
-impl Passing {
-    /// A passing that is opened by a run from here.
-    pub(crate) fn opened(id: PassingId, fork: Name, origin: &Origin) -> Passing {
-        Passing {
+impl ForkInstance {
+    /// Creates a fork instance that is entered with this state.
+    pub(crate) fn opened(id: ForkInstanceId, fork: Name, origin: &Origin) -> ForkInstance {
+        ForkInstance {
             id,
             fork,
             branches: 0,
             fired: false,
             outer: origin.branch,
             list: None,
-            begun: 0,
+            started: 0,
             arrived: 0,
             results: Default::default(),
             frames: origin.frames.clone(),
@@ -526,17 +546,18 @@ impl Passing {
         }
     }
 
-    /// Where one of its branches begins. What rounds of a loop around it gave stays with the passing.
+    /// Returns the state in which one of the branches starts. Collected results of enclosing loops stay with the fork
+    /// instance.
     pub(crate) fn inside(&self, index: u32) -> Origin {
         let without_results = |frame: &Frame| Frame { results: Vec::new(), ..frame.clone() };
         Origin {
-            branch: Some(Branch { passing: self.id, index }),
+            branch: Some(Branch { fork_instance: self.id, index }),
             frames: self.frames.iter().map(without_results).collect(),
             ..self.after()
         }
     }
 
-    /// Where the run goes on after its join.
+    /// Returns the state in which the run continues after the join.
     pub(crate) fn after(&self) -> Origin {
         Origin {
             branch: self.outer,
@@ -545,13 +566,13 @@ impl Passing {
             locals: self.locals.clone(),
             retried: self.retried.clone(),
             children: 0,
-            gave: Gave::Nothing,
+            entry_value: EntryValue::Nothing,
         }
     }
 }
 
-/// What branches have put into variables of their own goes on after them, in the order of the branches. What a branch has left
-/// as it was is not what it has made.
+/// Merges the variables of the branches into the state after the join, in the order of the branches. A variable that
+/// a branch has not changed is not taken from that branch.
 pub(crate) fn merge_vars<'a>(after: &mut Origin, branches: impl Iterator<Item = &'a Map<String, Value>>) {
     let before = after.locals.get(VARS).cloned().unwrap_or_default();
     for branch in branches {
@@ -564,7 +585,7 @@ pub(crate) fn merge_vars<'a>(after: &mut Origin, branches: impl Iterator<Item = 
     }
 }
 
-/// A loop or error scope begins, with locals of its own: they hide what is there under their names.
+/// Enters a loop or error scope. Its locals shadow existing locals with the same names.
 fn push_frame<'n>(
     origin: &mut Origin,
     place: &Name,

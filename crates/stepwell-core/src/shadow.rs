@@ -1,9 +1,9 @@
-//! Shadow columns: values out of a run's context that are kept beside the run, typed, so that runs can be found by
+//! Shadow columns: typed values from a run's context that are stored in columns, so that runs can be searched by
 //! them.
 //!
-//! A column is declared with the workflow ([`Shadow`]) and read from the context alone ([`Column::read`]): what is
-//! there and has the type is a hit, falsy values too; everything else is a miss. What a miss comes to depends on the
-//! column: without a default it is empty then, with one it stays as it was.
+//! A workflow declares its columns ([`Shadow`]). A column is read from the context alone ([`Column::read`]). A value
+//! of the right type at its path is a hit, also if it is falsy; anything else is a miss. On a miss, a column without
+//! a default becomes empty, and a column with a default keeps its previous value.
 
 use std::collections::BTreeMap;
 
@@ -14,43 +14,43 @@ use crate::check::{Location, ProblemCode, Report};
 use crate::ids::Name;
 use crate::spec::Spec;
 
-/// Columns of one workflow.
+/// Maximum number of shadow columns of one workflow.
 pub const MAX_COLUMNS: usize = 64;
-/// Bytes of a column's name: what every database takes for the name of a column.
+/// Maximum length of a column's name in bytes. Every supported database accepts column names of this length.
 pub const MAX_NAME_BYTES: usize = 63;
-/// Bytes of a text: what an index of every database takes. A longer one counts as a miss.
+/// Maximum length of a text in bytes. Every supported database can index texts of this length. A longer text counts
+/// as a miss.
 pub const MAX_TEXT_BYTES: usize = 1_024;
-/// What a view of a workflow's runs shows beside its shadow columns.
+/// Column names that a view of a workflow's runs uses itself. Shadow columns cannot have these names.
 pub const RESERVED: [&str; 7] = ["tenant", "run", "status", "places", "version", "created_at", "updated_at"];
 
 /// A shadow column as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Shadow {
-    /// Where in the context it is: fields of objects, with dots between them.
+    /// Path in the context: field names separated by dots.
     pub path: String,
-    /// Of which type.
+    /// Type of the values.
     #[serde(rename = "type")]
     pub kind: ShadowType,
-    /// What it begins with when there is nothing at its path; without one it is empty then.
+    /// Initial value if there is no value at the path. Without a default, the column is empty then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
 }
 
-/// What a shadow column holds.
+/// The type of a shadow column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ShadowType {
     /// Text of at most [`MAX_TEXT_BYTES`].
     String,
-    /// A number that is exactly one of IEEE 754 with 64 bits.
+    /// A number that a 64-bit IEEE 754 float represents exactly.
     Number,
-    /// True or false.
     Boolean,
 }
 
 impl ShadowType {
-    /// The type as it is written.
+    /// Returns the name of the type, as written in a definition.
     pub fn as_str(self) -> &'static str {
         match self {
             ShadowType::String => "string",
@@ -65,22 +65,22 @@ impl Shadow {
         Shadow { path: path.into(), kind, default: None }
     }
 
-    /// A column of texts.
+    /// Creates a column of texts.
     pub fn string(path: impl Into<String>) -> Self {
         Shadow::new(path, ShadowType::String)
     }
 
-    /// A column of numbers.
+    /// Creates a column of numbers.
     pub fn number(path: impl Into<String>) -> Self {
         Shadow::new(path, ShadowType::Number)
     }
 
-    /// A column of truth values.
+    /// Creates a column of booleans.
     pub fn boolean(path: impl Into<String>) -> Self {
         Shadow::new(path, ShadowType::Boolean)
     }
 
-    /// What it begins with when there is nothing at its path.
+    /// Sets the initial value for a run that has no value at the path.
     #[must_use]
     pub fn or(mut self, default: impl Into<Value>) -> Self {
         self.default = Some(default.into());
@@ -88,22 +88,20 @@ impl Shadow {
     }
 }
 
-/// What a shadow column holds for one run.
+/// The value of a shadow column for one run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ShadowValue {
-    /// A text.
     Text(String),
-    /// A number, never infinite or not a number, and never minus zero.
+    /// A finite number that is not negative zero.
     Number(f64),
-    /// A truth value.
     Boolean(bool),
 }
 
-// What is not a number is not a value.
+// Sound because a number is never NaN.
 impl Eq for ShadowValue {}
 
 impl ShadowValue {
-    /// The value as a column of this type holds it; `None` if it cannot.
+    /// Converts a JSON value for a column of this type. Returns `None` if the column cannot hold it.
     pub fn of(kind: ShadowType, value: &Value) -> Option<Self> {
         let value = match (kind, value) {
             (ShadowType::String, Value::String(text)) => ShadowValue::Text(text.clone()),
@@ -114,7 +112,7 @@ impl ShadowValue {
         value.fits().then_some(value)
     }
 
-    /// Whether every database can hold it and find it by its index.
+    /// Returns true if every supported database can store and index the value.
     pub fn fits(&self) -> bool {
         match self {
             ShadowValue::Text(text) => text.len() <= MAX_TEXT_BYTES && !text.contains('\0'),
@@ -123,7 +121,7 @@ impl ShadowValue {
         }
     }
 
-    /// Its type.
+    /// Returns the type of the value.
     pub fn kind(&self) -> ShadowType {
         match self {
             ShadowValue::Text(_) => ShadowType::String,
@@ -153,7 +151,7 @@ impl From<bool> for ShadowValue {
 
 impl From<f64> for ShadowValue {
     fn from(number: f64) -> Self {
-        // Minus zero is zero.
+        // Turns negative zero into zero.
         ShadowValue::Number(number + 0.0)
     }
 }
@@ -164,7 +162,7 @@ impl From<i32> for ShadowValue {
     }
 }
 
-/// A number as 64 bits hold it, if they hold exactly this one.
+/// Converts a number to a 64-bit float, if that is exact.
 fn exact(number: &serde_json::Number) -> Option<f64> {
     let float = number.as_f64()?;
     let is_exact = match (number.as_i64(), number.as_u64()) {
@@ -184,39 +182,39 @@ pub struct Column {
     default: Option<ShadowValue>,
 }
 
-/// What is at a column's path.
+/// The result of reading a column's path.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen {
     /// A value of its type.
     Hit(ShadowValue),
-    /// Nothing, or null.
+    /// There is no value, or it is null.
     Miss,
-    /// Something the column cannot hold: it counts as a miss.
-    Unfit,
+    /// A value that the column cannot hold. It counts as a miss.
+    WrongType,
 }
 
 impl Column {
-    /// Its name.
+    /// Returns the name of the column.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// What it holds.
+    /// Returns the type of the column's values.
     pub fn kind(&self) -> ShadowType {
         self.kind
     }
 
-    /// What it begins with when there is nothing at its path.
+    /// Returns the initial value for a run that has no value at the path.
     pub fn default(&self) -> Option<&ShadowValue> {
         self.default.as_ref()
     }
 
-    /// Where in the context it is.
+    /// Returns the path in the context: field names separated by dots.
     pub fn path(&self) -> String {
         self.path.join(".")
     }
 
-    /// What is at its path in a context. Only fields of objects are followed.
+    /// Reads the value at the column's path. Only fields of objects are followed.
     pub fn read(&self, context: &Value) -> Seen {
         let mut at = context;
         for field in &self.path {
@@ -228,15 +226,16 @@ impl Column {
         if at.is_null() {
             return Seen::Miss;
         }
-        ShadowValue::of(self.kind, at).map_or(Seen::Unfit, Seen::Hit)
+        ShadowValue::of(self.kind, at).map_or(Seen::WrongType, Seen::Hit)
     }
 }
 
-/// One pass of the check: shadow columns have names and paths that can be used, and defaults of their types.
+/// Checks the names, paths and defaults of the shadow columns.
 pub(crate) fn columns(spec: &Spec, report: &mut Report) -> Vec<Column> {
     if spec.shadows.len() > MAX_COLUMNS {
-        let message = format!("{} shadow columns; at most {MAX_COLUMNS} are allowed", spec.shadows.len());
-        report.add(ProblemCode::TooLarge, Location::Definition, message);
+        let message =
+            format!("too many shadow columns: {}, at most {MAX_COLUMNS} are allowed", spec.shadows.len());
+        report.add(ProblemCode::TooLarge, Location::Field("shadows"), message);
     }
     let mut seen: BTreeMap<String, &Name> = BTreeMap::new();
     let mut columns = Vec::with_capacity(spec.shadows.len());
@@ -245,7 +244,7 @@ pub(crate) fn columns(spec: &Spec, report: &mut Report) -> Vec<Column> {
         if let Some(message) = bad_name(name) {
             report.add(ProblemCode::BadShadow, at.clone(), message);
         } else if let Some(other) = seen.insert(name.to_ascii_lowercase(), name) {
-            let message = format!("its name differs from `{other}` only in upper and lower case");
+            let message = format!("the name differs from `{other}` only in case: choose another name");
             report.add(ProblemCode::BadShadow, at.clone(), message);
         }
         let path: Vec<String> = shadow.path.split('.').map(str::to_owned).collect();
@@ -255,7 +254,7 @@ pub(crate) fn columns(spec: &Spec, report: &mut Report) -> Vec<Column> {
         let default = shadow.default.as_ref().map(|default| ShadowValue::of(shadow.kind, default));
         if let (Some(None), Some(given)) = (&default, &shadow.default) {
             let kind = shadow.kind.as_str();
-            let message = format!("its default {given} is not a {kind} that a column can hold");
+            let message = format!("the default {given} is not a {kind} that a column can hold");
             report.add(ProblemCode::BadShadow, at, message);
         }
         columns.push(Column { name: name.clone(), path, kind: shadow.kind, default: default.flatten() });
@@ -264,17 +263,17 @@ pub(crate) fn columns(spec: &Spec, report: &mut Report) -> Vec<Column> {
 }
 
 fn bad_name(name: &str) -> Option<String> {
-    let bad = |reason: String| Some(format!("`{name}` cannot be the name of a column: {reason}"));
+    let bad = |reason: String| Some(format!("`{name}` is not a valid column name: {reason}"));
     let mut chars = name.chars();
     let starts = chars.next().is_some_and(|first| first.is_ascii_alphabetic());
     if !starts || !chars.all(|c| c.is_ascii_alphanumeric() || c == '_') {
-        return bad("letters of a to z, digits and `_`, and a letter first".to_owned());
+        return bad("use the letters a to z, digits and `_`, and start with a letter".to_owned());
     }
     if name.len() > MAX_NAME_BYTES {
-        return bad(format!("it has {} characters, and at most {MAX_NAME_BYTES} are allowed", name.len()));
+        return bad(format!("it has {} characters, at most {MAX_NAME_BYTES} are allowed", name.len()));
     }
     if RESERVED.iter().any(|taken| taken.eq_ignore_ascii_case(name)) {
-        return bad("every run has a column of this name already".to_owned());
+        return bad("this name is reserved".to_owned());
     }
     None
 }
@@ -287,6 +286,6 @@ fn bad_path(path: &str, fields: &[String]) -> Option<String> {
         return None;
     }
     Some(format!(
-        "`{path}` is not a path: the names of fields with dots between them, as in `customer.email`; no lists, no wildcards"
+        "`{path}` is not a valid path: write field names separated by dots, as in `customer.email`, without lists or wildcards"
     ))
 }

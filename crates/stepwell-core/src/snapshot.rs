@@ -1,4 +1,5 @@
-//! The complete state of one run: what rests between two turns, in a row, behind a handle or in a token.
+//! The complete state of one run, as it is stored between two changes: in a row, behind a handle or in a sealed
+//! token.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,21 +12,21 @@ use crate::frame::{Frame, List, ListId, Lists};
 use crate::ids::{DefinitionHash, Name, RunId};
 use crate::limits::{LimitExceeded, Limits};
 use crate::refusal::Failure;
-use crate::schema::Misfit;
+use crate::schema::SchemaViolation;
 use crate::time::Timestamp;
 
-/// One being-in-a-place has this number; it is never used again in the same run.
+/// The number of an activation. It is never reused in the same run.
 pub type ActivationId = u64;
-/// One passing of a fork has this number.
-pub type PassingId = u64;
+/// The number of a fork instance. It is never reused in the same run.
+pub type ForkInstanceId = u64;
 
-/// The local that says what whoever answers in a place is asked. It goes with the answer.
+/// The local that holds the prompt for the person who answers in a place. It is removed when the answer arrives.
 pub const PROMPT: &str = "prompt";
 
-/// The local that says which events are the run's, as long as it waits for one.
+/// The local that holds the correlation value while the run waits for an event.
 pub const CORRELATION: &str = "correlation";
 
-/// The complete state of one run. Only [`dispatch`](crate::dispatch()) makes a newer one.
+/// The complete state of one run. Only [`dispatch`](crate::dispatch()) creates newer versions of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Snapshot {
@@ -36,314 +37,287 @@ pub struct Snapshot {
     pub(crate) version: u64,
     pub(crate) activations: Vec<Activation>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) passings: Vec<Passing>,
+    pub(crate) fork_instances: Vec<ForkInstance>,
     pub(crate) completed: Arc<BTreeSet<Name>>,
     pub(crate) context: Arc<Value>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub(crate) session: Arc<Map<String, Value>>,
-    /// The lists that loops and forks go through.
+    /// The lists that loops and forks iterate over.
     #[serde(default, skip_serializing_if = "Lists::has_no_short")]
     pub(crate) lists: Lists,
-    /// Those of them that are too long to be written with every snapshot; see [`Snapshot::encode_apart`].
+    /// Lists that are too long to be written with every snapshot; see [`Snapshot::encode_without_long_lists`].
     #[serde(default, skip_serializing)]
     pub(crate) long_lists: Lists,
     pub(crate) is_terminal: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) finished: Option<Finished>,
-    /// The end place a branch came to last, while others are still going.
+    pub(crate) finished: Option<RunEnd>,
+    /// The end place that a branch reached last, while other branches are still active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) last_end: Option<Finished>,
-    /// The number the next activation or passing gets.
+    pub(crate) last_end: Option<RunEnd>,
+    /// The number of the next activation or fork instance.
     pub(crate) next_id: u64,
     pub(crate) created_at: Timestamp,
     pub(crate) updated_at: Timestamp,
 }
 
-/// One being-in-a-place.
+/// The presence of a run in a place. A run with several branches has several activations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Activation {
-    /// Its number.
     pub id: ActivationId,
-    /// Where it is.
     pub place: Name,
-    /// Active, or waiting to be resolved or joined.
     pub status: ActivationStatus,
-    /// Since when.
+    /// Time at which the activation entered the place.
     pub since: Timestamp,
-    /// The passing of a fork it came from, and in which branch it is.
+    /// The fork instance and the branch that the activation belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<Branch>,
-    /// Iteration numbers of the loops it is in, outermost first.
+    /// Iteration numbers of the enclosing loops, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub position: Vec<u32>,
-    /// The loops and error scopes it is in, outermost first.
+    /// The enclosing loops and error scopes, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<Frame>,
-    /// What only this activation can see: loop items, and `error` after a failure.
+    /// Values visible only to this activation: loop items, and `error` after a failure.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub locals: Map<String, Value>,
-    /// How often each transition on its way was retried by going back to an earlier place, see
-    /// [`Retry`](crate::retry::Retry).
+    /// Number of retries per transition that went back to an earlier place, see [`Retry`](crate::retry::Retry).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub retried: BTreeMap<Name, u32>,
-    /// The timers that run while it is here.
+    /// The timers that run while the activation is in the place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timers: Vec<Timer>,
-    /// What its wait was resolved with; before a place, what the event at hand brought.
+    /// The payload that resolved the wait. If entry is blocked, the payload of the input that led here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received: Option<Value>,
-    /// What it brings along for the place it stands before.
-    #[serde(default, skip_serializing_if = "Gave::is_nothing")]
-    pub gave: Gave,
-    /// The children it waits for.
+    /// The result that the activation brings to the place whose entry is blocked.
+    #[serde(default, skip_serializing_if = "EntryValue::is_nothing")]
+    pub entry_value: EntryValue,
+    /// The children that the activation waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<Children>,
 }
 
 impl Activation {
-    /// When its earliest timer is due.
+    /// Returns the time of the earliest timer.
     pub fn due(&self) -> Option<Timestamp> {
         self.timers.iter().map(|timer| timer.at).min()
     }
 }
 
-/// Whether an activation can be left by transitions.
+/// The status of an activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ActivationStatus {
-    /// It can.
+    /// Transitions can leave the place.
     Active,
-    /// Not before its wait is resolved or its join fires.
+    /// Transitions can leave the place only after its wait is resolved or its join has fired.
     Waiting,
-    /// It stands before its place, which could not be entered: it is tried again whenever the run goes on by itself.
-    Before,
+    /// Entry is blocked: the place could not be entered. The entry is tried again whenever the run advances
+    /// automatically.
+    EntryBlocked,
 }
 
-/// What an activation brings to the place it comes to.
+/// The result that an activation brings to the next place.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Gave {
-    /// Nothing.
+pub enum EntryValue {
     #[default]
     Nothing,
-    /// A result, for a join or a loop.
+    /// The result of a branch or round, for a join or a loop.
     Value(Value),
-    /// An error.
+    /// The error that ended a branch or round.
     Failed(Failure),
-    /// Nothing, and the loop it comes to is to be left.
-    Leaves,
+    /// No result; the loop that is entered ends.
+    LeaveLoop,
 }
 
-impl Gave {
+impl EntryValue {
     pub(crate) fn is_nothing(&self) -> bool {
-        *self == Gave::Nothing
+        *self == EntryValue::Nothing
     }
 }
 
-/// Which branch of which passing of a fork.
+/// A branch of a fork instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Branch {
-    /// The passing.
-    pub passing: PassingId,
-    /// The branch, counted from 0 in the order in which the fork names them.
+    pub fork_instance: ForkInstanceId,
+    /// The number of the branch, counted from 0 in the order in which the fork names them.
     pub index: u32,
 }
 
 /// A timer and the transition it fires.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Timer {
-    /// The transition.
     pub transition: Name,
-    /// When it is due.
+    /// Time at which the timer is due.
     pub at: Timestamp,
 }
 
-/// The children one activation waits for, and how those that have ended did so.
+/// The children that one activation waits for, and the ends of those that have ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Children {
-    /// How many were started.
+    /// Number of children that were started.
     pub total: u32,
-    /// The end of each child that has ended, by its number.
+    /// The ends of the children that have ended, by the number of the child.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ended: BTreeMap<u32, ChildEnd>,
 }
 
-/// How a child ended.
+/// The end of a child run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum ChildEnd {
-    /// With a result.
-    Completed {
-        /// The result.
-        output: Value,
-    },
-    /// With an error.
-    Failed {
-        /// The error.
-        error: Failure,
-    },
-    /// By command.
+    Completed { output: Value },
+    Failed { error: Failure },
     Cancelled,
 }
 
-/// One passing of a fork whose branches have not all ended.
+/// One instance of an open fork: a run entered the fork, and not all branches have ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Passing {
-    /// Its number.
-    pub id: PassingId,
-    /// The fork.
+pub struct ForkInstance {
+    pub id: ForkInstanceId,
     pub fork: Name,
-    /// How many branches it opened.
+    /// Number of branches that the fork opened.
     pub branches: u32,
-    /// Its join has fired; branches that come later are absorbed.
+    /// True if the join has fired. Branches that arrive later are absorbed.
     pub fired: bool,
-    /// The branch of an outer passing in which the fork was entered.
+    /// The branch of an outer fork instance in which the fork was entered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer: Option<Branch>,
-    /// The list, if it was opened over one.
+    /// The list that the fork iterates over, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<ListId>,
-    /// How many of its branches were begun, if it was opened over a list.
+    /// Number of branches started so far, for a fork over a list.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub begun: u32,
-    /// How many of them have come to the join, if it was opened over a list.
+    pub started: u32,
+    /// Number of branches that have reached the join, for a fork over a list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub arrived: u32,
-    /// What the branches gave that have come to the join, if that is collected.
+    /// Results of the branches that have reached the join, if results are collected.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub results: BTreeMap<u32, Value>,
-    /// The loops and error scopes in which the fork was entered: the join goes on in them.
+    /// The loops and error scopes in which the fork was entered. The run continues in them after the join.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<Frame>,
-    /// The loop position in which the fork was entered: the join goes on there.
+    /// The loop position in which the fork was entered. The run continues there after the join.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub position: Vec<u32>,
-    /// The locals with which the fork was entered: the join goes on with them.
+    /// The locals with which the fork was entered. The run continues with them after the join.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub locals: Map<String, Value>,
-    /// The retries counted when the fork was entered: the join goes on with them.
+    /// The retry counts with which the fork was entered. The run continues with them after the join.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub retried: BTreeMap<Name, u32>,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "how", rename_all = "camelCase")]
-pub enum Finished {
-    /// It came to an end place.
+#[serde(tag = "status", rename_all = "camelCase")]
+pub enum RunEnd {
+    /// The run reached an end place.
     Completed {
-        /// The end place.
         place: Name,
-        /// The result, if the end place gives one.
+        /// The result, if the end place has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<Value>,
     },
-    /// By command.
     Cancelled,
 }
 
-impl Finished {
-    /// The end place, unless it was by command.
+impl RunEnd {
+    /// Returns the end place, or `None` if the run was cancelled.
     pub(crate) fn place(&self) -> Option<&Name> {
         match self {
-            Finished::Completed { place, .. } => Some(place),
-            Finished::Cancelled => None,
+            RunEnd::Completed { place, .. } => Some(place),
+            RunEnd::Cancelled => None,
         }
     }
 }
 
-/// What is going on in a place, read off the activations.
+/// The status of a place, derived from the activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PlaceStatus {
-    /// Nothing, and nothing has.
+    /// The run has never completed the place and is not in it.
     Idle,
-    /// A run is there and can leave.
+    /// The run is in the place and can leave it.
     Active,
-    /// A run waits there.
+    /// The run waits in the place.
     Waiting,
-    /// A run has been there and left.
+    /// The run has completed the place and is not in it now.
     Completed,
 }
 
-/// The snapshot does not go with the definition.
+/// The error for a snapshot that is not valid for the definition.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RestoreError {
     /// It is not the JSON of a snapshot.
-    #[error("this is not a snapshot: {0}")]
+    #[error("not a valid snapshot: {0}")]
     Unreadable(String),
     /// It belongs to another workflow.
     #[error("the snapshot belongs to workflow `{found}`, not to `{expected}`")]
-    OtherWorkflow {
-        /// This definition's name.
-        expected: Name,
-        /// The name in the snapshot.
-        found: Name,
-    },
-    /// It was made by another edition of the workflow.
+    OtherWorkflow { expected: Name, found: Name },
+    /// It was made by another version of the workflow.
     #[error(
         "the snapshot was made by `{workflow}` version {found_version} ({found}), not by version {expected_version} \
          ({expected}): use that definition, or migrate the run"
     )]
     OtherDefinition {
-        /// The workflow.
         workflow: Name,
-        /// This definition's version.
         expected_version: u32,
-        /// This definition's hash, shortened.
+        /// First twelve hex digits of this definition's hash.
         expected: String,
-        /// The version in the snapshot.
         found_version: u32,
-        /// The hash in the snapshot, shortened.
+        /// First twelve hex digits of the hash in the snapshot.
         found: String,
     },
-    /// It is in a place that the definition does not have.
+    /// It names a place that the definition does not have.
     #[error("the snapshot names place `{0}`, which the definition does not have")]
     UnknownPlace(Name),
-    /// Its context does not fit the schema.
-    #[error("the snapshot's context does not fit the schema: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    ContextUnfit(Vec<Misfit>),
-    /// It contradicts itself.
-    #[error("the snapshot contradicts itself: {}", .0.join("; "))]
+    /// Its context does not match the schema.
+    #[error("the snapshot's context does not match the schema: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    InvalidContext(Vec<SchemaViolation>),
+    /// Parts of it contradict each other or the definition.
+    #[error("the snapshot is inconsistent: {}", .0.join("; "))]
     Contradiction(Vec<String>),
 }
 
 impl Snapshot {
-    /// The run.
+    /// Returns the id of the run.
     pub fn instance_id(&self) -> RunId {
         self.instance_id
     }
 
-    /// The workflow's name.
+    /// Returns the name of the workflow.
     pub fn workflow(&self) -> &Name {
         &self.workflow
     }
 
-    /// The author's number of the definition it is pinned to.
+    /// Returns the author's workflow version of the definition that the run is pinned to.
     pub fn definition_version(&self) -> u32 {
         self.definition_version
     }
 
-    /// The hash of the definition it is pinned to.
+    /// Returns the hash of the definition that the run is pinned to.
     pub fn definition_hash(&self) -> DefinitionHash {
         self.definition_hash
     }
 
-    /// How many changes it has seen; 0 as created.
+    /// Returns the version of the snapshot: the number of changes since the run was created.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Where the run is, oldest first.
+    /// Returns the activations, oldest first.
     pub fn activations(&self) -> &[Activation] {
         &self.activations
     }
 
-    /// The activation of this number.
+    /// Looks up an activation by its number.
     pub fn activation(&self, id: ActivationId) -> Option<&Activation> {
         self.activations
             .binary_search_by_key(&id, |activation| activation.id)
@@ -351,47 +325,47 @@ impl Snapshot {
             .map(|at| &self.activations[at])
     }
 
-    /// The passings of forks that are open.
-    pub fn passings(&self) -> &[Passing] {
-        &self.passings
+    /// Returns the open fork instances.
+    pub fn fork_instances(&self) -> &[ForkInstance] {
+        &self.fork_instances
     }
 
-    /// The places completed so far.
+    /// Returns the places that the run has completed so far.
     pub fn completed(&self) -> &BTreeSet<Name> {
         &self.completed
     }
 
-    /// The data of the run.
+    /// Returns the context, which is the data of the run.
     pub fn context(&self) -> &Value {
         &self.context
     }
 
-    /// The session slots.
+    /// Returns the session slots of the run.
     pub fn session(&self) -> &Map<String, Value> {
         &self.session
     }
 
-    /// The run has ended.
+    /// Returns true if the run has ended.
     pub fn is_terminal(&self) -> bool {
         self.is_terminal
     }
 
-    /// How it ended.
-    pub fn finished(&self) -> Option<&Finished> {
+    /// Returns how the run ended, if it has ended.
+    pub fn finished(&self) -> Option<&RunEnd> {
         self.finished.as_ref()
     }
 
-    /// When version 0 was made.
+    /// Returns the time at which version 0 was created.
     pub fn created_at(&self) -> Timestamp {
         self.created_at
     }
 
-    /// When this version was made.
+    /// Returns the time at which this version was created.
     pub fn updated_at(&self) -> Timestamp {
         self.updated_at
     }
 
-    /// The places the run is in, each once, sorted.
+    /// Returns the places that the run is in, sorted and without duplicates.
     pub fn current_places(&self) -> Vec<Name> {
         let mut places: Vec<_> = self.activations.iter().map(|activation| activation.place.clone()).collect();
         places.sort_unstable();
@@ -399,7 +373,7 @@ impl Snapshot {
         places
     }
 
-    /// What is going on in a place.
+    /// Returns the status of a place.
     pub fn status_of(&self, place: &str) -> PlaceStatus {
         let mut here = self.activations.iter().filter(|activation| activation.place == *place).peekable();
         if here.peek().is_none() {
@@ -411,18 +385,18 @@ impl Snapshot {
         PlaceStatus::Active
     }
 
-    /// When the next timer is due, counting only those after `now`.
+    /// Returns the time of the next timer after `now`.
     pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let timers = self.activations.iter().flat_map(|activation| &activation.timers);
         timers.map(|timer| timer.at).filter(|at| *at > now).min()
     }
 
-    /// The snapshot as JSON bytes, if it is not larger than allowed.
+    /// Serializes the snapshot as JSON. Returns an error if it is too large.
     pub fn encode(&self, limits: &Limits) -> Result<Vec<u8>, LimitExceeded> {
-        let mut bytes = self.encode_apart(limits)?;
+        let mut bytes = self.encode_without_long_lists(limits)?;
         let long: BTreeMap<_, _> = self.lists.long().map(|(id, list)| (id, list.items())).collect();
         if !long.is_empty() {
-            // Behind the last field of the object that was written.
+            // Inserts the field at the end of the object that was written.
             bytes.pop();
             bytes.extend_from_slice(b",\"longLists\":");
             serde_json::to_writer(&mut bytes, &long).expect("lists are plain data with text keys");
@@ -432,62 +406,71 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// The same without the lists that are long: they do not change, and whoever keeps many snapshots of a run keeps each
-    /// of them once ([`Snapshot::long_lists`]) and puts it back ([`Snapshot::put_list`]).
-    pub fn encode_apart(&self, limits: &Limits) -> Result<Vec<u8>, LimitExceeded> {
-        // Most snapshots fit: growing the buffer would copy it again and again.
+    /// Serializes the snapshot without its long lists.
+    ///
+    /// Long lists do not change. A program that stores many snapshots of a run stores each list once
+    /// ([`Snapshot::long_lists`]) and puts it back after reading ([`Snapshot::restore_list`]).
+    pub fn encode_without_long_lists(&self, limits: &Limits) -> Result<Vec<u8>, LimitExceeded> {
+        // Large enough for most snapshots, because growing the buffer copies it.
         let mut bytes = Vec::with_capacity(2_048);
         serde_json::to_writer(&mut bytes, self).expect("a snapshot is plain data with text keys");
         limits.snapshot_bytes("the snapshot", bytes.len())?;
         Ok(bytes)
     }
 
-    /// Reads a snapshot and checks that it goes with the definition. Lists that were kept apart are still missing.
+    /// Parses a snapshot and checks it against the definition. Lists that were stored separately are still missing.
     pub fn restore(definition: &Definition, bytes: &[u8]) -> Result<Snapshot, RestoreError> {
-        let mut snapshot: Snapshot =
-            serde_json::from_slice(bytes).map_err(|error| RestoreError::Unreadable(error.to_string()))?;
-        let long = std::mem::take(&mut snapshot.long_lists);
-        snapshot.lists.0.extend(long.0);
+        let snapshot = Snapshot::parse(bytes)?;
         snapshot.verify(definition)?;
         Ok(snapshot)
     }
 
-    /// The lists that are kept beside the snapshot.
+    /// Parses a snapshot with the lists that it contains. [`Snapshot::verify`] checks it against its definition.
+    pub fn parse(bytes: &[u8]) -> Result<Snapshot, RestoreError> {
+        let mut snapshot: Snapshot =
+            serde_json::from_slice(bytes).map_err(|error| RestoreError::Unreadable(error.to_string()))?;
+        let long = std::mem::take(&mut snapshot.long_lists);
+        snapshot.lists.0.extend(long.0);
+        Ok(snapshot)
+    }
+
+    /// Returns the lists that are stored separately from the snapshot.
     pub fn long_lists(&self) -> impl Iterator<Item = (&ListId, &List)> {
         self.lists.long()
     }
 
-    /// The lists that are named and not there: they were kept apart.
+    /// Returns the ids of lists that were stored separately and have not been put back.
     pub fn missing_lists(&self) -> Vec<ListId> {
         let mut missing: Vec<_> =
-            self.named_lists().filter(|id| !self.lists.0.contains_key(id)).cloned().collect();
+            self.referenced_lists().filter(|id| !self.lists.0.contains_key(id)).cloned().collect();
         missing.sort_unstable();
         missing.dedup();
         missing
     }
 
-    /// Puts a list back that was kept apart.
-    pub fn put_list(&mut self, id: ListId, list: List) {
+    /// Puts back a list that was stored separately.
+    pub fn restore_list(&mut self, id: ListId, list: List) {
         self.lists.0.insert(id, list);
     }
 
-    /// Lists of loops and forks that are over are not needed any more.
-    pub(crate) fn forget_lists(&mut self) {
+    /// Removes the lists that no loop or fork needs any more.
+    pub(crate) fn remove_unused_lists(&mut self) {
         if self.lists.0.is_empty() {
             return;
         }
-        let named: BTreeSet<_> = self.named_lists().cloned().collect();
+        let named: BTreeSet<_> = self.referenced_lists().cloned().collect();
         self.lists.0.retain(|id, _| named.contains(id));
     }
 
-    fn named_lists(&self) -> impl Iterator<Item = &ListId> {
+    fn referenced_lists(&self) -> impl Iterator<Item = &ListId> {
         let frames = self.activations.iter().flat_map(|activation| &activation.frames);
-        let frames = frames.chain(self.passings.iter().flat_map(|passing| &passing.frames));
-        let passings = self.passings.iter().filter_map(|passing| passing.list.as_ref());
-        frames.filter_map(|frame| frame.list.as_ref()).chain(passings)
+        let frames = frames.chain(self.fork_instances.iter().flat_map(|fork_instance| &fork_instance.frames));
+        let fork_instances =
+            self.fork_instances.iter().filter_map(|fork_instance| fork_instance.list.as_ref());
+        frames.filter_map(|frame| frame.list.as_ref()).chain(fork_instances)
     }
 
-    /// Checks that the snapshot goes with the definition and does not contradict itself.
+    /// Checks that the snapshot is valid for the definition and consistent in itself.
     pub fn verify(&self, definition: &Definition) -> Result<(), RestoreError> {
         if self.workflow != *definition.name() {
             let (expected, found) = (definition.name().clone(), self.workflow.clone());
@@ -504,8 +487,10 @@ impl Snapshot {
         }
         let compiled = definition.compiled();
         let named = self.activations.iter().map(|activation| &activation.place);
-        let ends = self.finished.iter().chain(&self.last_end).filter_map(Finished::place);
-        let named = named.chain(&*self.completed).chain(self.passings.iter().map(|passing| &passing.fork));
+        let ends = self.finished.iter().chain(&self.last_end).filter_map(RunEnd::place);
+        let named = named
+            .chain(&*self.completed)
+            .chain(self.fork_instances.iter().map(|fork_instance| &fork_instance.fork));
         let named = named.chain(ends);
         for place in named {
             if compiled.place(place).is_none() {
@@ -513,16 +498,16 @@ impl Snapshot {
             }
         }
         if let Some(schema) = &compiled.context {
-            let misfits = schema.check(&self.context);
-            if !misfits.is_empty() {
-                return Err(RestoreError::ContextUnfit(misfits));
+            let violations = schema.check(&self.context);
+            if !violations.is_empty() {
+                return Err(RestoreError::InvalidContext(violations));
             }
         }
         let contradictions = self.contradictions(definition);
         if contradictions.is_empty() { Ok(()) } else { Err(RestoreError::Contradiction(contradictions)) }
     }
 
-    /// Every way in which the snapshot contradicts itself or its definition; none in a sound one.
+    /// Returns all inconsistencies within the snapshot or with its definition. A valid snapshot has none.
     pub fn contradictions(&self, definition: &Definition) -> Vec<String> {
         let compiled = definition.compiled();
         let mut found = Vec::new();
@@ -531,41 +516,43 @@ impl Snapshot {
         for activation in &self.activations {
             self.check_activation(compiled, activation, &mut found);
         }
-        for passing in &self.passings {
-            self.check_passing(compiled, passing, &mut found);
+        for fork_instance in &self.fork_instances {
+            self.check_fork_instance(compiled, fork_instance, &mut found);
         }
         found
     }
 
     fn check_end(&self, compiled: &Compiled, found: &mut Vec<String>) {
-        for place in self.finished.iter().chain(&self.last_end).filter_map(Finished::place) {
+        for place in self.finished.iter().chain(&self.last_end).filter_map(RunEnd::place) {
             if !matches!(compiled.place(place).map(|node| &node.kind), Some(PlaceKind::End { .. })) {
-                found.push(format!("it came to an end in `{place}`, which is not an end"));
+                found.push(format!("the run ended in `{place}`, which is not an end place"));
             }
         }
         if self.is_terminal != self.finished.is_some() {
-            found.push("`isTerminal` and `finished` disagree".into());
+            found.push("`isTerminal` and `finished` contradict each other".into());
         }
-        if self.is_terminal && !(self.activations.is_empty() && self.passings.is_empty()) {
-            found.push("the run has ended, and something in it has not".into());
+        if self.is_terminal && !(self.activations.is_empty() && self.fork_instances.is_empty()) {
+            found.push("the run has ended, but it still has activations or open forks".into());
         }
-        if !self.is_terminal && self.activations.is_empty() && self.passings.is_empty() {
-            found.push("the run has not ended and is nowhere".into());
+        if !self.is_terminal && self.activations.is_empty() && self.fork_instances.is_empty() {
+            found.push("the run has not ended, but it is in no place".into());
         }
         if self.updated_at < self.created_at {
-            found.push("it was updated before it was created".into());
+            found.push("`updatedAt` is earlier than `createdAt`".into());
         }
     }
 
     fn check_ids(&self, found: &mut Vec<String>) {
-        let ids = || self.activations.iter().map(|a| a.id).chain(self.passings.iter().map(|p| p.id));
+        let ids = || self.activations.iter().map(|a| a.id).chain(self.fork_instances.iter().map(|p| p.id));
         if !self.activations.is_sorted_by(|a, b| a.id < b.id)
-            || !self.passings.is_sorted_by(|a, b| a.id < b.id)
+            || !self.fork_instances.is_sorted_by(|a, b| a.id < b.id)
         {
-            found.push("activations or passings are not in the order of their numbers".into());
+            found.push("activations or fork instances are not sorted by number".into());
         }
         if ids().collect::<BTreeSet<_>>().len() != ids().count() || ids().any(|id| id >= self.next_id) {
-            found.push("a number is used twice or has not been given yet".into());
+            found.push(
+                "the number of an activation or fork instance is used twice, or is not below `nextId`".into(),
+            );
         }
     }
 
@@ -573,18 +560,18 @@ impl Snapshot {
         let (id, place) = (activation.id, &activation.place);
         let Some(node) = compiled.place(place) else { return };
         let waiting = activation.status == ActivationStatus::Waiting;
-        let is_before = activation.status == ActivationStatus::Before;
+        let is_entry_blocked = activation.status == ActivationStatus::EntryBlocked;
         match node.kind {
-            _ if is_before => {}
+            _ if is_entry_blocked => {}
             PlaceKind::Fork { .. } | PlaceKind::End { .. } | PlaceKind::Catch { .. } => {
-                found.push(format!("activation {id} rests in `{place}`, where nothing can rest"));
+                found.push(format!("activation {id} is in `{place}`, where no activation can stay"));
             }
             PlaceKind::Step | PlaceKind::Loop(_) if waiting => {
-                found.push(format!("activation {id} waits in the step `{place}`"));
+                found.push(format!("activation {id} waits in `{place}`, which is not a wait or a join"));
             }
-            PlaceKind::Join(_) if waiting && !self.is_joined_in(compiled, activation) => {
+            PlaceKind::Join(_) if waiting && !self.is_in_join_of_its_fork(compiled, activation) => {
                 found.push(format!(
-                    "activation {id} waits in the join `{place}`, which does not join its fork"
+                    "activation {id} waits in join `{place}`, which does not belong to its fork"
                 ));
             }
             PlaceKind::Step | PlaceKind::Wait(_) | PlaceKind::Join(_) | PlaceKind::Loop(_) => {}
@@ -596,13 +583,15 @@ impl Snapshot {
         for timer in &activation.timers {
             let known = compiled.transition(&timer.transition);
             if !known.is_some_and(|t| compiled.places[t.from].name == *place && t.on.is_timer()) {
-                found
-                    .push(format!("activation {id} has a timer for `{}`, not its place's", timer.transition));
+                found.push(format!(
+                    "activation {id} has a timer for `{}`, which is not a timer of its place",
+                    timer.transition
+                ));
             }
         }
     }
 
-    /// The frames are those of loops and scopes the place is in, and name what is there.
+    /// Checks that the frames of an activation are loops and scopes that contain its place.
     fn check_frames(
         &self,
         compiled: &Compiled,
@@ -615,15 +604,18 @@ impl Snapshot {
             let scope = compiled.by_name.get(&frame.place);
             let itself = frame.place == *place;
             if !itself && !scope.is_some_and(|scope| node.inside.contains(scope)) {
-                found.push(format!("activation {id} in `{place}` is not in `{}`", frame.place));
+                found.push(format!(
+                    "activation {id} has a frame of `{}`, which does not contain its place `{place}`",
+                    frame.place
+                ));
             }
         }
     }
 
-    /// The place is the join of the fork the activation came from.
-    fn is_joined_in(&self, compiled: &Compiled, activation: &Activation) -> bool {
-        let passing = activation.branch.and_then(|branch| self.passing(branch.passing));
-        let fork = passing.and_then(|passing| compiled.place(&passing.fork));
+    /// Returns true if the activation is in the join of its fork.
+    fn is_in_join_of_its_fork(&self, compiled: &Compiled, activation: &Activation) -> bool {
+        let fork_instance = activation.branch.and_then(|branch| self.fork_instance(branch.fork_instance));
+        let fork = fork_instance.and_then(|fork_instance| compiled.place(&fork_instance.fork));
         match fork.map(|fork| &fork.kind) {
             Some(PlaceKind::Fork { join: Some(join), .. }) => compiled.places[*join].name == activation.place,
             _ => false,
@@ -632,90 +624,112 @@ impl Snapshot {
 
     fn check_children(&self, node: &PlaceNode, activation: &Activation, found: &mut Vec<String>) {
         let (id, place) = (activation.id, &activation.place);
-        let is_before = activation.status == ActivationStatus::Before;
-        let expected = !is_before && matches!(&node.kind, PlaceKind::Wait(wait) if wait.children.is_some());
+        let is_entry_blocked = activation.status == ActivationStatus::EntryBlocked;
+        let expected =
+            !is_entry_blocked && matches!(&node.kind, PlaceKind::Wait(wait) if wait.children.is_some());
         match &activation.children {
             None if expected => {
-                found.push(format!("activation {id} in `{place}` has no account of its children"));
+                found.push(format!("activation {id} in `{place}` has no record of its children"));
             }
-            Some(_) if !expected => found.push(format!("activation {id} in `{place}` waits for no children")),
+            Some(_) if !expected => {
+                found.push(format!("activation {id} has children, but `{place}` does not wait for children"));
+            }
             Some(children) if children.ended.keys().any(|child| *child >= children.total) => {
-                found.push(format!("activation {id} in `{place}` has more children ended than started"));
+                found.push(format!("activation {id} in `{place}` has an ended child that was never started"));
             }
             _ => {}
         }
     }
 
-    fn check_branch(&self, branch: Option<Branch>, whose: &str, found: &mut Vec<String>) {
+    fn check_branch(&self, branch: Option<Branch>, subject: &str, found: &mut Vec<String>) {
         let Some(branch) = branch else { return };
-        match self.passing(branch.passing) {
-            None => found.push(format!("{whose} belongs to passing {}, which is not open", branch.passing)),
-            Some(passing) if branch.index >= passing.branches => {
-                found.push(format!("{whose} is in branch {} of {}", branch.index, passing.branches));
+        match self.fork_instance(branch.fork_instance) {
+            None => found.push(format!(
+                "{subject} belongs to fork instance {}, which is not open",
+                branch.fork_instance
+            )),
+            Some(fork_instance) if branch.index >= fork_instance.branches => {
+                found.push(format!(
+                    "{subject} is in branch {}, but the fork has only {} branches",
+                    branch.index, fork_instance.branches
+                ));
             }
             Some(_) => {}
         }
     }
 
-    fn check_passing(&self, compiled: &Compiled, passing: &Passing, found: &mut Vec<String>) {
-        let id = passing.id;
-        self.check_branch(passing.outer, &format!("passing {id}"), found);
-        check_retried(compiled, &passing.retried, &format!("passing {id}"), found);
-        if passing.outer.is_some_and(|outer| outer.passing >= id) {
-            found.push(format!("passing {id} is inside a later one"));
+    fn check_fork_instance(
+        &self,
+        compiled: &Compiled,
+        fork_instance: &ForkInstance,
+        found: &mut Vec<String>,
+    ) {
+        let id = fork_instance.id;
+        self.check_branch(fork_instance.outer, &format!("fork instance {id}"), found);
+        check_retried(compiled, &fork_instance.retried, &format!("fork instance {id}"), found);
+        if fork_instance.outer.is_some_and(|outer| outer.fork_instance >= id) {
+            found.push(format!("fork instance {id} is inside a later one"));
         }
         let Some(PlaceKind::Fork { branches, join, each }) =
-            compiled.place(&passing.fork).map(|node| &node.kind)
+            compiled.place(&fork_instance.fork).map(|node| &node.kind)
         else {
-            found.push(format!("passing {id} is of `{}`, which is not a fork", passing.fork));
+            found.push(format!("fork instance {id} is of `{}`, which is not a fork", fork_instance.fork));
             return;
         };
-        if each.is_none() && passing.branches as usize != branches.len() {
-            let (has, should) = (passing.branches, branches.len());
-            found.push(format!("passing {id} has {has} branches, and `{}` has {should}", passing.fork));
+        if each.is_none() && fork_instance.branches as usize != branches.len() {
+            let (has, should) = (fork_instance.branches, branches.len());
+            found.push(format!(
+                "fork instance {id} has {has} branches, but `{}` has {should}",
+                fork_instance.fork
+            ));
         }
-        let alive = self.activations.iter().any(|a| a.branch.is_some_and(|b| b.passing == id))
-            || self.passings.iter().any(|inner| inner.outer.is_some_and(|b| b.passing == id));
-        if !alive && (passing.fired || join.is_none()) {
-            found.push(format!("passing {id} is open, and none of its branches is"));
+        let alive = self.activations.iter().any(|a| a.branch.is_some_and(|b| b.fork_instance == id))
+            || self.fork_instances.iter().any(|inner| inner.outer.is_some_and(|b| b.fork_instance == id));
+        if !alive && (fork_instance.fired || join.is_none()) {
+            found.push(format!("fork instance {id} is open, but none of its branches is active"));
         }
         let Some(join) = join.map(|join| &compiled.places[join]) else { return };
         let PlaceKind::Join(node) = &join.kind else { return };
-        let (quorum, cancel_rest) = (node.needed(passing), node.cancel_rest);
-        let arrived = self.arrived(id, &join.name).count() + passing.arrived as usize;
+        let (quorum, cancel_rest) = (node.needed(fork_instance), node.cancel_rest);
+        let arrived = self.arrived(id, &join.name).count() + fork_instance.arrived as usize;
         let branches: BTreeSet<_> =
             self.arrived(id, &join.name).map(|activation| activation.branch).collect();
         if each.is_none() && branches.len() < arrived {
-            found.push(format!("a branch of passing {id} waits twice in `{}`", join.name));
+            found.push(format!("a branch of fork instance {id} waits twice in `{}`", join.name));
         }
-        if passing.fired && each.is_none() && arrived > 0 {
-            found
-                .push(format!("the join of passing {id} has fired, and {arrived} branches still wait in it"));
+        if fork_instance.fired && each.is_none() && arrived > 0 {
+            found.push(format!(
+                "the join of fork instance {id} has fired, but {arrived} branches still wait in it"
+            ));
         }
-        if passing.fired && cancel_rest {
+        if fork_instance.fired && cancel_rest {
             found
-                .push(format!("the join of passing {id} has fired and ended the rest, and it is still open"));
+                .push(format!("the join of fork instance {id} has fired and ended the other branches, but the instance is still open"));
         }
-        if !passing.fired && arrived >= quorum as usize {
-            found
-                .push(format!("{arrived} branches of passing {id} have arrived, and the join has not fired"));
+        if !fork_instance.fired && arrived >= quorum as usize {
+            found.push(format!(
+                "{arrived} branches of fork instance {id} have arrived, but the join has not fired"
+            ));
         }
     }
 
-    pub(crate) fn passing(&self, id: PassingId) -> Option<&Passing> {
-        self.passings.binary_search_by_key(&id, |passing| passing.id).ok().map(|at| &self.passings[at])
+    pub(crate) fn fork_instance(&self, id: ForkInstanceId) -> Option<&ForkInstance> {
+        self.fork_instances
+            .binary_search_by_key(&id, |fork_instance| fork_instance.id)
+            .ok()
+            .map(|at| &self.fork_instances[at])
     }
 
-    /// The activations of a passing's branches that wait in its join.
+    /// Returns the activations of a fork instance that wait in its join.
     pub(crate) fn arrived<'a>(
         &'a self,
-        passing: PassingId,
+        fork_instance: ForkInstanceId,
         join: &'a Name,
     ) -> impl Iterator<Item = &'a Activation> {
         self.activations.iter().filter(move |activation| {
             activation.status == ActivationStatus::Waiting
                 && activation.place == *join
-                && activation.branch.is_some_and(|branch| branch.passing == passing)
+                && activation.branch.is_some_and(|branch| branch.fork_instance == fork_instance)
         })
     }
 }
@@ -724,8 +738,138 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-fn check_retried(compiled: &Compiled, retried: &BTreeMap<Name, u32>, whose: &str, found: &mut Vec<String>) {
-    for transition in retried.keys().filter(|transition| !compiled.goes_back(transition)) {
-        found.push(format!("{whose} counts retries of `{transition}`, which go back nowhere"));
+fn check_retried(compiled: &Compiled, retried: &BTreeMap<Name, u32>, subject: &str, found: &mut Vec<String>) {
+    for transition in retried.keys().filter(|transition| !compiled.has_retry_target(transition)) {
+        found.push(format!("{subject} counts retries of `{transition}`, which has no retry target"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const FORMAT: &str = include_str!("../tests/formats/snapshot.json");
+
+    fn object(value: &Value) -> Map<String, Value> {
+        value.as_object().expect("an object").clone()
+    }
+
+    /// Returns an activation in a loop that waits for three children.
+    fn waiting(list: &ListId, at: Timestamp) -> Activation {
+        let failure = Failure::new("outOfStock", "there is none left").non_retryable();
+        let ended = [
+            (0, ChildEnd::Completed { output: json!("shipped") }),
+            (1, ChildEnd::Failed { error: failure }),
+            (2, ChildEnd::Cancelled),
+        ];
+        Activation {
+            id: 4,
+            place: "parcels".into(),
+            status: ActivationStatus::Waiting,
+            since: at,
+            branch: Some(Branch { fork_instance: 2, index: 1 }),
+            position: vec![1, 0],
+            frames: vec![Frame {
+                place: "lines".into(),
+                round: 1,
+                list: Some(list.clone()),
+                results: vec![json!({"id": "r-1"}), Value::Null],
+                hidden: object(&json!({"line": "outer"})),
+            }],
+            locals: object(&json!({"line": {"sku": "b"}, "prompt": {"title": "Ship?"}})),
+            retried: [("charge".into(), 2)].into(),
+            timers: vec![Timer { transition: "late".into(), at: at.plus_ms(60_000) }],
+            received: Some(json!({"by": "ann"})),
+            entry_value: EntryValue::Nothing,
+            children: Some(Children { total: 4, ended: ended.into() }),
+        }
+    }
+
+    /// Returns an activation whose entry is blocked and that brings this value.
+    fn blocked(id: ActivationId, entry_value: EntryValue, at: Timestamp) -> Activation {
+        Activation {
+            id,
+            place: "lines".into(),
+            status: ActivationStatus::EntryBlocked,
+            since: at,
+            branch: None,
+            position: Vec::new(),
+            frames: Vec::new(),
+            locals: Map::new(),
+            retried: BTreeMap::new(),
+            timers: Vec::new(),
+            received: None,
+            entry_value,
+            children: None,
+        }
+    }
+
+    fn fork_instance(list: &ListId) -> ForkInstance {
+        ForkInstance {
+            id: 2,
+            fork: "each".into(),
+            branches: 3,
+            fired: true,
+            outer: Some(Branch { fork_instance: 1, index: 0 }),
+            list: Some(list.clone()),
+            started: 3,
+            arrived: 1,
+            results: [(0, json!(7))].into(),
+            frames: vec![Frame {
+                place: "attempt".into(),
+                round: 0,
+                list: None,
+                results: Vec::new(),
+                hidden: Map::new(),
+            }],
+            position: vec![1],
+            locals: object(&json!({"region": "south"})),
+            retried: [("ask".into(), 1)].into(),
+        }
+    }
+
+    /// Databases and tokens contain this format. It has every field, and every variant of the values in it.
+    #[test]
+    fn every_field_of_the_format_is_fixed() {
+        let at = Timestamp::from_millis(1_700_000_000_000);
+        let (id, list) = List::new(vec![json!("a"), json!({"sku": "b"})]);
+        let violation = SchemaViolation {
+            pointer: "/sku".to_owned(),
+            keyword: "type".to_owned(),
+            message: "must be a string".to_owned(),
+        };
+        let failed = Failure { errors: vec![violation], ..Failure::new("invalidInput", "not valid") };
+        let snapshot = Snapshot {
+            instance_id: RunId::nil(),
+            workflow: "order".into(),
+            definition_version: 3,
+            definition_hash: serde_json::from_value(json!("0123456789abcdef".repeat(4))).expect("a hash"),
+            version: 9,
+            activations: vec![
+                waiting(&id, at),
+                blocked(5, EntryValue::Value(json!(12.5)), at),
+                blocked(6, EntryValue::Failed(failed), at),
+                blocked(7, EntryValue::LeaveLoop, at),
+            ],
+            fork_instances: vec![fork_instance(&id)],
+            completed: Arc::new(["begin".into()].into()),
+            context: Arc::new(json!({"amount": 12.5, "note": "§"})),
+            session: Arc::new(object(&json!({"cart": ["a"]}))),
+            lists: Lists([(id, list)].into()),
+            long_lists: Lists::default(),
+            is_terminal: true,
+            finished: Some(RunEnd::Completed { place: "done".into(), output: Some(json!({"paid": true})) }),
+            last_end: Some(RunEnd::Cancelled),
+            next_id: 8,
+            created_at: at,
+            updated_at: at.plus_ms(1_500),
+        };
+        let written = serde_json::to_value(&snapshot).expect("a snapshot is plain data");
+        let fixed: Value = serde_json::from_str(FORMAT).expect("the file is JSON");
+        let shown = serde_json::to_string_pretty(&written).expect("plain data");
+        assert_eq!(written, fixed, "{shown}");
+        assert_eq!(serde_json::from_str::<Snapshot>(FORMAT).expect("the file is a snapshot"), snapshot);
     }
 }

@@ -1,8 +1,8 @@
-//! What an author writes: a workflow as plain data, before anybody has checked it.
+//! The workflow as its author writes it: plain data that has not been checked yet.
 //!
-//! A [`Spec`] is made with the [builder](crate::builder) or read from JSON; [`Spec::build`] checks it and gives a
-//! [`Definition`](crate::Definition). Expressions and schemas are kept here as written, so that a mistake in one of
-//! them is reported together with all the others.
+//! A [`Spec`] is built with the [builder](crate::builder) or read from JSON. [`Spec::build`] checks it and returns a
+//! [`Definition`](crate::Definition). Expressions and schemas stay as written, so that a mistake in one of them is
+//! reported together with all the others.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +12,32 @@ use serde_json::Value;
 use crate::ids::Name;
 use crate::retry::Retry;
 use crate::shadow::Shadow;
-pub use crate::starter::{OnEvent, OnSchedule, OnWebhook, Signature, StartOn, Starter};
+pub use crate::trigger::{OnEvent, OnSchedule, OnWebhook, Signature, Trigger, TriggerKind};
 
-/// A workflow as written.
+/// A workflow as written, not yet checked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spec {
-    /// The workflow's name.
     pub name: Name,
-    /// The author's number for this edition; runs are pinned to the content hash, not to this.
+    /// The author's workflow version (default: 1). Runs are pinned to the content hash, not to this number.
     #[serde(default = "one")]
     pub version: u32,
-    /// The place a run begins in.
+    /// The place in which a run starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial: Option<Name>,
-    /// The run's data is an envelope: what the run was started with is its `payload`, and stays as it is; what steps
-    /// make goes into its `vars`. Otherwise a run is started with its context.
+    /// If true, the context is an envelope with two fields. `payload` is the input of the run and never changes;
+    /// steps write into `vars`. If false, the input of the run is its context.
     #[serde(default, skip_serializing_if = "is_default")]
     pub envelope: bool,
-    /// JSON Schema of what a run is started with.
+    /// JSON Schema of the run's input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
-    /// The places by name.
     #[serde(default)]
     pub places: BTreeMap<Name, Place>,
-    /// The signals the workflow knows.
+    /// The signals that runs of this workflow accept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub signals: BTreeMap<Name, Signal>,
-    /// The transitions, in the order that breaks ties of priority.
+    pub signals: BTreeMap<Name, SignalSpec>,
+    /// The transitions. Among transitions of equal priority, earlier ones are tried first.
     #[serde(default)]
     pub transitions: Vec<Transition>,
     /// JSON Schema of the context.
@@ -48,414 +46,436 @@ pub struct Spec {
     /// JSON Schema of the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
-    /// JSON Schema of each kind of document the workflow writes; a workflow that names none may write any.
+    /// JSON Schema of each kind of document that the workflow writes. If empty, the workflow may write documents of
+    /// any kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub documents: BTreeMap<Name, Value>,
-    /// Values of the context that runs can be found by.
+    /// Shadow columns: values of the context by which runs can be searched.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shadows: BTreeMap<Name, Shadow>,
-    /// What starts it by itself.
+    /// Triggers that start runs of the workflow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub triggers: Vec<Starter>,
-    /// Which of several passing transitions fire.
+    pub triggers: Vec<Trigger>,
+    /// Strategy that keeps the state of a flow of this workflow: `sealed`, `handle`, `durable`, or a name that the host
+    /// program registers. Default: chosen by the host program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<String>,
+    /// The rule for choosing among several transitions whose guards pass.
     #[serde(default, skip_serializing_if = "is_default")]
     pub firing: Firing,
-    /// When the run is complete.
+    /// The rule for when a run is complete.
     #[serde(default, skip_serializing_if = "is_default")]
     pub completion: Completion,
-    /// The document it was compiled from.
+    /// The workflow document from which the spec was compiled, without its tests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Box<Value>>,
 }
 
-/// Which of several passing transitions fire.
+/// The rule for choosing among several transitions whose guards pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Firing {
-    /// The first by priority, then by order.
+    /// Only the first one fires: by priority, then by order in the spec.
     #[default]
     First,
-    /// All of them, together, in one version; such transitions have no actions.
+    /// All of them fire together, in one version. Transitions with actions are not allowed.
     All,
 }
 
-/// When a run is complete.
+/// The rule for when a run is complete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Completion {
-    /// When an end place is entered; what else is active then ends with it.
+    /// When it enters an end place. All other activations of the run end at that moment.
     #[default]
     FirstEnd,
-    /// When every branch has come to an end place.
+    /// When every branch has reached an end place.
     AllBranches,
 }
 
-/// Somewhere a run can be.
+/// A place of the workflow graph. A run is in one or more places at a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Place {
-    /// Active until a transition leaves it.
+    /// Stays active until a transition leaves it.
     Step {},
-    /// Waiting until it is resolved, then active.
+    /// Waits until it is resolved, then becomes active.
     Wait(Wait),
-    /// Fans out into one branch per place named, or per item of a list.
+    /// Opens one branch for each named place, or for each item of a list.
     Fork(Fork),
-    /// Brings branches of a fork together again.
+    /// Merges the branches of a fork.
     Join(Join),
-    /// Goes through its body again and again.
+    /// Repeats the places of its body.
     Loop(Loop),
-    /// Where an error is dealt with.
+    /// Handles an error in a scope that holds it as a local.
     Catch(Catch),
-    /// The run, or with [`Completion::AllBranches`] the branch, ends here.
+    /// Ends the run or, with [`Completion::AllBranches`], the branch.
     End {
-        /// The run's result, with `{"$expr": …}` in it where it depends on the context.
+        /// The result of the run. `{"$expr": …}` marks parts computed from the context.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<Value>,
-        /// Where the run goes if the result cannot be made or does not fit; without it the run stops.
+        /// The place entered if the result cannot be computed or does not match the output schema. Without it, the
+        /// run stops.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error_place: Option<Name>,
     },
 }
 
-/// Which events are a run's.
+/// Selects the events that a wait accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Awaited {
-    /// What the run's events say: an expression on `event`. Without it, their own correlation is meant.
+pub struct EventFilter {
+    /// Expression on `event` that computes the correlation value of an event. Default: the event's own correlation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// What the run knows, made when it comes to the place: events that say the same are its. Without it every event is.
+    /// Expression that computes the correlation value of the run when it enters the place. The wait accepts only
+    /// events with an equal value. Without it, the wait accepts every event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// What a wait place waits for, and who is asked.
+/// A place that waits for a signal, an event, an answer or children.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Wait {
-    /// The signal that resolves it.
+    /// The signal that resolves the wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<Name>,
-    /// Only a signal for which this is true resolves it.
+    /// Condition on the payload. Only signals for which it is true resolve the wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// The signal is an event: something that many runs may hear of, each once.
+    /// Marks the signal as an event. One event can reach many runs, each of them once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub event: Option<Awaited>,
-    /// Resolved by the children that the transition into this place started.
+    pub event: Option<EventFilter>,
+    /// The rule by which children resolve the wait. They are the children that the transition into this place
+    /// started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<ChildRule>,
-    /// What whoever answers is asked, with `{"$expr": …}` in it where it depends on the run: the local `prompt` while the run
-    /// is here.
+    /// The prompt for the person who answers. `{"$expr": …}` marks parts computed from the run. While the run is in
+    /// this place, its local `prompt` holds the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Value>,
-    /// JSON Schema of the form that is shown to whoever answers.
+    /// JSON Schema of the form for the person who answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// Who may answer: names the host gives a meaning to (users, roles, groups).
+    /// The users (`user:ID`) and roles (`role:NAME`) that may answer. Without them, every caller who may signal the run
+    /// may answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answerers: Vec<String>,
-    /// Where the run goes when the children can no longer do what the rule asks, or when the prompt or what its events have in
-    /// common cannot be made; without it the run stops.
+    /// The place entered if the children can no longer satisfy the rule, or if the prompt or the correlation value
+    /// cannot be computed. Without it, the run stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
 }
 
-/// How a run fans out.
+/// A place that opens several branches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fork {
-    /// The first place of each branch; of a fork over a list, the first place of every one.
+    /// The first place of each branch. A fork over a list names exactly one place, in which every branch starts.
     pub branches: Vec<Name>,
-    /// One branch per item of a list.
+    /// Opens one branch for each item of a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub each: Option<Each>,
 }
 
-/// A list, and how many of its items are dealt with at once.
+/// The list that a fork opens its branches for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Each {
-    /// The list, with `{"$expr": …}` in it where it depends on the run.
+    /// The list. `{"$expr": …}` marks parts computed from the run.
     pub items: Value,
-    /// The local that holds a branch's item.
+    /// The local that holds the item of a branch.
     pub item: String,
-    /// The local that holds the item's number, counted from 0.
+    /// The local that holds the index of the item, counted from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
-    /// So many branches at once at most; without it as many as a run may have.
+    /// Maximum number of branches open at the same time. Default: as many as the activation limit of a run allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// More items than this are an error.
+    /// Maximum number of items. A longer list is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<u32>,
-    /// Where the run goes if there is no list, or one that is too long.
+    /// The place entered if there is no list, or if the list is too long. Without it, the run stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
 }
 
-/// Goes through its body once per item of a list, or as long as a condition holds. Whoever comes to it from its own body
-/// begins the next round; whoever comes from elsewhere begins a new loop.
+/// A place that repeats its body for each item of a list, or while a condition is true.
+///
+/// Entering the place from its own body starts the next round. Entering it from outside starts a new loop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Loop {
-    /// What each round is for.
+    /// The list or the condition that determines the rounds.
     pub over: Over,
     /// The local that holds the number of the round, counted from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
-    /// The place in which a round begins.
+    /// The first place of each round.
     pub first: Name,
-    /// Every place of the body. The loop is left by whatever leads to another place.
+    /// All places of the body. A transition to any other place leaves the loop.
     pub body: Vec<Name>,
-    /// Where the run goes after the last round.
+    /// The place entered after the last round.
     pub then: Name,
-    /// More rounds than this are an error.
+    /// Maximum number of rounds. More rounds are an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<u32>,
-    /// What becomes of what the rounds give.
+    /// Collects the results of the rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collect: Option<Collect>,
-    /// Where the run goes if it cannot be told whether there is another round.
+    /// The place entered if the next round cannot be determined, if there are too many rounds, or if the results
+    /// cannot be saved. Without it, the run stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
 }
 
-/// What the rounds of a loop are for.
+/// The list or the condition that determines the rounds of a loop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Over {
-    /// One for each item of a list, in its order.
+    /// One round for each item of a list, in order.
     Items {
-        /// The list, with `{"$expr": …}` in it where it depends on the run.
+        /// The list. `{"$expr": …}` marks parts computed from the run.
         list: Value,
-        /// The local that holds the item.
+        /// The local that holds the item of the round.
         item: String,
     },
-    /// As long as this expression is true before a round.
+    /// Repeats while this expression is true. It is evaluated before each round.
     While(String),
 }
 
-/// What becomes of what the branches of a fork, or the rounds of a loop, give.
+/// Collects the results of a fork's branches or of a loop's rounds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Collect {
-    /// Where the list of it goes, in the order of the branches or rounds.
+    /// The path at which the list of results is saved, in the order of the branches or rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_as: Option<String>,
-    /// What each gives; without it, what its last transition gave: the output of its action, or the value it set last.
+    /// The result of each branch or round. Default: the result of its last transition, which is the output of the
+    /// action or the value set last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// One that fails does not end the others: the list says of each how it ended, as for children.
+    /// If true, a failure does not end the other branches or rounds. Each item of the list then describes how it
+    /// ended, as for children.
     #[serde(default, skip_serializing_if = "is_default")]
     pub settled: bool,
 }
 
-/// Where an error is dealt with: a scope in which a local holds it. It is gone when the run leads to a place outside.
+/// A scope that handles an error. A local holds the error until the run leaves the scope.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Catch {
-    /// The local that holds the error.
+    /// The local that holds the error (default: `error`).
     #[serde(rename = "as", default = "error")]
     pub local: String,
-    /// The first place.
+    /// The first place of the scope.
     pub first: Name,
-    /// Every place in which the local is to be seen.
+    /// All places of the scope, in which the local is visible.
     pub body: Vec<Name>,
 }
 
-/// When a wait for children is resolved.
+/// The rule for when a wait for children is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ChildRule {
-    /// All have completed; the first that fails or is cancelled makes it impossible.
+    /// All children must complete. The first child that fails or is cancelled makes that impossible.
     All,
-    /// All have ended, however.
+    /// All children must end, no matter how.
     AllSettled,
-    /// One has completed.
+    /// One child must complete.
     Any,
-    /// So many have completed.
+    /// This number of children must complete.
     N(u32),
 }
 
-/// How branches come together.
+/// A place that merges the branches of a fork.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Join {
-    /// The places from which branches arrive; none named = wherever they come from.
+    /// The places from which branches arrive. If empty, branches may arrive from any place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub of: Vec<Name>,
-    /// How many branches are enough.
+    /// The number of branches that makes the join fire.
     #[serde(default)]
     pub quorum: Quorum,
-    /// End the branches that are still going when it fires, instead of absorbing them when they come.
+    /// If true, the branches that are still active end when the join fires. If false, they continue and are absorbed
+    /// when they arrive.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cancel_rest: bool,
-    /// What becomes of what the branches give.
+    /// Collects the results of the branches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collect: Option<Collect>,
-    /// A branch that comes here because of an error gives nothing, and the others go on.
+    /// If true, a branch that arrives because of an error has no result, and the other branches continue.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub pass_over: bool,
-    /// A branch that comes here because of an error ends the others, and the run goes there, unless such errors are passed
-    /// over or collected. The run goes there too if what the branches give cannot be put together.
+    pub ignore_failures: bool,
+    /// The place entered when a branch arrives because of an error; the other branches end. Errors that are collected
+    /// or passed over do not lead there. The place is also entered if the results of the branches cannot be combined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
 }
 
-/// How many branches make a join fire.
+/// The number of branches that makes a join fire.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Quorum {
-    /// Every branch that can come.
+    /// All branches that can arrive.
     #[default]
     All,
-    /// One.
+    /// One branch is enough.
     Any,
-    /// So many.
+    /// This number of branches.
     N(u32),
 }
 
-/// A signal the workflow knows.
+/// A signal that a workflow accepts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Signal {
-    /// JSON Schema of the payload; it belongs to the name, not to a transition.
+pub struct SignalSpec {
+    /// JSON Schema of the payload. It applies to the signal, whichever transition or wait receives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
 }
 
-/// A way from one place to another.
+/// A transition from one place to another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Transition {
-    /// The transition's name.
+    /// The name of the transition, unique in the workflow.
     pub id: Name,
-    /// The place it leaves.
     pub from: Name,
-    /// The place it enters.
     pub to: Name,
-    /// What makes it fire.
+    /// The trigger that fires the transition (default: automatic).
     #[serde(default)]
-    pub on: Trigger,
-    /// Must say yes for it to fire.
+    pub on: TransitionTrigger,
+    /// The condition that must be true for the transition to fire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
-    /// Higher goes first; ties go by order.
+    /// Transitions with a higher priority are tried first; among equals, the order of the spec decides.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priority: i32,
-    /// The code that runs before the transition is committed.
+    /// The action that runs before the transition is committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub action: Option<Action>,
-    /// What it writes into the run's data, after the action if it has one.
+    pub action: Option<ActionSpec>,
+    /// Values that the transition writes into the run's data, after the action if there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<Assign>,
-    /// It does not lead to its target: it fails with this.
+    /// Makes the transition fail with this error instead of entering its target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fail: Option<Raise>,
-    /// What happens when the action fails.
+    /// The retry policy of the action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
-    /// Where the run goes when the transition fails: its guard, what it writes, or its action after its last retry.
+    /// The place entered when the transition fails: its guard, its assignments, or its action after the last retry.
+    /// Without it, the run stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_place: Option<Name>,
-    /// How long the action may take; 0 = as long as it likes.
+    /// Timeout of the action in milliseconds (default: 5 minutes); 0 means unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// What it does to the loop position of the activation it moves.
+    /// The effect on the loop position of the activation that takes the transition.
     #[serde(default, rename = "loop", skip_serializing_if = "Option::is_none")]
     pub loop_step: Option<LoopStep>,
 }
 
-/// What makes a transition fire.
+/// The trigger that fires a transition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Trigger {
-    /// By itself, as soon as its guard says yes.
+pub enum TransitionTrigger {
+    /// Fires automatically as soon as its guard is true.
     #[default]
     Auto,
-    /// A signal of this name.
+    /// Fires on a signal of this name.
     Signal(Name),
-    /// So many milliseconds after its place was entered.
+    /// Fires this number of milliseconds after the place was entered.
     AfterMs(u64),
-    /// At the instant (RFC 3339) this expression gave when its place was entered.
+    /// Fires at the time that this expression gives when the place is entered, as an RFC 3339 text.
     Until(String),
-    /// After the time this expression gave when its place was entered: an ISO 8601 duration, or a number of seconds.
+    /// Fires after the duration that this expression gives when the place is entered: an ISO 8601 duration, or a
+    /// number of seconds.
     After(String),
 }
 
-/// A value and where it goes.
+/// An assignment of a value to a path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Assign {
-    /// A path of fields: `vars.total`; `locals.…` is the activation's own.
+    /// The target path, such as `vars.total`. A path that starts with `locals.` leads into the locals of the
+    /// activation.
     pub to: String,
-    /// The value, with `{"$expr": …}` in it where it depends on the run.
+    /// The value. `{"$expr": …}` marks parts computed from the run.
     pub value: Value,
 }
 
-/// A failure that the workflow itself declares.
+/// A failure that the workflow raises.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Raise {
-    /// A new one.
+    /// Raises a new failure.
     New {
-        /// A word for the kind of failure, with `{"$expr": …}` in it where it depends on the run.
+        /// Code of the failure. `{"$expr": …}` marks parts computed from the run.
         code: Value,
-        /// What happened, for a person.
+        /// Human-readable description. `{"$expr": …}` marks parts computed from the run.
         message: Value,
+        /// If true, a retry cannot succeed, and callers of a flow see the message. Default: true if `errors` is set.
+        #[serde(default, rename = "final", skip_serializing_if = "Option::is_none")]
+        is_final: Option<bool>,
+        /// Errors of the answer that led here: a list of `{pointer, message}`, with `{"$expr": …}` for computed parts.
+        /// A flow in a token or behind a handle pauses again with them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        errors: Option<Value>,
     },
-    /// The error that this local holds, passed on as it is.
+    /// Raises the error in this local again, unchanged.
     Again(String),
 }
 
-/// Code found by name in the action registry.
+/// A call of an action that is found by name in the action registry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Action {
-    /// The action's name.
+pub struct ActionSpec {
     pub name: Name,
-    /// Its input, with `{"$expr": …}` in it where it depends on the state.
+    /// The input of the action. `{"$expr": …}` marks parts computed from the state.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub input: Value,
-    /// Where its output goes: a field of the context, or a path of fields (`vars.total`); `locals.…` is the
-    /// activation's own.
+    /// The path at which the output is saved: a field of the context or a path of fields (`vars.total`). A path that
+    /// starts with `locals.` leads into the locals of the activation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_as: Option<String>,
-    /// The edition it has to be of; without it any will do.
+    /// The required version of the action. Default: any version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
 }
 
-/// A condition on a transition.
+/// A condition that must be true for a transition to fire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Guard {
-    /// An expression that must be true.
+    /// This expression is true.
     Expr(String),
-    /// The place has been completed before.
+    /// The run has completed this place before.
     Completed(Name),
-    /// The place is active or waiting now.
+    /// The run is in this place now, active or waiting.
     Active(Name),
-    /// All of these.
+    /// All of these guards are true.
     And(Vec<Guard>),
-    /// At least one of these.
+    /// At least one of these guards is true.
     Or(Vec<Guard>),
-    /// Not this.
+    /// This guard is false.
     Not(Box<Guard>),
-    /// A function of the host's, found by name.
+    /// The host program's function of this name returns true.
     Named(Name),
 }
 
-/// What a transition does to the loop position.
+/// The effect of a transition on the loop position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LoopStep {
-    /// A loop begins: iteration 0 of a new, inner one.
+    /// Enters a new inner loop at iteration 0.
     Enter,
-    /// The next iteration of the innermost loop.
+    /// Starts the next iteration of the innermost loop.
     Next,
-    /// The innermost loop is left; of a transition to a loop from its own body, that one, with what its rounds have given.
+    /// Leaves the innermost loop. On a transition from a loop's body to the loop place, ends that loop and keeps the
+    /// results of its rounds.
     Leave,
 }
 

@@ -1,8 +1,8 @@
-//! Templates: JSON with expressions in it, from which an input is made.
+//! Templates: JSON that contains expressions.
 //!
-//! `{"$expr": "…"}` is replaced by the expression's value. `{"$secret": "NAME"}` stays as it is: secrets are
-//! resolved later and elsewhere, so that no rendered input ever holds one. For the same reason a secret can
-//! only be named by the template, never by the data that flows through it.
+//! Rendering replaces `{"$expr": "…"}` by the value of the expression. `{"$secret": "NAME"}` is not replaced: secrets
+//! are resolved later, so that no rendered input ever contains one. For the same reason only the template can name a
+//! secret, never the data that flows through it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,77 +24,71 @@ struct Compiled {
     part: Part,
 }
 
-/// A template's value, or a place in it.
+/// A compiled template or a part of it.
 #[derive(Debug, PartialEq)]
 enum Part {
-    /// Nothing dynamic from here down.
+    /// A value without any expression in it.
     Constant(Value),
     Expr(Expr),
     List(Vec<Part>),
     Object(Vec<(String, Part)>),
 }
 
-/// One thing that is wrong with a template.
+/// A problem in the source of a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", Place(.pointer))]
 pub struct TemplateProblem {
-    /// Where it is: a JSON pointer into the template.
+    /// JSON pointer into the template.
     pub pointer: String,
-    /// What is wrong.
+    /// Human-readable description of the problem.
     pub message: String,
 }
 
-/// Why a template could not be rendered.
+/// The error for a template that could not be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {cause}", Place(.pointer))]
 pub struct TemplateError {
-    /// Where it happened: a JSON pointer into the template.
+    /// JSON pointer into the template.
     pub pointer: String,
-    /// What happened.
     pub cause: TemplateCause,
 }
 
-/// What can happen to an expression of a template.
+/// The cause of a rendering error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateCause {
-    /// It failed.
+    /// The evaluation of an expression failed.
     #[error("{0}")]
     Expr(ExprError),
-    /// It has no value, at the top or in a list, where a value has to be.
+    /// The expression is undefined at the top level or in a list, where a value is required.
     #[error(
-        "`{}` is undefined, and only a field of an object can be left out{}",
+        "`{}` is undefined, but only a field of an object can be omitted{}",
         excerpt(.expr, 0),
         .missing.as_ref().map(|missing| format!(": {missing}")).unwrap_or_default()
     )]
     Undefined {
-        /// The expression.
         expr: String,
-        /// The part of it that is not there.
+        /// The part of the expression that has no value.
         missing: Option<Missing>,
     },
-    /// Its value has a `{"$secret": …}` in it: data would choose a secret.
-    #[error("the value of `{}` has a `$secret` in it, which only the template itself may have", excerpt(.expr, 0))]
-    Secret {
-        /// The expression.
-        expr: String,
-    },
+    /// The value contains `{"$secret": …}`, so that data would choose a secret.
+    #[error("the value of `{}` contains a `$secret` marker: only the template itself may name a secret", excerpt(.expr, 0))]
+    Secret { expr: String },
 }
 
-/// The event at hand.
+/// The expression for the whole payload of the input.
 pub(crate) const EVENT: &str = "event";
-/// What the one child of a wait gave.
+/// The expression for the output of the only child of a wait.
 pub(crate) const CHILD: &str = "event.children[0].end.output ?? null";
 const COPIED: [(&str, &str); 2] = [(EVENT, ""), (CHILD, "/children/0/end/output")];
 
 const EXPR: &str = "$expr";
 const SECRET: &str = "$secret";
 
-/// How deep a template may nest: as deep as `serde_json` reads.
+/// The maximum nesting depth of a template, which is also that of `serde_json`.
 const MAX_DEPTH: u32 = 128;
 
 impl Template {
-    /// Compiles a template, or reports everything that is wrong with it, each with a JSON pointer into
-    /// `source`.
+    /// Compiles a template, or returns all problems, each with a JSON pointer into `source`.
     pub fn compile(source: &Value) -> Result<Template, Vec<TemplateProblem>> {
         let mut compiler = Compiler::default();
         let part = compiler.part(source, 0);
@@ -105,20 +99,21 @@ impl Template {
         }
     }
 
-    /// It is nothing but the event at hand, or a part of it: a JSON pointer to that.
+    /// Returns a JSON pointer into the payload if the template only copies the payload or a part of it.
     pub(crate) fn copied(&self) -> Option<&'static str> {
         let Part::Expr(expr) = &self.compiled.part else { return None };
         COPIED.iter().find(|(source, _)| *source == expr.source()).map(|(_, pointer)| *pointer)
     }
 
-    /// Replaces every expression by its value. One that is undefined leaves its object field out; at the top
-    /// or in a list that is an error.
+    /// Replaces every expression by its value.
+    ///
+    /// An undefined expression omits its object field. At the top level or in a list it is an error.
     pub fn render(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<Value, TemplateError> {
         let mut renderer = Renderer { scope, budget, pointer: String::new() };
         renderer.required(&self.compiled.part)
     }
 
-    /// The same where a list is wanted: a sequence of one is a list of one.
+    /// Renders the template as a list. A single value becomes a list of one item.
     pub fn render_list(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<Vec<Value>, TemplateError> {
         let mut renderer = Renderer { scope, budget, pointer: String::new() };
         let Part::Expr(expr) = &self.compiled.part else {
@@ -137,12 +132,12 @@ impl Template {
         Ok(items)
     }
 
-    /// The JSON it was compiled from.
+    /// Returns the JSON that the template was compiled from.
     pub fn source(&self) -> &Value {
         &self.compiled.source
     }
 
-    /// Whether it holds no expression, so that it always renders to its source.
+    /// Returns true if the template has no expressions, so that it always renders to its source.
     pub fn is_constant(&self) -> bool {
         matches!(self.compiled.part, Part::Constant(_))
     }
@@ -164,7 +159,7 @@ impl<'de> Deserialize<'de> for Template {
     }
 }
 
-/// Finds the markers and collects every problem on the way.
+/// Finds the markers and collects all problems.
 #[derive(Default)]
 struct Compiler {
     pointer: String,
@@ -172,7 +167,7 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// After a problem, what is returned does not matter.
+    /// Compiles a part. After a problem, the returned part is a placeholder that is not used.
     fn part(&mut self, source: &Value, depth: u32) -> Part {
         if depth > MAX_DEPTH {
             self.problem(format!("the template is nested deeper than {MAX_DEPTH} levels"));
@@ -210,7 +205,7 @@ impl Compiler {
         if is_constant { Part::Constant(Value::Object(fields.clone())) } else { Part::Object(parts) }
     }
 
-    /// The object as a marker; `None` if it is plain data.
+    /// Compiles the object as a marker. Returns `None` if it is plain data.
     fn marker(&mut self, fields: &Map<String, Value>) -> Option<Part> {
         let reserved = [EXPR, SECRET].into_iter().find(|key| fields.contains_key(*key));
         let only = if fields.len() == 1 { fields.keys().next() } else { None };
@@ -218,11 +213,11 @@ impl Compiler {
             (Some(EXPR), Some(key)) => Some(self.expr(&fields[key])),
             (Some(_), Some(key)) => Some(self.secret(&fields[key], fields)),
             (Some(marker), None) => {
-                self.problem(format!("an object with `{marker}` has no other keys"));
+                self.problem(format!("an object with `{marker}` must not have other keys"));
                 None
             }
             (None, Some(key)) if key.starts_with('$') => {
-                self.problem(format!("`{key}` is not a marker: only `{EXPR}` and `{SECRET}` are"));
+                self.problem(format!("`{key}` is not a marker: use `{EXPR}` or `{SECRET}`"));
                 None
             }
             _ => None,
@@ -231,7 +226,7 @@ impl Compiler {
 
     fn expr(&mut self, source: &Value) -> Part {
         let Value::String(source) = source else {
-            self.problem(format!("`{EXPR}` takes an expression as a string"));
+            self.problem(format!("`{EXPR}` must be a string with an expression"));
             return Part::Constant(Value::Null);
         };
         match Expr::parse(source) {
@@ -245,7 +240,7 @@ impl Compiler {
 
     fn secret(&mut self, name: &Value, marker: &Map<String, Value>) -> Part {
         if name.as_str().is_none_or(str::is_empty) {
-            self.problem(format!("`{SECRET}` takes the name of a secret as a string"));
+            self.problem(format!("`{SECRET}` must be a string with the name of a secret"));
         }
         Part::Constant(Value::Object(marker.clone()))
     }
@@ -255,7 +250,7 @@ impl Compiler {
     }
 }
 
-/// Makes the value; its recursion is bounded by the compiler's.
+/// Renders a template. The depth of the recursion is bounded by the compiler.
 struct Renderer<'a> {
     scope: &'a dyn Scope,
     budget: &'a mut Budget,
@@ -263,7 +258,7 @@ struct Renderer<'a> {
 }
 
 impl Renderer<'_> {
-    /// A part where a value has to be.
+    /// Renders a part that must have a value.
     fn required(&mut self, part: &Part) -> Result<Value, TemplateError> {
         match part {
             Part::Constant(value) => Ok(value.clone()),
@@ -278,7 +273,7 @@ impl Renderer<'_> {
         self.error(TemplateCause::Undefined { expr: expr.source().to_owned(), missing })
     }
 
-    /// A part that may be left out.
+    /// Renders a part that may be undefined.
     fn optional(&mut self, part: &Part) -> Result<Option<Value>, TemplateError> {
         match part {
             Part::Expr(expr) => self.expr(expr),
@@ -322,7 +317,7 @@ impl Renderer<'_> {
     }
 }
 
-/// Whether there is a marker of a secret anywhere in a value.
+/// Returns true if the value contains a secret marker anywhere.
 pub(crate) fn has_secret(value: &Value) -> bool {
     let mut open = vec![value];
     while let Some(value) = open.pop() {
@@ -336,7 +331,7 @@ pub(crate) fn has_secret(value: &Value) -> bool {
     false
 }
 
-/// Adds a step to a JSON pointer, and returns the length to cut it back to.
+/// Appends a segment to a JSON pointer, and returns the previous length for truncation.
 fn enter(pointer: &mut String, step: &str) -> usize {
     let outer = pointer.len();
     pointer.push('/');
@@ -344,11 +339,11 @@ fn enter(pointer: &mut String, step: &str) -> usize {
     outer
 }
 
-/// A JSON pointer in a message; that of the whole template is empty and would not be seen.
+/// A JSON pointer in a message. The pointer to the whole template is empty, so it needs words.
 struct Place<'a>(&'a str);
 
 impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "at the top" } else { self.0 })
+        f.write_str(if self.0.is_empty() { "at the top level" } else { self.0 })
     }
 }

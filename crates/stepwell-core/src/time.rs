@@ -1,7 +1,7 @@
-//! An instant as everybody in Stepwell passes it around: microseconds since 1970, RFC 3339 in JSON.
+//! Timestamps: microseconds since 1970 in memory, RFC 3339 in JSON.
 //!
-//! Microseconds are what PostgreSQL keeps, so an instant survives every resting place unchanged. There is no
-//! `now()` here: the engine owns the one clock.
+//! PostgreSQL stores microseconds, so a timestamp survives every kind of storage unchanged. There is no `now()` here:
+//! the engine has the only clock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,21 +9,22 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// An instant in microseconds since the Unix epoch.
+/// A point in time, in microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
-/// The years 0000 to 9999, the range RFC 3339 can write, as far as it is one of them in every time zone.
+/// The years 0000 to 9999, the range that RFC 3339 can represent, reduced so that the year stays in this range in
+/// every time zone.
 const MIN_MICROS: i64 = -62_167_219_200_000_000;
 const MAX_MICROS: i64 = 253_402_207_200_000_000;
 
 impl Timestamp {
-    /// The earliest instant that can be written down.
+    /// The earliest timestamp that can be represented.
     pub const MIN: Timestamp = Timestamp(MIN_MICROS);
-    /// The latest instant that can be written down.
+    /// The latest timestamp that can be represented.
     pub const MAX: Timestamp = Timestamp(MAX_MICROS);
 
-    /// From microseconds since the epoch, held to what RFC 3339 can write.
+    /// Creates a timestamp from microseconds since the epoch, clamped to [`Timestamp::MIN`] and [`Timestamp::MAX`].
     pub const fn from_micros(micros: i64) -> Self {
         if micros < MIN_MICROS {
             return Self::MIN;
@@ -34,31 +35,31 @@ impl Timestamp {
         Timestamp(micros)
     }
 
-    /// From milliseconds since the epoch, held to what RFC 3339 can write.
+    /// Creates a timestamp from milliseconds since the epoch, clamped to [`Timestamp::MIN`] and [`Timestamp::MAX`].
     pub const fn from_millis(millis: i64) -> Self {
         Self::from_micros(millis.saturating_mul(1000))
     }
 
-    /// Microseconds since the epoch.
+    /// Returns the microseconds since the epoch.
     pub const fn micros(self) -> i64 {
         self.0
     }
 
-    /// This instant and `ms` milliseconds, never past [`Timestamp::MAX`].
+    /// Returns the timestamp `ms` milliseconds later, at most [`Timestamp::MAX`].
     #[must_use]
     pub const fn plus_ms(self, ms: u64) -> Self {
         let micros = if ms > (i64::MAX as u64) / 1000 { i64::MAX } else { ms as i64 * 1000 };
         Self::from_micros(self.0.saturating_add(micros))
     }
 
-    /// The instant so many microseconds later; never past the end of what can be written.
+    /// Returns the timestamp `micros` microseconds later, at most [`Timestamp::MAX`].
     #[must_use]
     pub const fn plus_micros(self, micros: u64) -> Self {
         let micros = if micros > i64::MAX as u64 { i64::MAX } else { micros as i64 };
         Self::from_micros(self.0.saturating_add(micros))
     }
 
-    /// Milliseconds from `earlier` to this instant; zero if it is not earlier.
+    /// Returns the milliseconds from `earlier` to this timestamp, or zero if `earlier` is later.
     pub const fn ms_since(self, earlier: Timestamp) -> u64 {
         let micros = self.0 - earlier.0;
         if micros < 0 { 0 } else { (micros / 1000) as u64 }
@@ -74,16 +75,16 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// The text was not an RFC 3339 instant.
+/// The error for a text that is not an RFC 3339 timestamp.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an RFC 3339 instant such as 2026-01-31T09:30:00Z")]
-pub struct NotAnInstant(String);
+#[error("`{0}` is not an RFC 3339 timestamp such as 2026-01-31T09:30:00Z")]
+pub struct InvalidTimestamp(String);
 
 impl FromStr for Timestamp {
-    type Err = NotAnInstant;
+    type Err = InvalidTimestamp;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let at: jiff::Timestamp = text.parse().map_err(|_| NotAnInstant(text.to_owned()))?;
+        let at: jiff::Timestamp = text.parse().map_err(|_| InvalidTimestamp(text.to_owned()))?;
         Ok(Self::from_micros(at.as_microsecond()))
     }
 }
@@ -92,7 +93,7 @@ impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut text = String::with_capacity(32);
         match jiff::Timestamp::from_microsecond(self.0) {
-            // Written straight into the text: every snapshot has several of them.
+            // Printed directly into the buffer, because every snapshot contains several timestamps.
             Ok(at) => jiff::fmt::temporal::DateTimePrinter::new()
                 .print_timestamp(&at, &mut text)
                 .map_err(serde::ser::Error::custom)?,
@@ -108,8 +109,10 @@ impl<'de> Deserialize<'de> for Timestamp {
         text.parse().map_err(serde::de::Error::custom)
     }
 }
-/// The milliseconds of a duration: ISO 8601 (`PT30S`) or as people say it (`30s`), without years and months, whose length
-/// nobody knows; or a number of seconds.
+/// Parses a duration and returns it in milliseconds.
+///
+/// Accepts ISO 8601 (`PT30S`), the friendly format (`30s`), or a number of seconds. Years and months are rejected
+/// because their length varies.
 pub fn duration_ms(value: &Value) -> Option<u64> {
     let seconds = match value {
         Value::Number(number) => number.as_f64()?,

@@ -1,46 +1,50 @@
-//! What an event and the waits for it are found by: the event's name, what is asked of it, and what it says.
+//! Topics: the index keys by which the waits for an event are found.
 //!
-//! A topic is a text, in three parts: the event's name, the hash of an expression on the event, and the hash of what that comes
-//! to. Waits for one name lie side by side, those that ask the same expression too; so all that are asked of an event are
-//! found by going from one to the next, and the waits that it concerns by one look for each.
+//! A topic is a text of three parts: the name of the event, the hash of an expression on the event, and the hash of
+//! the value of that expression. In sort order, waits for the same event name are adjacent, and among them waits with
+//! the same expression. So a delivery can step through the distinct expressions of an event name, and find the waits
+//! of each with one lookup.
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Stands between the parts; no name has it.
+/// The separator between the parts. Names cannot contain it.
 const BETWEEN: char = '\u{1f}';
-/// Comes right after what stands between the parts.
+/// The character that sorts directly after the separator, for range ends.
 const AFTER: char = '\u{20}';
 
-/// The topic of a wait for events of a name of which `of` is `says`; without an expression, their own correlation is, and with
-/// nothing to say every event is meant.
-pub fn topic(name: &str, of: Option<&str>, says: Option<&Value>) -> String {
-    let asked = asked(of, says.is_some());
-    let says = says.map(|value| digest(plain(value).to_string().as_bytes())).unwrap_or_default();
-    format!("{name}{BETWEEN}{asked}{BETWEEN}{says}")
+/// Returns the topic of a wait for events named `name` for which the expression `of` has the value `value_key`.
+///
+/// Without an expression, the value is compared with the event's own correlation. Without a value, the wait accepts
+/// every event of this name.
+pub fn topic(name: &str, of: Option<&str>, value_key: Option<&Value>) -> String {
+    let expression_key = expression_key(of, value_key.is_some());
+    let value_key = value_key.map(|value| digest(plain(value).to_string().as_bytes())).unwrap_or_default();
+    format!("{name}{BETWEEN}{expression_key}{BETWEEN}{value_key}")
 }
 
-/// The middle part of a topic: what is asked of the event.
-pub fn asked(of: Option<&str>, is_asked: bool) -> String {
+/// Returns the middle part of a topic, which identifies the expression that is evaluated on the event.
+pub fn expression_key(of: Option<&str>, has_value: bool) -> String {
     match of {
         Some(of) => digest(of.as_bytes()),
-        None if is_asked => "own".to_owned(),
+        None if has_value => "own".to_owned(),
         None => "any".to_owned(),
     }
 }
 
-/// The topics of waits for a name: from the first, and before the second.
-pub fn of_name(name: &str) -> (String, String) {
+/// Returns the range of topics of all waits for an event name: the inclusive start and the exclusive end.
+pub fn name_range(name: &str) -> (String, String) {
     (format!("{name}{BETWEEN}"), format!("{name}{AFTER}"))
 }
 
-/// The topics of waits for a name that come after those which ask the same as one of them.
+/// Returns the first topic after all topics with the same name and expression as `topic`.
 pub fn after(topic: &str) -> Option<String> {
     let (head, _) = topic.rsplit_once(BETWEEN)?;
     Some(format!("{head}{AFTER}"))
 }
 
-/// Half of a SHA-256, in hexadecimal digits: short enough for an index, long enough to be the only one.
+/// Returns the first half of a SHA-256 hash in hex digits. This is short enough for an index and long enough to avoid
+/// collisions.
 pub fn digest(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     digest.iter().take(16).fold(String::with_capacity(32), |mut out, byte| {
@@ -50,7 +54,7 @@ pub fn digest(bytes: &[u8]) -> String {
     })
 }
 
-/// The value as it is compared: a number is the same however it is written.
+/// Normalizes numbers for comparison, so that 1 and 1.0 are equal.
 pub fn plain(value: &Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {

@@ -1,7 +1,8 @@
-//! Whether a run that is put into a place by hand can go on from there: on every way the joins must find their forks.
+//! Checks that a run can continue from a place into which an operator moves it.
 //!
-//! A definition is checked for runs that come to a place by its transitions. An operator can put a run anywhere, for
-//! instance into a branch of a fork that was never entered; at the join it would be lost.
+//! The definition check covers only runs that reach a place by transitions. An operator can move a run anywhere, for
+//! example into a branch of a fork that was never entered. Such a run would be lost at the join. So every path onward
+//! is followed: each join on it must belong to an open fork.
 
 use std::collections::BTreeSet;
 
@@ -9,35 +10,37 @@ use crate::definition::{Compiled, PlaceIndex, PlaceKind};
 use crate::ids::Name;
 use crate::snapshot::{Branch, Snapshot};
 
-/// The forks in whose branches something is, outermost first.
+/// The open forks around an activation, outermost first.
 pub(crate) type Forks = Vec<PlaceIndex>;
 
-/// States walked before a way is called too entangled to follow.
+/// Maximum number of states to visit. Beyond it, the forks and joins are too complex to check.
 const MAX_STATES: usize = 100_000;
 
-/// The forks around a branch, outermost first, by what their names stand for; nothing if one stands for none.
+/// Returns the forks around a branch, outermost first. `index` maps the name of a fork to its place. Returns `None`
+/// if a name has no place.
 pub(crate) fn forks_around(
     snapshot: &Snapshot,
     branch: Option<Branch>,
     index: impl Fn(&Name) -> Option<PlaceIndex>,
 ) -> Option<Forks> {
-    let passing = |branch: &Branch| snapshot.passing(branch.passing);
-    let first = branch.as_ref().and_then(passing);
-    let passings = std::iter::successors(first, |inner| inner.outer.as_ref().and_then(passing));
-    let mut forks: Forks = passings.map(|open| index(&open.fork)).collect::<Option<_>>()?;
+    let fork_instance = |branch: &Branch| snapshot.fork_instance(branch.fork_instance);
+    let first = branch.as_ref().and_then(fork_instance);
+    let fork_instances = std::iter::successors(first, |inner| inner.outer.as_ref().and_then(fork_instance));
+    let mut forks: Forks = fork_instances.map(|open| index(&open.fork)).collect::<Option<_>>()?;
     forks.reverse();
     Some(forks)
 }
 
-/// Follows every way that leads on after a place is entered inside these forks; what is wrong with one of them.
+/// Follows all paths onward after entering a place inside these forks. Returns the first problem found.
 pub(crate) fn enter(compiled: &Compiled, place: PlaceIndex, open: Forks) -> Result<(), String> {
     let mut walk = Walk::new(compiled);
     walk.enter(place, open)?;
     walk.run()
 }
 
-/// Follows every way that leads on from a place that was entered before and is inside these forks now.
-pub(crate) fn go_on(compiled: &Compiled, place: PlaceIndex, open: Forks) -> Result<(), String> {
+/// Follows all paths onward from a place that the run is already in, inside these forks. Returns the first problem
+/// found.
+pub(crate) fn check_from(compiled: &Compiled, place: PlaceIndex, open: Forks) -> Result<(), String> {
     let mut walk = Walk::new(compiled);
     walk.open.push((place, open));
     walk.run()
@@ -57,7 +60,7 @@ impl<'a> Walk<'a> {
     fn run(&mut self) -> Result<(), String> {
         while let Some((place, forks)) = self.open.pop() {
             if self.seen.len() > MAX_STATES {
-                return Err("the forks and joins after it are too entangled to be followed".to_owned());
+                return Err("the forks and joins after it are too complex to check".to_owned());
             }
             match &self.compiled.places[place].kind {
                 PlaceKind::Fork { branches, each, .. } => {
@@ -105,18 +108,18 @@ impl<'a> Walk<'a> {
         let name = &self.compiled.places[place].name;
         match self.compiled.places[place].kind {
             PlaceKind::Join(_) => match forks.pop() {
-                None => return Err(format!("it would come to the join `{name}` outside its fork")),
+                None => return Err(format!("the run would reach join `{name}` outside its fork")),
                 Some(fork) if self.join_of(fork) != Some(place) => {
                     let fork = &self.compiled.places[fork].name;
-                    return Err(format!("it would come to the join `{name}` from a branch of `{fork}`"));
+                    return Err(format!("the run would reach join `{name}` from a branch of fork `{fork}`"));
                 }
                 Some(_) => {}
             },
             PlaceKind::Fork { .. } if forks.contains(&place) => {
-                return Err(format!("it would enter the fork `{name}` inside one of its own branches"));
+                return Err(format!("the run would enter fork `{name}` inside one of its own branches"));
             }
             PlaceKind::Fork { .. } if forks.len() as u64 >= self.compiled.limits.fork_depth => {
-                return Err(format!("it would enter the fork `{name}` inside too many others"));
+                return Err(format!("the run would enter fork `{name}` inside too many other forks"));
             }
             _ => {}
         }

@@ -1,4 +1,5 @@
-//! The last pass: the bodies of loops and error scopes lie inside one another, and are entered only through them.
+//! The last pass: bodies of loops and error scopes are nested properly, and are entered only through their loop or
+//! scope.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +9,14 @@ use super::{Location, ProblemCode, Report};
 use crate::definition::PlaceIndex;
 use crate::spec::{Place, Spec};
 
-/// For each place the loops and scopes in whose bodies it is, outermost first.
+/// Returns for each place the loops and scopes that contain it, outermost first.
 pub(super) fn nest(spec: &Spec, links: &Links, report: &mut Report) -> Vec<Vec<PlaceIndex>> {
     let bodies = &links.bodies;
     let mut inside: Vec<Vec<PlaceIndex>> = vec![Vec::new(); bodies.len()];
     for (scope, body) in bodies.iter().enumerate() {
         body.iter().for_each(|&place| inside[place].push(scope));
     }
-    // A scope that is in more others lies deeper.
+    // A scope that is contained in more scopes is deeper.
     let depths: Vec<_> = inside.iter().map(Vec::len).collect();
     inside.iter_mut().for_each(|scopes| scopes.sort_by_key(|&scope| depths[scope]));
     let names: Vec<_> = spec.places.keys().collect();
@@ -27,20 +28,22 @@ pub(super) fn nest(spec: &Spec, links: &Links, report: &mut Report) -> Vec<Vec<P
             continue;
         }
         if links.first[scope].is_some_and(|first| !bodies[scope].contains(&first)) {
-            wrong(scope, "the place in which its body begins is not among the body's places".to_owned());
+            wrong(scope, "the first place must be one of the places of the body".to_owned());
         }
         if links.then[scope].is_some_and(|then| bodies[scope].contains(&then)) {
-            wrong(scope, "the place that comes after it is one of its body's".to_owned());
+            wrong(scope, "the place after the loop must not be in its body".to_owned());
         }
         if bodies[scope].contains(&scope) {
-            wrong(scope, "it is inside itself: a body does not name its own loop".to_owned());
+            wrong(scope, "the body must not contain the loop or scope itself".to_owned());
         }
     }
     for scopes in inside.iter().collect::<BTreeSet<_>>() {
         for pair in scopes.windows(2) {
             if !bodies[pair[0]].contains(&pair[1]) {
-                let message =
-                    format!("its body and that of `{}` overlap: one has to lie in the other", names[pair[0]]);
+                let message = format!(
+                    "its body and the body of `{}` overlap: one must contain the other",
+                    names[pair[0]]
+                );
                 wrong(pair[1], message);
             }
         }
@@ -54,7 +57,7 @@ pub(super) fn nest(spec: &Spec, links: &Links, report: &mut Report) -> Vec<Vec<P
                 wrong(
                     scope,
                     format!(
-                        "`{from}` leads to `{to}`, which is in the middle of it: enter it through itself"
+                        "`{from}` leads to `{to}`, which is inside the body: enter the loop or scope itself instead"
                     ),
                 );
             }

@@ -1,8 +1,7 @@
-//! The third pass: every place can be reached, an end can be reached, and forks and joins belong together.
+//! The third pass: every place is reachable, an end is reachable, and forks and joins belong together.
 //!
-//! It walks the workflow the way runs do, carrying the stack of forks that are open: a fork pushes a frame for
-//! each branch, a join takes the top one off. What arrives at a join then says which fork it belongs to and how
-//! many branches can come.
+//! It follows the workflow as runs do, with a stack of open forks. A fork pushes a frame for each branch; a join pops
+//! the top frame. So the frames that arrive at a join show its fork and the number of branches that can arrive.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +12,18 @@ use crate::ids::Name;
 use crate::limits::Limits;
 use crate::spec::{Fork, Join, Place, Quorum, Spec};
 
-/// What the walk found out about forks and joins.
+/// The joins that belong to forks, and their quorums, as found by the walk.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     pub(super) join_of_fork: BTreeMap<PlaceIndex, PlaceIndex>,
-    /// How many branches make a join fire.
+    /// The number of branches that makes each join fire.
     pub(super) quorum: BTreeMap<PlaceIndex, u32>,
 }
 
-/// One open fork: which, and in which of its branches we are.
+/// An open fork and the number of the branch in it.
 type Frame = (PlaceIndex, u32);
 
-/// States walked before the workflow is called too entangled to check.
+/// Maximum number of states to visit. Beyond it, the workflow is too complex to check.
 const MAX_STATES: usize = 100_000;
 
 struct Walk<'a> {
@@ -60,7 +59,7 @@ pub(super) fn explore(spec: &Spec, links: &Links, limits: &Limits, report: &mut 
     if walk.is_complete() { walk.report_joins(report) } else { Routes::default() }
 }
 
-/// Where one can get from each place by a transition, after a failure or by a retry.
+/// Returns the places that each place leads to by a transition, after a failure or by a retry.
 pub(super) fn edges(places: usize, links: &Links) -> Vec<Vec<PlaceIndex>> {
     let mut edges = vec![Vec::new(); places];
     for (index, &(from, to)) in links.ends.iter().enumerate() {
@@ -123,7 +122,7 @@ impl Walk<'_> {
         self.places[place].0
     }
 
-    /// Every way was walked to its end, so what has not come to a join never will.
+    /// Returns true if all paths were followed to the end, so that all arrivals at joins are known.
     fn is_complete(&self) -> bool {
         self.too_deep.is_empty() && self.seen.len() <= MAX_STATES
     }
@@ -132,7 +131,7 @@ impl Walk<'_> {
         matches!(self.places[place].1, Place::End { .. })
     }
 
-    /// The places one can come to from here, whatever forks are open.
+    /// Returns the places that are reachable from here, ignoring the open forks.
     fn reached(&self, initial: PlaceIndex) -> BTreeSet<PlaceIndex> {
         let (mut reached, mut open) = (BTreeSet::from([initial]), vec![initial]);
         while let Some(place) = open.pop() {
@@ -146,27 +145,32 @@ impl Walk<'_> {
         let all: BTreeSet<_> = (0..self.places.len()).collect();
         let reached = self.links.initial.map_or_else(|| all.clone(), |initial| self.reached(initial));
         for &place in all.difference(&reached) {
-            let message = "no run can come here: nothing that is reachable leads to it".to_owned();
+            let message = "unreachable: no path from the initial place leads here".to_owned();
             report.add(ProblemCode::UnreachablePlace, self.at(place), message);
         }
         if !reached.iter().any(|place| self.is_end(*place)) {
             let exists = all.iter().any(|place| self.is_end(*place));
-            let message = if exists { "no end place can be reached" } else { "there is no end place" };
+            let message = if exists {
+                "no end place is reachable from the initial place"
+            } else {
+                "there is no end place: add one"
+            };
             report.add(ProblemCode::NoEnd, Location::Definition, message.to_owned());
         }
     }
 
     fn report_forks(&self, report: &mut Report) {
         if self.seen.len() > MAX_STATES {
-            let message = "forks and joins are too entangled to be checked: nest them more simply".to_owned();
+            let message = "forks and joins are too complex to check: simplify their nesting".to_owned();
             report.add(ProblemCode::TooLarge, Location::Definition, message);
         }
         for &fork in &self.self_nested {
-            let message = "this fork can be entered again inside one of its own branches: join them before";
+            let message =
+                "this fork can be entered again inside one of its own branches: join the branches first";
             report.add(ProblemCode::ForkInsideItself, self.at(fork), message.to_owned());
         }
         for &fork in &self.too_deep {
-            let message = format!("more than {} forks would be open at once", self.max_depth);
+            let message = format!("more than {} nested forks would be open at once", self.max_depth);
             report.add(ProblemCode::TooLarge, self.at(fork), message);
         }
     }
@@ -177,10 +181,12 @@ impl Walk<'_> {
             let Place::Join(join) = self.places[place].1 else { continue };
             self.report_sources(place, arrivals, report);
             let Some(fork) = self.fork_of(place, arrivals, report) else { continue };
+            // With two joins on one fork it would be unclear which join the remaining branches belong to.
+            // Nested forks make it explicit.
             if let Some(other) = routes.join_of_fork.insert(fork, place) {
                 let (fork, other) = (self.name(fork), self.name(other));
                 let message = format!(
-                    "fork `{fork}` is joined here and in `{other}`: nest a fork for each join instead"
+                    "fork `{fork}` has two joins, this one and `{other}`: use a nested fork for each join"
                 );
                 report.add(ProblemCode::AmbiguousJoin, self.at(place), message);
             }
@@ -191,7 +197,7 @@ impl Walk<'_> {
         routes
     }
 
-    /// The places a join names and the places from which branches really come are the same.
+    /// Checks that the places a join lists are exactly those from which branches arrive.
     fn report_sources(
         &self,
         place: PlaceIndex,
@@ -205,12 +211,12 @@ impl Walk<'_> {
         let coming: BTreeSet<_> =
             arrivals.iter().map(|(from, _)| *from).filter(|from| *from != place).collect();
         for &from in named.difference(&coming) {
-            let message = format!("it waits for `{}`, from which nothing leads here", self.name(from));
+            let message =
+                format!("the join lists `{}`, but nothing leads from there to the join", self.name(from));
             report.add(ProblemCode::JoinCannotFire, self.at(place), message);
         }
         for &from in coming.difference(named) {
-            let message =
-                format!("branches come here from `{}`, which the join does not name", self.name(from));
+            let message = format!("branches arrive from `{}`, which the join does not list", self.name(from));
             report.add(ProblemCode::JoinCannotFire, self.at(place), message);
         }
     }
@@ -224,12 +230,15 @@ impl Walk<'_> {
         let forks: BTreeSet<_> = arrivals.iter().map(|(_, frame)| frame.map(|(fork, _)| fork)).collect();
         let message = match (forks.len(), forks.first().copied().flatten()) {
             (1, Some(fork)) => return Some(fork),
-            (1, None) => "a run comes here outside any fork, so there are no branches to join".to_owned(),
-            (_, None) => "a run can come here both inside a fork and outside any".to_owned(),
+            (1, None) => "runs reach this join outside any fork, so there are no branches to join".to_owned(),
+            (_, None) => "runs can reach this join both inside a fork and outside any fork".to_owned(),
             (_, Some(_)) => {
                 let names: Vec<_> =
                     forks.iter().flatten().map(|&fork| format!("`{}`", self.name(fork))).collect();
-                format!("branches of several forks come here ({}): one join joins one fork", names.join(", "))
+                format!(
+                    "branches of several forks arrive here ({}): a join belongs to one fork",
+                    names.join(", ")
+                )
             }
         };
         report.add(ProblemCode::AmbiguousJoin, self.at(place), message);
@@ -251,7 +260,7 @@ impl Walk<'_> {
             Quorum::Any => 1,
             Quorum::N(n) => {
                 if n > branches && !over_a_list {
-                    let message = format!("a quorum of {n} cannot be: {branches} branches can come here");
+                    let message = format!("the quorum {n} is too high: only {branches} branches can arrive");
                     report.add(ProblemCode::BadQuorum, self.at(place), message);
                 }
                 n

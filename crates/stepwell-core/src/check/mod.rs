@@ -1,10 +1,12 @@
-//! Turns a spec into a definition, or says everything that is wrong with it.
+//! Compiles a spec into a definition, or reports everything that is wrong with it.
 //!
-//! Five passes, each in its own file: names and references ([`refs`]), texts that must parse ([`parse`]), shadow
-//! columns ([`crate::shadow`]), the graph, with forks and joins ([`graph`]), and the bodies of loops ([`bodies`]). All of them run always. A name with a slip in it is reported once and
-//! then read as the name that was meant, so that one mistake does not show up as five.
+//! There are six passes: names and references ([`refs`]), texts that must parse ([`parse`]), shadow columns
+//! ([`crate::shadow`]), the graph with its forks and joins ([`graph`]), the bodies of loops ([`bodies`]), and what the
+//! strategy of a flow allows ([`flows`]). All passes always run. A misspelled name is reported once and then treated as the intended name, so that one mistake
+//! is not reported five times.
 
 mod bodies;
+mod flows;
 mod graph;
 mod parse;
 mod refs;
@@ -21,97 +23,99 @@ use crate::near::{did_you_mean, near};
 use crate::shadow;
 use crate::spec::Spec;
 
-/// Everything that is wrong with a spec.
+/// All problems of a spec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(transparent)]
 pub struct Problems(pub Vec<Problem>);
 
-/// One thing that is wrong, where, and what to do about it.
+/// A problem of a spec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Which kind of mistake.
     pub code: ProblemCode,
-    /// Where it is.
+    /// The part of the definition that has the problem; serialized as `where`.
     #[serde(rename = "where")]
     pub at: Location,
-    /// What is wrong, for a person.
+    /// Human-readable description of the problem and its fix.
     pub message: String,
 }
 
-/// The kinds of mistakes a definition can have.
+/// The kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProblemCode {
-    /// A name is empty, too long or has characters that names cannot have.
+    /// A name is empty, too long, reserved, or contains invalid characters.
     BadName,
     /// Two transitions have the same id.
     DuplicateTransition,
-    /// A place is named that does not exist.
+    /// A reference to a place that does not exist.
     UnknownPlace,
-    /// A signal is named that is not declared.
+    /// A reference to a signal that is not declared.
     UnknownSignal,
-    /// No place to begin in.
+    /// There is no initial place.
     NoStart,
-    /// No end place, or none that can be reached.
+    /// There is no end place, or none is reachable.
     NoEnd,
-    /// A place that no run can come to.
+    /// A place is not reachable.
     UnreachablePlace,
-    /// A place that is not an end and that nothing leaves.
+    /// A place is not an end, but no transition leaves it.
     DeadEnd,
-    /// A transition leaves a fork or an end.
+    /// A transition leaves a fork, a loop, an error scope or an end.
     BadSource,
-    /// A loop or error scope whose body is not one, or that cannot be gone through.
+    /// The body of a loop or error scope is not valid, or the limit of a fork is 0.
     BadLoop,
-    /// A path for a result that cannot be used.
+    /// A path for a result is not valid.
     BadPath,
-    /// A fork with no branches.
+    /// A fork has no branches, or a fork over a list does not have exactly one first place.
     EmptyFork,
-    /// A fork that can be entered again inside one of its own branches.
+    /// A fork can be entered again inside one of its own branches.
     ForkInsideItself,
-    /// A join that can never fire.
+    /// The places that a join lists are not those from which branches arrive.
     JoinCannotFire,
-    /// A quorum of 0, or above the number of branches that can come.
+    /// A quorum is 0, or higher than the number of branches that can arrive.
     BadQuorum,
-    /// A join that belongs to no fork, or to several, or a fork with several joins.
+    /// A join belongs to no fork or to several forks, or a fork has several joins.
     AmbiguousJoin,
-    /// A wait that nobody can resolve.
+    /// Nothing can resolve a wait.
     UnresolvableWait,
-    /// A schema that cannot be used.
+    /// An answerer of a wait is neither a user nor a role.
+    BadAnswerer,
+    /// A schema is not valid.
     BadSchema,
-    /// An expression that cannot be used.
+    /// An expression or a template is not valid.
     BadExpression,
-    /// An action where `firing: all` allows none.
+    /// A transition has an action, which `firing: all` does not allow.
     ActionWithFiringAll,
-    /// A setting without an action it could apply to.
+    /// A transition has settings for an action, but no action.
     NoAction,
-    /// A retry that goes back to a place which cannot be entered that way, or that never happens.
+    /// A retry target cannot be entered by a retry, or there are no retries.
     BadRetryTarget,
-    /// A timer of zero.
+    /// The delay of a timer is zero.
     BadTimer,
-    /// A shadow column whose name, path or default cannot be used.
+    /// The name, path or default of a shadow column is not valid.
     BadShadow,
-    /// A trigger that cannot start anything.
+    /// A trigger is not valid.
     BadTrigger,
-    /// More of something than the limits allow.
+    /// The workflow keeps its state in a token or behind a handle, but this part needs a durable run.
+    NeedsDurableRun,
+    /// A step that sends a message leads to no wait.
+    NoWait,
+    /// A limit is exceeded.
     TooLarge,
 }
 
-/// Where in a definition.
+/// A location in a definition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Location {
     /// The definition as a whole.
     Definition,
-    /// A place.
+    /// A field of the definition, such as `initial`.
+    Field(&'static str),
     Place(Name),
-    /// A transition.
     Transition(Name),
-    /// A signal.
     Signal(Name),
     /// A kind of document.
     Document(Name),
-    /// A shadow column.
     Shadow(Name),
-    /// A trigger.
     Trigger(Name),
 }
 
@@ -119,6 +123,7 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Location::Definition => f.write_str("definition"),
+            Location::Field(name) => write!(f, "`{name}`"),
             Location::Place(name) => write!(f, "place `{name}`"),
             Location::Transition(name) => write!(f, "transition `{name}`"),
             Location::Signal(name) => write!(f, "signal `{name}`"),
@@ -149,7 +154,7 @@ impl fmt::Display for Problems {
     }
 }
 
-/// The spec as a definition, or every problem it has.
+/// Compiles a spec, or returns all its problems.
 pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems> {
     let mut report = Report::new(&spec);
     let links = refs::resolve(&spec, limits, &mut report);
@@ -157,6 +162,7 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
     let shadows = shadow::columns(&spec, &mut report);
     let routes = graph::explore(&spec, &links, limits, &mut report);
     let inside = bodies::nest(&spec, &links, &mut report);
+    flows::check(&spec, &mut report);
     if !report.problems.is_empty() {
         let key = |problem: &Problem| (problem.at.clone(), problem.code, problem.message.clone());
         report.problems.sort_by_cached_key(key);
@@ -170,7 +176,7 @@ pub(crate) fn compile(spec: Spec, limits: &Limits) -> Result<Compiled, Problems>
     Ok(compiled)
 }
 
-/// Collects problems, and knows the places by name.
+/// Collects problems and resolves the names of places and signals.
 pub(crate) struct Report {
     problems: Vec<Problem>,
     by_name: BTreeMap<Name, PlaceIndex>,
@@ -187,7 +193,7 @@ impl Report {
         self.problems.push(Problem { code, at, message });
     }
 
-    /// The place of this name; an unknown one is reported and read as the near miss.
+    /// Resolves the name of a place. An unknown name is reported, and resolved to the most similar place.
     pub(super) fn place(&mut self, name: &Name, role: &str, at: &Location) -> Option<PlaceIndex> {
         if let Some(&index) = self.by_name.get(name) {
             return Some(index);
@@ -195,7 +201,7 @@ impl Report {
         let known = || self.by_name.keys().map(Name::as_str);
         let hint = did_you_mean(name, known());
         let meant = near(name, known()).and_then(|meant| self.by_name.get(meant).copied());
-        self.add(ProblemCode::UnknownPlace, at.clone(), format!("{role} `{name}` is not a place{hint}"));
+        self.add(ProblemCode::UnknownPlace, at.clone(), format!("{role} `{name}` does not exist{hint}"));
         meant
     }
 

@@ -1,13 +1,15 @@
-//! The second pass: schemas, expressions and templates parse; and the assembly of what all passes found.
+//! The second pass: parses schemas, expressions and templates. Also assembles the definition from the results of all
+//! passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::graph::Routes;
 use super::refs::Links;
 use super::{Location, ProblemCode, Report};
+use crate::answerer::Answerer;
 use crate::definition::{
     self, ActionNode, AwaitedNode, CollectNode, Compiled, Condition, EachNode, GuardNode, JoinNode, LoopNode,
-    OverNode, PlaceIndex, PlaceKind, PlaceNode, RaiseNode, TransitionNode, TriggerNode, WaitNode,
+    OverNode, PlaceIndex, PlaceKind, PlaceNode, RaiseNode, TransitionNode, TransitionTriggerNode, WaitNode,
 };
 use crate::expr::{Expr, ExprError};
 use crate::ids::{DefinitionHash, Name};
@@ -15,10 +17,10 @@ use crate::limits::Limits;
 use crate::save::Save;
 use crate::schema::Schema;
 use crate::spec::{Collect, Guard, Over, Place, Quorum, Raise, Spec, Transition, Wait};
-use crate::starter::{StartOn, Starter, StarterNode};
 use crate::template::{Template, has_secret};
+use crate::trigger::{Trigger, TriggerKind, TriggerNode};
 
-/// Everything that had to be parsed; `None` or missing where it could not be.
+/// All parsed parts. A part that could not be parsed is `None` or missing.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     signals: BTreeMap<Name, Option<Schema>>,
@@ -28,24 +30,24 @@ pub(super) struct Parts {
     output: Option<Schema>,
     places: Vec<PlaceParts>,
     transitions: Vec<Option<TransitionParts>>,
-    starters: Vec<StarterNode>,
+    triggers: Vec<TriggerNode>,
 }
 
-/// What a place has that had to be parsed, according to its kind.
+/// The parsed parts of one place, depending on its kind.
 #[derive(Debug, Default)]
 struct PlaceParts {
-    /// Of an end its output, of a loop or a fork its list, of a wait its prompt.
+    /// The output of an end, the list of a loop or fork, or the prompt of a wait.
     template: Option<Template>,
-    /// Of a wait its filter, of a loop its condition.
+    /// The filter of a wait, or the condition of a loop.
     expr: Option<Expr>,
     collect: Option<CollectNode>,
-    /// Of a wait which events are the run's.
+    /// The event selection of a wait.
     event: Option<AwaitedNode>,
 }
 
 #[derive(Debug)]
 struct TransitionParts {
-    on: TriggerNode,
+    on: TransitionTriggerNode,
     guard: Option<GuardNode>,
     action: Option<ActionNode>,
     set: Vec<(Save, Template)>,
@@ -66,51 +68,56 @@ pub(super) fn parse(spec: &Spec, report: &mut Report) -> Parts {
             parts.documents.insert(kind.clone(), schema);
         }
     }
-    let at = Location::Definition;
-    parts.context = spec.context.as_ref().and_then(|s| schema(s, "the context schema", &at, report));
-    parts.input = spec.input.as_ref().and_then(|s| schema(s, "the input schema", &at, report));
-    parts.output = spec.output.as_ref().and_then(|s| schema(s, "the output schema", &at, report));
+    let mut of_field = |source: &Option<serde_json::Value>, name: &'static str| {
+        let what = format!("the {name} schema");
+        source.as_ref().and_then(|source| schema(source, &what, &Location::Field(name), report))
+    };
+    parts.context = of_field(&spec.context, "context");
+    parts.input = of_field(&spec.input, "input");
+    parts.output = of_field(&spec.output, "output");
     parts.places = spec.places.iter().map(|(name, place)| place_parts(name, place, report)).collect();
     parts.transitions = spec.transitions.iter().map(|t| transition(t, spec.envelope, report)).collect();
-    parts.starters = starters(&spec.triggers, report);
+    parts.triggers = triggers(&spec.triggers, report);
     parts
 }
 
-/// What starts the workflow; each has a name of its own.
-fn starters(all: &[Starter], report: &mut Report) -> Vec<StarterNode> {
+/// Checks the triggers and compiles their inputs. Trigger ids must be unique.
+fn triggers(all: &[Trigger], report: &mut Report) -> Vec<TriggerNode> {
     let mut known = BTreeSet::new();
-    let mut node = |starter: &Starter| {
-        let at = Location::Trigger(starter.id.clone());
-        if !known.insert(starter.id.clone()) {
-            let message = "another trigger has the same id: ids are unique".to_owned();
+    let mut node = |trigger: &Trigger| {
+        let at = Location::Trigger(trigger.id.clone());
+        if !known.insert(trigger.id.clone()) {
+            let message = "another trigger has the same id: use a unique id".to_owned();
             report.add(ProblemCode::BadTrigger, at.clone(), message);
         }
         let fits = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
-        if starter.id.is_empty() || starter.id.chars().count() > 64 || !starter.id.chars().all(fits) {
-            let message = "an id is letters, digits, `_` and `-`, 1 to 64 in all".to_owned();
+        if trigger.id.is_empty() || trigger.id.chars().count() > 64 || !trigger.id.chars().all(fits) {
+            let message = "the id must have 1 to 64 characters: letters, digits, `_` and `-`".to_owned();
             report.add(ProblemCode::BadTrigger, at.clone(), message);
         }
-        let input = starter.input.as_ref().and_then(|source| plain_template(source, "input", &at, report));
+        let input = trigger.input.as_ref().and_then(|source| plain_template(source, "input", &at, report));
         let is_fixed = input.as_ref().is_none_or(Template::is_constant);
-        if matches!(starter.on, StartOn::Schedule(_) | StartOn::Manual {}) && !is_fixed {
-            let message = "nothing has happened that its `input` could read: write plain data".to_owned();
+        if matches!(trigger.on, TriggerKind::Schedule(_) | TriggerKind::Manual {}) && !is_fixed {
+            let message =
+                "`input` must not contain expressions, because there is no event to read: write plain data"
+                    .to_owned();
             report.add(ProblemCode::BadTrigger, at.clone(), message);
         }
         let mut expr = |source: Option<&String>| source.and_then(|source| expression(source, &at, report));
-        StarterNode { filter: expr(starter.on.filter()), correlation: expr(starter.on.correlation()), input }
+        TriggerNode { filter: expr(trigger.on.filter()), correlation: expr(trigger.on.correlation()), input }
     };
     all.iter().map(&mut node).collect()
 }
 
-/// Which events a wait is for.
+/// Compiles the event filter of a wait, if it has one.
 fn awaited(wait: &Wait, at: &Location, report: &mut Report) -> Option<AwaitedNode> {
     let event = wait.event.as_ref()?;
     if wait.signal.is_none() {
-        let message = "`event` needs `signal`: the event's name".to_owned();
+        let message = "`event` requires `signal`, which is the name of the event".to_owned();
         report.add(ProblemCode::UnresolvableWait, at.clone(), message);
     }
     if event.of.is_some() && event.key.is_none() {
-        let message = "`of` of an event needs `key`: what the run knows".to_owned();
+        let message = "`event.of` requires `event.key`, which is the value to compare with".to_owned();
         report.add(ProblemCode::UnresolvableWait, at.clone(), message);
     }
     let mut expr =
@@ -128,6 +135,9 @@ fn place_parts(name: &Name, place: &Place, report: &mut Report) -> PlaceParts {
         Place::Wait(wait) => {
             if let Some(form) = &wait.form {
                 schema(form, "the form", &at, report);
+            }
+            for why in wait.answerers.iter().filter_map(|text| text.parse::<Answerer>().err()) {
+                report.add(ProblemCode::BadAnswerer, at.clone(), why);
             }
             parts.template =
                 wait.prompt.as_ref().and_then(|source| plain_template(source, "prompt", &at, report));
@@ -184,10 +194,14 @@ fn transition(t: &Transition, is_strict: bool, report: &mut Report) -> Option<Tr
         set.extend(to.zip(value));
     }
     let fail = t.fail.as_ref().and_then(|raise| match raise {
-        Raise::New { code, message } => {
+        Raise::New { code, message, is_final, errors } => {
             let code = plain_template(code, "code", &at, report);
             let message = plain_template(message, "message", &at, report);
-            code.zip(message).map(|(code, message)| RaiseNode::New(code, message))
+            let is_final = is_final.unwrap_or(errors.is_some());
+            let errors = errors.as_ref().map(|errors| plain_template(errors, "errors", &at, report));
+            code.zip(message)
+                .zip(errors.map_or(Some(None), |errors| errors.map(Some)))
+                .map(|((code, message), errors)| RaiseNode::New { code, message, is_final, errors })
         }
         Raise::Again(local) => Some(RaiseNode::Again(local.clone())),
     });
@@ -237,7 +251,7 @@ fn plain_template(
     report: &mut Report,
 ) -> Option<Template> {
     if has_secret(source) {
-        let message = format!("`{what}`: a secret can stand only in the input of an action that takes it");
+        let message = format!("`{what}`: a secret is allowed only in the input of an action that accepts it");
         report.add(ProblemCode::BadExpression, at.clone(), message);
     }
     template(source, what, at, report)
@@ -260,7 +274,7 @@ fn bad_expression(error: &ExprError, at: &Location, report: &mut Report) {
     report.add(ProblemCode::BadExpression, at.clone(), error.to_string());
 }
 
-/// Puts the definition together; only called when no pass found a problem.
+/// Assembles the definition. Only called if no pass found a problem.
 pub(super) fn assemble(
     spec: Spec,
     hash: DefinitionHash,
@@ -311,7 +325,7 @@ pub(super) fn assemble(
         input: parts.input,
         output: parts.output,
         shadows: Vec::new(),
-        starters: parts.starters,
+        triggers: parts.triggers,
         spec,
     }
 }
@@ -372,7 +386,7 @@ fn assemble_kind(
             is_all: join.quorum == Quorum::All,
             cancel_rest: join.cancel_rest,
             collect: parts.collect,
-            pass_over: join.pass_over,
+            ignore_failures: join.ignore_failures,
             error_place,
         }),
         Place::Loop(round) => PlaceKind::Loop(LoopNode {
@@ -396,7 +410,7 @@ fn assemble_kind(
     }
 }
 
-/// The transitions that leave each place, in the order in which they are tried: priority first, then as written.
+/// Returns the transitions that leave each place, in the order in which they are tried: by priority, then as written.
 fn out(places: usize, transitions: &[TransitionNode]) -> Vec<Vec<usize>> {
     let mut out = vec![Vec::new(); places];
     for (index, transition) in transitions.iter().enumerate() {

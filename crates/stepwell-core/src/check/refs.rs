@@ -1,4 +1,4 @@
-//! The first pass: names are well formed, and everything that is named exists.
+//! The first pass: checks that names are valid and that everything they refer to exists.
 
 use std::collections::BTreeSet;
 
@@ -6,21 +6,23 @@ use super::{Location, ProblemCode, Report};
 use crate::definition::PlaceIndex;
 use crate::ids::Name;
 use crate::limits::Limits;
-use crate::spec::{ChildRule, Firing, Fork, Guard, Join, Place, Quorum, Spec, Transition, Trigger, Wait};
+use crate::spec::{
+    ChildRule, Firing, Fork, Guard, Join, Place, Quorum, Spec, Transition, TransitionTrigger, Wait,
+};
 
-/// The spec's names as indices; what could not be resolved is missing.
+/// The names of the spec resolved to indices. Unresolved names are missing.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     pub(super) initial: Option<PlaceIndex>,
-    /// Per place: branches of a fork, where errors lead, sources named by a join, the beginning of a loop's or scope's
-    /// body, what comes after a loop, and every place of a body.
+    /// Per place: the branches of a fork, the error place, the places listed by a join, the first place of a body,
+    /// the place after a loop, and all places of a body.
     pub(super) branches: Vec<Vec<PlaceIndex>>,
     pub(super) place_error: Vec<Option<PlaceIndex>>,
     pub(super) join_of: Vec<BTreeSet<PlaceIndex>>,
     pub(super) first: Vec<Option<PlaceIndex>>,
     pub(super) then: Vec<Option<PlaceIndex>>,
     pub(super) bodies: Vec<BTreeSet<PlaceIndex>>,
-    /// Per transition.
+    /// Per transition, in the order of the spec: source and target.
     pub(super) ends: Vec<(Option<PlaceIndex>, Option<PlaceIndex>)>,
     pub(super) error_place: Vec<Option<PlaceIndex>>,
     pub(super) retry_target: Vec<Option<PlaceIndex>>,
@@ -32,10 +34,10 @@ pub(super) fn resolve(spec: &Spec, limits: &Limits, report: &mut Report) -> Link
     name(&spec.name, &Location::Definition, limits, report);
     match &spec.initial {
         Some(initial) => {
-            links.initial = report.place(initial, "the initial place", &Location::Definition);
+            links.initial = report.place(initial, "the initial place", &Location::Field("initial"));
         }
         None => {
-            let message = "there is no place to begin in: set `initial`".to_owned();
+            let message = "there is no initial place: set `initial`".to_owned();
             report.add(ProblemCode::NoStart, Location::Definition, message);
         }
     }
@@ -45,13 +47,13 @@ pub(super) fn resolve(spec: &Spec, limits: &Limits, report: &mut Report) -> Link
     for kind in spec.documents.keys() {
         name(kind, &Location::Document(kind.clone()), limits, report);
     }
-    // Transitions first: whether a place is left is asked of their sources as read, not as written.
+    // Transitions come first, because the check for dead ends uses their resolved sources.
     let mut seen = BTreeSet::new();
     for transition in &spec.transitions {
         let at = Location::Transition(transition.id.clone());
         name(&transition.id, &at, limits, report);
         if !seen.insert(&transition.id) {
-            let message = "another transition has the same id; ids are unique in a workflow".to_owned();
+            let message = "another transition has the same id: use a unique id".to_owned();
             report.add(ProblemCode::DuplicateTransition, at.clone(), message);
         }
         resolve_transition(spec, transition, &at, limits, &mut links, report);
@@ -76,12 +78,12 @@ fn sizes(spec: &Spec, limits: &Limits, report: &mut Report) {
 }
 
 fn name(name: &Name, at: &Location, limits: &Limits, report: &mut Report) {
-    if let Some(message) = name.fault(limits) {
+    if let Some(message) = name.invalid_reason(limits) {
         report.add(ProblemCode::BadName, at.clone(), message);
     }
 }
 
-/// The transitions that leave each place.
+/// Returns the transitions that leave each place.
 fn leaving<'a>(spec: &'a Spec, links: &Links) -> Vec<Vec<&'a Transition>> {
     let mut leaving = vec![Vec::new(); spec.places.len()];
     for (transition, (from, _)) in spec.transitions.iter().zip(&links.ends) {
@@ -128,7 +130,7 @@ fn resolve_place(
     let is_left_by_itself =
         matches!(place, Place::End { .. } | Place::Fork(_) | Place::Loop(_) | Place::Catch(_));
     if !is_left_by_itself && leaving.is_empty() {
-        let message = "nothing leaves this place: add a transition, or make it an end".to_owned();
+        let message = "no transition leaves this place: add one, or make the place an end".to_owned();
         report.add(ProblemCode::DeadEnd, at.clone(), message);
     }
     links.branches.push(branches);
@@ -141,9 +143,9 @@ fn resolve_place(
 
 fn resolve_fork(fork: &Fork, at: &Location, report: &mut Report) -> Vec<PlaceIndex> {
     let message = match (&fork.each, fork.branches.len()) {
-        (None, 0) => Some("the fork has no branches"),
+        (None, 0) => Some("the fork has no branches: add at least one"),
         (Some(_), count) if count != 1 => {
-            Some("a fork over a list has one place in which every branch begins")
+            Some("a fork over a list must name exactly one place, in which every branch starts")
         }
         _ => None,
     };
@@ -151,14 +153,18 @@ fn resolve_fork(fork: &Fork, at: &Location, report: &mut Report) -> Vec<PlaceInd
         report.add(ProblemCode::EmptyFork, at.clone(), message.to_owned());
     }
     if fork.each.as_ref().is_some_and(|each| each.limit == Some(0)) {
-        report.add(ProblemCode::BadLoop, at.clone(), "a limit of 0 lets no branch begin".to_owned());
+        report.add(
+            ProblemCode::BadLoop,
+            at.clone(),
+            "`limit` must be at least 1: with 0 no branch can start".to_owned(),
+        );
     }
     fork.branches.iter().filter_map(|name| report.place(name, "branch", at)).collect()
 }
 
 fn resolve_join(join: &Join, at: &Location, report: &mut Report) -> BTreeSet<PlaceIndex> {
     if join.quorum == Quorum::N(0) {
-        let message = "a quorum of 0 cannot be: a join fires when a branch comes".to_owned();
+        let message = "the quorum must be at least 1, because a join fires when a branch arrives".to_owned();
         report.add(ProblemCode::BadQuorum, at.clone(), message);
     }
     join.of.iter().filter_map(|name| report.place(name, "the joined place", at)).collect()
@@ -169,13 +175,17 @@ fn resolve_wait(wait: &Wait, leaving: &[&Transition], at: &Location, report: &mu
         report.signal(signal, at);
     }
     if wait.children == Some(ChildRule::N(0)) {
-        let message = "waiting for 0 children is no wait: ask for one or more".to_owned();
+        let message = "the number of children to wait for must be at least 1".to_owned();
         report.add(ProblemCode::BadQuorum, at.clone(), message);
     }
-    let timed =
-        leaving.iter().any(|t| matches!(t.on, Trigger::AfterMs(_) | Trigger::Until(_) | Trigger::After(_)));
+    let timed = leaving.iter().any(|t| {
+        matches!(
+            t.on,
+            TransitionTrigger::AfterMs(_) | TransitionTrigger::Until(_) | TransitionTrigger::After(_)
+        )
+    });
     if wait.signal.is_none() && wait.children.is_none() && !timed {
-        let message = "nobody can resolve this wait: name a signal, wait for children, or add a timer";
+        let message = "nothing can resolve this wait: name a signal, wait for children, or add a timer";
         report.add(ProblemCode::UnresolvableWait, at.clone(), message.to_owned());
     }
 }
@@ -197,26 +207,33 @@ fn resolve_transition(
     match spec.places.get(&t.from) {
         Some(Place::Fork(_)) => {
             let message =
-                format!("`{}` is a fork: it is left through its branches, not by transitions", t.from);
+                format!("`{}` is a fork: it leads to its branches and cannot have transitions", t.from);
             report.add(ProblemCode::BadSource, at.clone(), message);
         }
         Some(Place::Loop(_) | Place::Catch(_)) => {
-            let message = format!("`{}` leads on by itself, not by transitions", t.from);
+            let message = format!(
+                "`{}` is a loop or an error scope: it leads to its body and cannot have transitions",
+                t.from
+            );
             report.add(ProblemCode::BadSource, at.clone(), message);
         }
         Some(Place::End { .. }) => {
-            let message = format!("`{}` is an end: nothing leaves it", t.from);
+            let message = format!("`{}` is an end and cannot have transitions", t.from);
             report.add(ProblemCode::BadSource, at.clone(), message);
         }
         _ => {}
     }
     match &t.on {
-        Trigger::Signal(signal) => report.signal(signal, at),
-        Trigger::AfterMs(0) => {
-            let message = "a timer of 0 ms is an automatic transition: leave `on` out".to_owned();
+        TransitionTrigger::Signal(signal) => report.signal(signal, at),
+        TransitionTrigger::AfterMs(0) => {
+            let message = "the delay of a timer must be at least 1 ms: omit `on` for an automatic transition"
+                .to_owned();
             report.add(ProblemCode::BadTimer, at.clone(), message);
         }
-        Trigger::Auto | Trigger::AfterMs(_) | Trigger::Until(_) | Trigger::After(_) => {}
+        TransitionTrigger::Auto
+        | TransitionTrigger::AfterMs(_)
+        | TransitionTrigger::Until(_)
+        | TransitionTrigger::After(_) => {}
     }
     if let Some(action) = &t.action {
         name(&action.name, at, limits, report);
@@ -227,7 +244,7 @@ fn resolve_transition(
     settings(spec, t, at, report);
 }
 
-/// The place from which a retry begins again: one that a run rests in and that needs nothing but the run.
+/// Resolves the retry target, which must be a step, or a wait that does not need children.
 fn retry_target(spec: &Spec, t: &Transition, at: &Location, report: &mut Report) -> Option<PlaceIndex> {
     let retry = t.retry.as_ref()?;
     let target = retry.target.as_ref()?;
@@ -235,31 +252,31 @@ fn retry_target(spec: &Spec, t: &Transition, at: &Location, report: &mut Report)
     let wrong = match spec.places.get(target) {
         Some(Place::Fork(_)) => Some("is a fork: go back to the place before it"),
         Some(Place::Loop(_)) => Some("is a loop: go back to the place before it"),
-        Some(Place::Catch(_)) => Some("deals with an error, and there is none"),
-        Some(Place::Join(_)) => Some("is a join: it is entered by the branches of its fork"),
-        Some(Place::End { .. }) => Some("is an end: nothing can be tried again from there"),
+        Some(Place::Catch(_)) => Some("is an error scope, which only an error can enter"),
+        Some(Place::Join(_)) => Some("is a join, which only the branches of its fork can enter"),
+        Some(Place::End { .. }) => Some("is an end, from which nothing can be retried"),
         Some(Place::Wait(wait)) if wait.children.is_some() => {
-            Some("waits for children, and a retry starts none: go back to where they are started")
+            Some("waits for children, which a retry does not start: go back to the place that starts them")
         }
         Some(Place::Step {} | Place::Wait(_)) | None => None,
     };
     if retry.attempts == 0 {
-        let message = format!("no retry begins again in `{target}`: there are no `attempts`");
+        let message = format!("the retry target `{target}` has no effect without retries: set `attempts`");
         report.add(ProblemCode::BadRetryTarget, at.clone(), message);
     }
     let Some(wrong) = wrong else { return index };
     report.add(ProblemCode::BadRetryTarget, at.clone(), format!("the retry target `{target}` {wrong}"));
-    // A way that cannot be is not followed: what it would lead to is no mistake of its own.
+    // An invalid target is not followed, so that it does not cause further problems.
     None
 }
 
 fn settings(spec: &Spec, t: &Transition, at: &Location, report: &mut Report) {
     if t.action.is_some() && spec.firing == Firing::All {
-        let message = "with `firing: all` transitions fire together and can have no actions".to_owned();
+        let message = "with `firing: all` transitions fire together and cannot have actions".to_owned();
         report.add(ProblemCode::ActionWithFiringAll, at.clone(), message);
     }
     if t.action.is_none() && (t.retry.is_some() || t.timeout_ms.is_some()) {
-        let message = "`retry` and `timeoutMs` are about an action, and there is none".to_owned();
+        let message = "`retry` and `timeoutMs` have no effect without an action".to_owned();
         report.add(ProblemCode::NoAction, at.clone(), message);
     }
 }

@@ -1,5 +1,5 @@
-//! Test cases of a document: what a run is given, what others answer, what happens to it, and what is to come of it. They
-//! are no part of the workflow: a definition does not keep them.
+//! Test cases of a workflow document: the input and mocks of a run, the events during the test, and the expected
+//! outcome. They are not part of the definition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,61 +8,55 @@ use serde_json::{Map, Value};
 
 use super::fields::{Fields, Report, span, template, text, wrong};
 use super::model::Span;
-use super::problem::Place;
+use super::problem::Position;
 use super::tree::{Kind, Node};
 use crate::refusal::Failure;
 use crate::time::Timestamp;
 
-/// One test case.
+/// A test case of a workflow document.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Case {
-    /// Where it stands.
     #[serde(skip)]
-    pub at: Place,
-    /// What it is called: a sentence that says what is to be so.
+    pub at: Position,
+    /// The name of the case: a sentence that states the expectation.
     pub name: String,
-    /// What the clock shows when the run begins.
+    /// The time at which the run starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub now: Option<Timestamp>,
-    /// What the run is started with.
+    /// The input of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
-    /// The event that starts the run, in place of an input.
+    /// The event that starts the run, instead of an input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<StartEvent>,
-    /// Secrets and what they are.
+    /// Values of the secrets, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, String>,
-    /// What the data store holds before.
+    /// Contents of the data store before the run.
     #[serde(skip_serializing_if = "Given::is_empty")]
     pub given: Given,
-    /// What calls come to, by the step or by the action: one after the other, and the last one from then on.
+    /// Results of calls, by step or action. They are used in order, and the last one repeats.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub mocks: BTreeMap<String, Vec<Mock>>,
-    /// What happens, each after the run has come to rest.
+    /// Inputs of the test, each applied when the run has become idle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub happens: Vec<Happening>,
-    /// What is to come of it.
     pub expect: Expected,
 }
 
 /// An event that starts a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StartEvent {
-    /// Its name.
     pub name: String,
-    /// What it brings.
     pub data: Value,
 }
 
-/// What the data store holds.
+/// Initial contents of the data store.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Given {
-    /// Keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub store: Vec<GivenKey>,
-    /// Links.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<GivenLink>,
 }
@@ -73,30 +67,23 @@ impl Given {
     }
 }
 
-/// A key of the data store.
+/// A key of the data store and its value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GivenKey {
-    /// Its namespace.
     pub namespace: String,
-    /// The key.
     pub key: String,
-    /// Its value.
     pub value: Value,
 }
 
-/// A link between two things.
+/// A link between two entities.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GivenLink {
-    /// Its namespace.
     pub namespace: String,
-    /// Where it begins.
     pub from: Thing,
-    /// Where it ends.
     pub to: Thing,
-    /// What the one is to the other.
+    /// The kind of relation between the two ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relation: Option<String>,
-    /// What else is to be said of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attributes: Option<Value>,
 }
@@ -104,140 +91,121 @@ pub struct GivenLink {
 /// One end of a link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Thing {
-    /// What it is.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Which of these.
     pub id: String,
 }
 
-/// What a call comes to.
+/// The result of a mocked call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mock {
-    /// This result; `{ $expr: … }` in it reads `input` and `attempt`.
+    /// The call returns this value. Expressions in it can read `input` and `attempt`.
     Output(Value),
-    /// This error.
     Error(Failure),
 }
 
-/// Something that happens to a run.
+/// An input of the test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Happening {
-    /// Time passes.
     After {
-        /// How much, in milliseconds.
+        /// The duration in milliseconds; serialized as an ISO 8601 duration.
         #[serde(rename = "after", serialize_with = "as_duration")]
         ms: u64,
     },
-    /// A signal comes.
     Signal {
-        /// Its name.
         signal: String,
-        /// What it brings.
         payload: Value,
     },
-    /// An event happens.
     Event {
-        /// Its name.
         event: String,
-        /// What it brings.
         data: Value,
     },
     /// The run is cancelled.
     Cancel {
-        /// It is.
         cancel: bool,
     },
 }
 
-/// How a run stands in the end.
+/// The state of a run at the end of a test case.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Outcome {
-    /// It has ended.
+pub enum CaseOutcome {
     #[default]
     Completed,
-    /// It stands still with an error.
+    /// The run stopped with an error.
     Failed,
-    /// It waits for something.
+    /// The run waits for external input.
     Waiting,
-    /// It was cancelled.
     Cancelled,
 }
 
-impl Outcome {
-    const WORDS: [(&str, Outcome); 4] = [
-        ("completed", Outcome::Completed),
-        ("failed", Outcome::Failed),
-        ("waiting", Outcome::Waiting),
-        ("cancelled", Outcome::Cancelled),
+impl CaseOutcome {
+    const WORDS: [(&str, CaseOutcome); 4] = [
+        ("completed", CaseOutcome::Completed),
+        ("failed", CaseOutcome::Failed),
+        ("waiting", CaseOutcome::Waiting),
+        ("cancelled", CaseOutcome::Cancelled),
     ];
 
-    /// The word for it.
+    /// Returns the name of the outcome, as written in a test.
     pub fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(_, outcome)| *outcome == self).map_or("", |(word, _)| word)
     }
 }
 
-/// What is to come of a run. What is not said may be anything.
+/// The expected outcome of a run. Fields that are not set are not checked.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Expected {
-    /// How it stands.
-    pub outcome: Outcome,
-    /// Its result.
+    pub outcome: CaseOutcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Why it has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ExpectedError>,
-    /// Variables, each with its value.
+    /// Variables and their expected values.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub vars: Map<String, Value>,
-    /// Calls, in this order among those of the steps and actions that they name.
+    /// Expected calls in order, among the calls of the steps and actions that are listed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<ExpectedCall>,
-    /// The steps that it stands at.
+    /// The steps in which the run waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Vec<String>>,
-    /// Keys of the data store.
+    /// Keys of the data store and their expected values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub store: Vec<GivenKey>,
 }
 
-/// Why a run is to have failed.
+/// The error with which a run is expected to fail.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ExpectedError {
-    /// The error's code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// A part of its message.
+    /// Text that the message must contain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// A call that is to be made.
+/// A call that the run is expected to make.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ExpectedCall {
-    /// By this step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// Of this action.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// With these fields in its input.
+    /// Fields that the input must have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
 }
 
-/// Milliseconds as an ISO 8601 duration.
+/// Serializes milliseconds as an ISO 8601 duration.
 fn as_duration<S: Serializer>(ms: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&duration(*ms))
 }
 
-/// Milliseconds as people write them: `P3D`, `PT90S`.
+/// Formats milliseconds as an ISO 8601 duration: `P3D`, `PT90S`.
 pub fn duration(ms: u64) -> String {
     const DAY: u64 = 24 * 3_600_000;
     let (seconds, rest) = (ms / 1_000, ms % 1_000);
@@ -248,20 +216,20 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
-/// The names of a document that its cases may use.
+/// The names of a workflow document that its test cases may use.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Steps, and whether they call something.
+    /// Steps, each with true if it calls an action.
     pub(super) steps: BTreeMap<String, bool>,
-    /// Actions that steps call.
+    /// The actions that steps call.
     pub(super) actions: BTreeSet<String>,
-    /// Signals that steps wait for.
+    /// The signals that steps wait for.
     pub(super) signals: BTreeSet<String>,
-    /// Events that start it.
+    /// The events that start the workflow.
     pub(super) events: BTreeSet<String>,
 }
 
-/// Reads the cases; what is wrong is reported where it stands.
+/// Reads the test cases and reports problems with their positions.
 pub(super) fn read(node: &Node, known: &Known, report: &mut Report) -> Vec<Case> {
     let Kind::List(items) = &node.kind else {
         return wrong(node, "tests", "a list of test cases", report).unwrap_or_default();
@@ -275,8 +243,8 @@ pub(super) fn read(node: &Node, known: &Known, report: &mut Report) -> Vec<Case>
 struct Reader<'a> {
     known: &'a Known,
     report: &'a mut Report,
-    /// Where each name stands.
-    names: BTreeMap<String, Place>,
+    /// The position of each name.
+    names: BTreeMap<String, Position>,
 }
 
 impl Reader<'_> {
@@ -288,14 +256,14 @@ impl Reader<'_> {
             && let Some(first) = self.names.insert(name.clone(), *at)
         {
             let message =
-                format!("another test is called `{name}`, in line {}: names are unique", first.line);
+                format!("another test has the name `{name}`, in line {}: use a unique name", first.line);
             self.report.add("conflict", *at, message);
         }
         let now = fields.get("now").and_then(|node| self.now(node));
         let input = fields.get("input").map(Node::to_value);
         let event = fields.get("event");
         if let (Some(event), true) = (event, input.is_some()) {
-            self.report.add("conflict", event.at, "a test has `input` or `event`, not both");
+            self.report.add("conflict", event.at, "write `input` or `event`, not both");
         }
         let event = event.and_then(|node| self.start_event(node));
         let secrets = fields.get("secrets").map(|node| self.secrets(node)).unwrap_or_default();
@@ -308,7 +276,7 @@ impl Reader<'_> {
         Some(Case { at: node.at, name, now, input, event, secrets, given, mocks, happens, expect })
     }
 
-    /// Every item of a list that can be read.
+    /// Reads a list, and returns the items that could be read.
     fn list<T>(
         &mut self,
         node: Option<&Node>,
@@ -326,7 +294,7 @@ impl Reader<'_> {
         let instant = text(node, "now", self.report)?;
         let read = instant.parse().ok();
         if read.is_none() {
-            let message = format!("`{instant}` is not an instant such as `2030-01-31T12:00:00Z`");
+            let message = format!("`{instant}` is not a timestamp such as `2030-01-31T12:00:00Z`");
             self.report.add("value", node.at, message);
         }
         read
@@ -341,7 +309,7 @@ impl Reader<'_> {
         let name = text(name_node, "name", self.report)?;
         if !self.known.events.contains(&name) {
             let hint = self.report.hint(&name, self.known.events.iter().map(String::as_str));
-            let message = format!("no trigger starts this workflow with the event `{name}`{hint}");
+            let message = format!("no trigger of this workflow has the event `{name}`{hint}");
             self.report.add("unknownName", name_node.at, message);
         }
         Some(StartEvent { name, data })
@@ -400,20 +368,19 @@ impl Reader<'_> {
 
     fn mocks(&mut self, node: &Node) -> BTreeMap<String, Vec<Mock>> {
         let Some(fields) = node.fields() else {
-            return wrong(node, "mocks", "an object: steps or actions, and what they come to", self.report)
+            return wrong(node, "mocks", "an object of steps or actions and their results", self.report)
                 .unwrap_or_default();
         };
         let mut mocks = BTreeMap::new();
         for (key, node) in fields {
             let calls = self.known.steps.get(&key.text);
             if calls == Some(&false) {
-                let message = format!("step `{}` calls nothing: only what is called is mocked", key.text);
+                let message = format!("step `{}` calls no action, so it cannot be mocked", key.text);
                 self.report.add("noEffect", key.at, message);
             } else if calls.is_none() && !self.known.actions.contains(&key.text) {
                 let names = self.known.steps.keys().chain(&self.known.actions);
                 let hint = self.report.hint(&key.text, names.map(String::as_str));
-                let message =
-                    format!("no step and no action of this document is called `{}`{hint}", key.text);
+                let message = format!("no step or action of this workflow has the name `{}`{hint}", key.text);
                 self.report.add("unknownName", key.at, message);
             }
             let read: Vec<Mock> = match &node.kind {
@@ -421,7 +388,11 @@ impl Reader<'_> {
                 _ => self.mock(node).into_iter().collect(),
             };
             if matches!(&node.kind, Kind::List(items) if items.is_empty()) {
-                self.report.add("empty", node.at, format!("the mock of `{}` comes to nothing", key.text));
+                self.report.add(
+                    "empty",
+                    node.at,
+                    format!("the mock of `{}` is empty: add at least one result", key.text),
+                );
             }
             mocks.insert(key.text.clone(), read);
         }
@@ -434,7 +405,7 @@ impl Reader<'_> {
         fields.finish(self.report);
         match (output, error) {
             (Some(_), Some(error)) => {
-                self.report.add("conflict", error.at, "a mock has `output` or `error`, not both");
+                self.report.add("conflict", error.at, "write `output` or `error`, not both");
                 None
             }
             (None, Some(error)) => self.failure(error).map(Mock::Error),
@@ -447,13 +418,13 @@ impl Reader<'_> {
         }
     }
 
-    /// Expressions of mocks read the call, and nothing else.
+    /// Reports names other than those of the call, because expressions of mocks can read only the call.
     fn check_names(&mut self) {
         const READ: [&str; 2] = ["input", "attempt"];
         for used in std::mem::take(&mut self.report.used) {
             for root in used.roots.iter().filter(|root| !READ.contains(&root.as_str())) {
                 let hint = self.report.hint(root, READ);
-                let message = format!("a mock reads `input` and `attempt`; there is no `{root}` here{hint}");
+                let message = format!("unknown name `{root}`: a mock can read `input` and `attempt`{hint}");
                 self.report.add("unknownName", used.at, message);
             }
         }
@@ -471,20 +442,21 @@ impl Reader<'_> {
     }
 
     fn happening(&mut self, node: &Node) -> Option<Happening> {
-        let mut fields = Fields::of(node, "what happens", self.report)?;
+        let mut fields = Fields::of(node, "an item of `happens`", self.report)?;
         let (after, signal) = (fields.get("after"), fields.get("signal"));
         let (event, cancel) = (fields.get("event"), fields.flag("cancel", self.report));
         let given = [after.is_some(), signal.is_some(), event.is_some(), cancel.is_some()];
         let happening = match (after, signal, event) {
             _ if given.into_iter().filter(|is_given| *is_given).count() != 1 => {
-                let message = "what happens is one of `after`, `signal`, `event` and `cancel`";
+                let message =
+                    "an item of `happens` must have exactly one of `after`, `signal`, `event` and `cancel`";
                 self.report.add("missing", node.at, message);
                 return None;
             }
             (Some(after), _, _) => match span(after, "after", self.report) {
                 Some(Span::Ms(ms)) => Some(Happening::After { ms }),
                 Some(Span::Expr(_)) => {
-                    self.report.add("type", after.at, "`after` is a fixed duration");
+                    self.report.add("type", after.at, "`after` must be a fixed duration, not an expression");
                     None
                 }
                 None => None,
@@ -514,7 +486,7 @@ impl Reader<'_> {
 
     fn expected(&mut self, node: &Node) -> Option<Expected> {
         let mut fields = Fields::of(node, "`expect`", self.report)?;
-        let words: Vec<_> = Outcome::WORDS.iter().map(|(word, _)| *word).collect();
+        let words: Vec<_> = CaseOutcome::WORDS.iter().map(|(word, _)| *word).collect();
         let outcome = fields.word("outcome", &words, self.report);
         let result = fields.get("result").map(Node::to_value);
         let error = fields.get("error").and_then(|node| self.expected_error(node));
@@ -526,12 +498,12 @@ impl Reader<'_> {
         let waits = fields.get("waits").map(|node| self.list(Some(node), "waits", Self::step));
         let store = self.list(fields.get("store"), "store", Self::key);
         fields.finish(self.report);
-        let said = Outcome::WORDS.iter().find(|(word, _)| outcome == Some(*word));
+        let said = CaseOutcome::WORDS.iter().find(|(word, _)| outcome == Some(*word));
         let outcome = match (said, &error, &waits) {
             (Some((_, outcome)), _, _) => *outcome,
-            (None, Some(_), _) => Outcome::Failed,
-            (None, None, Some(_)) => Outcome::Waiting,
-            (None, None, None) => Outcome::Completed,
+            (None, Some(_), _) => CaseOutcome::Failed,
+            (None, None, Some(_)) => CaseOutcome::Waiting,
+            (None, None, None) => CaseOutcome::Completed,
         };
         Some(Expected { outcome, result, error, vars: vars.unwrap_or_default(), calls, waits, store })
     }
@@ -557,7 +529,7 @@ impl Reader<'_> {
             let name = text(node, "action", self.report)?;
             if !self.known.actions.contains(&name) {
                 let hint = self.report.hint(&name, self.known.actions.iter().map(String::as_str));
-                let message = format!("no step calls an action `{name}`{hint}");
+                let message = format!("no step calls the action `{name}`{hint}");
                 self.report.add("unknownName", node.at, message);
             }
             Some(name)

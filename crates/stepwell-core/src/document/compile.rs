@@ -1,9 +1,9 @@
-//! Makes places and transitions of steps.
+//! Compiles steps into places and transitions.
 //!
-//! A step is a place of its own name, and what it does is the transition that leaves it; what a step needs besides is
-//! named after it, with a point: `order.join`. Steps are compiled from the last to the first, so that each knows where the
-//! run goes after it. Where errors lead is known in the same way: the innermost of a step's `onError`, the `catch` around it,
-//! the policy of the loop or fork around it.
+//! A step becomes a place with the same name, and the transition that leaves it. Further places and transitions of a
+//! step are named after it, with a dot: `order.join`. Steps are compiled from the last to the first, so that each
+//! knows its next place. The error handler of a step is known in the same way. It is the innermost of its `onError`,
+//! the enclosing `catch`, and the policy of the enclosing loop or fork.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use super::fields::Report;
 use super::model::{Each, ItemErrors, OnError, Sleep, Span, Step, StepKind, Wait};
-use super::problem::Place;
+use super::problem::Position;
 use crate::ids::Name;
 use crate::retry::{Backoff, Retry};
 use crate::schema::Schema;
 use crate::spec::{
-    self, Action, Assign, Catch, Collect, Fork, Guard, Join, Loop, LoopStep, Over, Quorum, Raise, Spec,
-    Transition, Trigger,
+    self, ActionSpec, Assign, Catch, Collect, Fork, Guard, Join, Loop, LoopStep, Over, Quorum, Raise, Spec,
+    Transition, TransitionTrigger,
 };
 use crate::template::{CHILD, EVENT};
 
@@ -33,7 +33,7 @@ pub(super) fn steps(spec: Spec, steps: &[Step], report: &mut Report) -> Spec {
     spec
 }
 
-/// Whoever says what a run's result is gives one, on every way.
+/// Reports steps that end the run without the result that `output` requires.
 fn check_end(spec: &Spec, steps: &[Step], report: &mut Report) {
     let (Some(output), Some(last)) = (&spec.output, steps.last()) else { return };
     let is_needed = Schema::compile(output).is_ok_and(|schema| !schema.check(&Value::Null).is_empty());
@@ -41,7 +41,7 @@ fn check_end(spec: &Spec, steps: &[Step], report: &mut Report) {
         return;
     }
     if spec.places.contains_key(END) {
-        let message = "the run can end after this step without the result that `output` asks for: end with `control.return`";
+        let message = "the run can end after this step without the result that `output` requires: end with `control.return`";
         report.step = Some(last.id.clone());
         report.add("noResult", last.at, message);
     }
@@ -49,14 +49,14 @@ fn check_end(spec: &Spec, steps: &[Step], report: &mut Report) {
     while let Some(step) = open.pop() {
         if matches!(step.kind, StepKind::Return { value: None }) {
             report.step = Some(step.id.clone());
-            report.add("noResult", step.at, "`output` asks for a result: give it with `value`");
+            report.add("noResult", step.at, "`output` requires a result: set `value`");
         }
         open.extend(step.inner().into_iter().flatten());
     }
     report.step = None;
 }
 
-/// Takes out what no run comes to and no author has written: the end behind a `return`, a join whose branches never meet.
+/// Removes unreachable places that no author wrote: the end after a `return`, and a join whose branches never meet.
 fn prune(spec: &mut Spec) {
     let mut reached: BTreeSet<Name> = spec.initial.iter().cloned().collect();
     let mut open: Vec<Name> = reached.iter().cloned().collect();
@@ -72,7 +72,7 @@ fn prune(spec: &mut Spec) {
             Some(spec::Place::Fork(fork)) => {
                 next.extend(&fork.branches);
                 next.extend(fork.each.as_ref().and_then(|each| each.error_place.as_ref()));
-                // An empty list has no branches, and comes to the join all the same.
+                // A fork over an empty list has no branches and goes straight to the join.
                 let join = format!("{name}.join");
                 next.extend(
                     spec.places
@@ -107,19 +107,19 @@ fn prune(spec: &mut Spec) {
     }
 }
 
-/// The place in which a run ends that has done all its steps; a step cannot be called so.
+/// The end place after the last step. No step can have this id.
 pub(super) const END: &str = "end";
 
-/// What is around a step.
+/// The surroundings of a step.
 #[derive(Debug, Clone, Default)]
 struct Around {
-    /// Where its errors lead.
+    /// The place that handles the errors of the step.
     handler: Option<Name>,
-    /// The loop around it.
+    /// The enclosing loop, unless a fork is in between.
     rounds: Option<Name>,
-    /// There is a loop, but a fork lies between.
+    /// True if there is an enclosing loop, but a fork between the loop and the step.
     is_cut_off: bool,
-    /// What it writes is its branch's own.
+    /// True if the step writes variables of its branch instead of the run.
     is_local: bool,
 }
 
@@ -128,7 +128,7 @@ impl Around {
         Around { handler, ..self.clone() }
     }
 
-    /// What is around a step in a branch of a fork.
+    /// Returns the surroundings of a step in a branch of a fork.
     fn in_branch(&self, handler: Option<Name>, is_local: bool) -> Self {
         let is_cut_off = self.is_cut_off || self.rounds.is_some();
         Around { handler, rounds: None, is_cut_off, is_local: self.is_local || is_local }
@@ -143,8 +143,8 @@ struct Compiler<'a> {
     spec: Spec,
     /// The places of the loops and error scopes that are being compiled, innermost last.
     scopes: Vec<Vec<Name>>,
-    /// Which step has declared a signal with a payload, and where.
-    signals: BTreeMap<String, (Place, Option<Value>)>,
+    /// Signals declared with a payload, and the position of the step that declared each.
+    signals: BTreeMap<String, (Position, Option<Value>)>,
     report: &'a mut Report,
 }
 
@@ -160,14 +160,14 @@ impl Compiler<'_> {
         self.spec.transitions.push(transition);
     }
 
-    /// Compiles something, and gives the places that came of it.
+    /// Runs `compile` and returns the places that it added.
     fn scoped<T>(&mut self, compile: impl FnOnce(&mut Self) -> T) -> (T, Vec<Name>) {
         self.scopes.push(Vec::new());
         let compiled = compile(self);
         (compiled, self.scopes.pop().unwrap_or_default())
     }
 
-    /// The place in which a list of steps begins.
+    /// Compiles a list of steps and returns its first place.
     fn list(&mut self, steps: &[Step], next: &Name, around: &Around) -> Name {
         let mut next = next.clone();
         for (index, step) in steps.iter().enumerate().rev() {
@@ -177,7 +177,7 @@ impl Compiler<'_> {
                 || !matches!(step.on_error, OnError::Fail);
             if let (false, Some(after)) = (leads_on, steps.get(index + 1)) {
                 self.report.step = Some(after.id.clone());
-                let message = format!("no run comes here: `{}` before it leads elsewhere", step.id);
+                let message = format!("unreachable: the step `{}` before it always leads elsewhere", step.id);
                 self.report.add("unreachable", after.at, message);
             }
             self.report.step = Some(step.id.clone());
@@ -191,8 +191,8 @@ impl Compiler<'_> {
         let around = around.with_handler(handler);
         let is_call = matches!(step.kind, StepKind::Call { .. });
         let entry = match step.retry.as_ref().filter(|retry| retry.attempts > 0 && !is_call) {
-            Some(retry) => self.retried(step, retry, next, &around),
-            None => self.timed(step, next, &around),
+            Some(retry) => self.compile_retries(step, retry, next, &around),
+            None => self.compile_timeout(step, next, &around),
         };
         let Some(condition) = &step.condition else { return entry };
         let gate = self.place(format!("{}.when", step.id), spec::Place::Step {});
@@ -205,13 +205,13 @@ impl Compiler<'_> {
         gate
     }
 
-    /// A transition whose errors lead where those of its step do.
+    /// Creates a transition with the error handler of the step.
     fn way(&self, id: impl Into<Name>, from: &Name, to: &Name, around: &Around) -> Transition {
         let error_place = around.handler.clone();
         Transition { error_place, ..Transition::new(id, from.clone(), to.clone()) }
     }
 
-    /// Where the errors of a step lead.
+    /// Compiles the error handling of a step and returns the place that handles its errors.
     fn handler(&mut self, step: &Step, next: &Name, around: &Around) -> Option<Name> {
         let steps = match &step.on_error {
             OnError::Fail => return around.handler.clone(),
@@ -221,17 +221,17 @@ impl Compiler<'_> {
         let (first, body) = self.scoped(|compiler| match steps {
             Some(steps) => {
                 let first = compiler.list(steps, next, around);
-                compiler.begun(format!("{}.error-out", step.id), first, around)
+                compiler.first_place_inside(format!("{}.error-out", step.id), first, around)
             }
-            None => compiler.noted(step, next, around),
+            None => compiler.continue_after_error(step, next, around),
         });
         let catch = Catch { local: "error".to_owned(), first, body };
         Some(self.place(format!("{}.error", step.id), spec::Place::Catch(catch)))
     }
 
-    /// A loop or an error scope begins with a place of its own. If its first step leads out of it, that is one which does
-    /// nothing else.
-    fn begun(&mut self, id: String, first: Name, around: &Around) -> Name {
+    /// Returns the first place of a loop or error scope, which must be inside it. If its first step leads outside,
+    /// adds a place that only leads there.
+    fn first_place_inside(&mut self, id: String, first: Name, around: &Around) -> Name {
         if self.scopes.last().is_some_and(|own| own.contains(&first)) {
             return first;
         }
@@ -240,8 +240,8 @@ impl Compiler<'_> {
         here
     }
 
-    /// The run goes on after an error; it is kept where the result would have been.
-    fn noted(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
+    /// Continues the run after an error. The error is saved in place of the result.
+    fn continue_after_error(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
         let failed = self.place(format!("{}.failed", step.id), spec::Place::Step {});
         let mut way = self.way(format!("{}.failed", step.id), &failed, next, around);
         if let Some(name) = step.result_name() {
@@ -251,14 +251,14 @@ impl Compiler<'_> {
         failed
     }
 
-    /// Begins the step again after an error, so often and with such pauses as its policy says.
-    fn retried(&mut self, step: &Step, retry: &Retry, next: &Name, around: &Around) -> Name {
+    /// Compiles the retries of a step, with the number of attempts and the delays of its policy.
+    fn compile_retries(&mut self, step: &Step, retry: &Retry, next: &Name, around: &Around) -> Name {
         let id = |word: &str| format!("{}.{word}", step.id);
-        let tries = format!("tries.`{}`", step.id);
-        let counter = format!("locals.tries.{}", step.id);
+        let tries = format!("attempts.`{}`", step.id);
+        let counter = format!("locals.attempts.{}", step.id);
         let retry_place = Name::from(id("retry"));
         let inner = Around { handler: Some(retry_place.clone()), ..around.clone() };
-        let entry = self.timed(step, next, &inner);
+        let entry = self.compile_timeout(step, next, &inner);
         let (again, body) = self.scoped(|compiler| compiler.place(id("again"), spec::Place::Step {}));
         let catch = Catch { local: "error".to_owned(), first: again.clone(), body };
         self.place(retry_place, spec::Place::Catch(catch));
@@ -268,15 +268,17 @@ impl Compiler<'_> {
             holds = format!("{holds} and error.code in {codes}");
         }
         let pause = match retry.backoff {
-            _ if retry.delay_ms == 0 => Trigger::Auto,
-            Backoff::Fixed => Trigger::AfterMs(retry.delay_ms.min(retry.max_delay_ms).max(1)),
+            _ if retry.delay_ms == 0 => TransitionTrigger::Auto,
+            Backoff::Fixed => TransitionTrigger::AfterMs(retry.delay_ms.min(retry.max_delay_ms).max(1)),
             Backoff::Exponential => {
                 let (delay, most) = (seconds(retry.delay_ms), seconds(retry.max_delay_ms));
-                // Doubled as often as it takes to come to the longest pause: more would be too large for a number.
+                // The number of doublings is capped where the maximum delay is reached, because more would overflow.
                 let doublings = (0..63)
                     .find(|k| retry.delay_ms.saturating_mul(1 << k) >= retry.max_delay_ms)
                     .unwrap_or(0);
-                Trigger::After(format!("$min([{most}, {delay} * $power(2, $min([{doublings}, {tries}]))])"))
+                TransitionTrigger::After(format!(
+                    "$min([{most}, {delay} * $power(2, $min([{doublings}, {tries}]))])"
+                ))
             }
         };
         let more = json!({ "$expr": format!("{tries} + 1") });
@@ -290,11 +292,12 @@ impl Compiler<'_> {
         begin
     }
 
-    /// Races the step against its clock, if it has one that its own transitions cannot keep.
-    fn timed(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
+    /// Compiles a step with a timeout as a race against a timer, if the transitions of the step cannot implement the
+    /// timeout themselves.
+    fn compile_timeout(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
         let keeps_time = match &step.kind {
             StepKind::Call { .. } | StepKind::Wait(_) => true,
-            // A time that cannot be told is an error before the other workflow is started.
+            // A timeout that cannot be evaluated must be an error before the other workflow is started.
             StepKind::Workflow { .. } => matches!(step.timeout, Some(Span::Ms(_))),
             _ => false,
         };
@@ -355,6 +358,7 @@ impl Compiler<'_> {
                 let rounds = Rounds { over, index, most: *most, collect, passes_over: false };
                 self.rounds(step, rounds, body, next, around)
             }
+            // `break` leads to its loop and not past it: the loop saves the results of the rounds so far.
             StepKind::Break => self.back_to_loop(step, Some(LoopStep::Leave), next, around),
             StepKind::Continue => self.back_to_loop(step, None, next, around),
             StepKind::Try { body, local, codes, catch } => {
@@ -365,9 +369,10 @@ impl Compiler<'_> {
                 let error_place = around.handler.clone().filter(|_| value.is_some());
                 self.place(step.id.as_str(), spec::Place::End { output: value.clone(), error_place })
             }
-            StepKind::Fail { code, message } => {
+            StepKind::Fail { code, message, is_final, errors } => {
                 let here = self.place(step.id.as_str(), spec::Place::Step {});
-                let fail = Raise::New { code: code.clone(), message: message.clone() };
+                let (code, message, errors) = (code.clone(), message.clone(), errors.clone());
+                let fail = Raise::New { code, message, is_final: *is_final, errors };
                 self.transition(Transition {
                     fail: Some(fail),
                     ..self.way(step.id.as_str(), &here, next, around)
@@ -386,7 +391,7 @@ impl Compiler<'_> {
                 let here = self.place(step.id.as_str(), spec::Place::Step {});
                 let on = match sleep {
                     Sleep::For(span) => after(span),
-                    Sleep::Until(expr) => Trigger::Until(expr.clone()),
+                    Sleep::Until(expr) => TransitionTrigger::Until(expr.clone()),
                 };
                 self.transition(self.way(step.id.as_str(), &here, next, around).on(on));
                 here
@@ -424,7 +429,8 @@ impl Compiler<'_> {
         let here = self.place(step.id.as_str(), spec::Place::Step {});
         let save_as = step.result_name().map(|name| around.path(name));
         let mut way = self.way(step.id.as_str(), &here, next, around);
-        way.action = Some(Action { name: action.into(), input: input.clone(), save_as, version: *version });
+        way.action =
+            Some(ActionSpec { name: action.into(), input: input.clone(), save_as, version: *version });
         way.retry.clone_from(&step.retry);
         match &step.timeout {
             Some(Span::Ms(ms)) => way.timeout_ms = Some(*ms),
@@ -432,7 +438,7 @@ impl Compiler<'_> {
                 self.report.add(
                     "type",
                     step.at,
-                    "`timeout` of a call is a fixed duration, not an expression",
+                    "`timeout` of a call must be a fixed duration, not an expression",
                 );
             }
             None => {}
@@ -455,7 +461,7 @@ impl Compiler<'_> {
             Around { handler, rounds: Some(here.clone()), is_cut_off: false, is_local: around.is_local };
         let (first, body) = self.scoped(|compiler| {
             let first = compiler.list(body, &here, &inner);
-            compiler.begun(format!("{}.out", step.id), first, &inner)
+            compiler.first_place_inside(format!("{}.out", step.id), first, &inner)
         });
         let place = Loop {
             over: rounds.over,
@@ -478,8 +484,8 @@ impl Compiler<'_> {
         };
         let first = self.list(&each.body, &join, &around.in_branch(handler, true));
         let collect = collect(step, &each.result, each.errors == ItemErrors::Collect, around);
-        let pass_over = each.errors == ItemErrors::Continue;
-        let place = Join { collect, pass_over, error_place: around.handler.clone(), ..Join::default() };
+        let ignore_failures = each.errors == ItemErrors::Continue;
+        let place = Join { collect, ignore_failures, error_place: around.handler.clone(), ..Join::default() };
         self.place(join.clone(), spec::Place::Join(place));
         self.transition(self.way(join.clone(), &join, next, around));
         let over = spec::Each {
@@ -516,7 +522,7 @@ impl Compiler<'_> {
         self.place(step.id.as_str(), spec::Place::Fork(Fork { branches, each: None }))
     }
 
-    /// Branches that go on at the same time do not write the same variable: which came last would be chance.
+    /// Reports parallel branches that write the same variable, because the last write would be random.
     fn check_writes(&mut self, branches: &[Vec<Step>]) {
         let mut writers: BTreeMap<String, usize> = BTreeMap::new();
         for (index, steps) in branches.iter().enumerate() {
@@ -533,7 +539,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Goes to the loop around it, to leave it or to go on with its next round.
+    /// Leads back to the enclosing loop, to leave it or to start its next round.
     fn back_to_loop(
         &mut self,
         step: &Step,
@@ -548,16 +554,16 @@ impl Compiler<'_> {
         here
     }
 
-    /// The loop that a step leaves, or goes on with.
+    /// Returns the enclosing loop, or reports that there is none.
     fn loop_around(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
         if let Some(rounds) = around.rounds.clone() {
             return rounds;
         }
         let message = match around.is_cut_off {
             true => {
-                "a branch cannot leave or go on with the loop around its fork: let it end, and decide after it"
+                "a branch cannot leave or continue the loop around its fork: let the branch end, and decide after the fork"
             }
-            false => "there is no loop around it",
+            false => "the step is not inside a loop",
         };
         self.report.add("noLoop", step.at, format!("`{}`: {message}", step.word()));
         next.clone()
@@ -575,7 +581,9 @@ impl Compiler<'_> {
             let first = if catch.is_empty() { None } else { Some(compiler.list(catch, next, around)) };
             compiler.report.step = Some(step.id.clone());
             match (first, codes) {
-                (Some(first), None) => compiler.begun(format!("{}.catch-out", step.id), first, around),
+                (Some(first), None) => {
+                    compiler.first_place_inside(format!("{}.catch-out", step.id), first, around)
+                }
                 (None, None) => compiler.caught(step, next, around),
                 (first, Some(codes)) => {
                     let first = first.unwrap_or_else(|| next.clone());
@@ -588,14 +596,14 @@ impl Compiler<'_> {
         self.list(body, next, &around.with_handler(Some(place)))
     }
 
-    /// An error is caught, and nothing is done about it.
+    /// Catches an error and continues with the next step.
     fn caught(&mut self, step: &Step, next: &Name, around: &Around) -> Name {
         let here = self.place(format!("{}.caught", step.id), spec::Place::Step {});
         self.transition(self.way(here.clone(), &here, next, around));
         here
     }
 
-    /// Only errors with one of these codes are dealt with; others go on to whoever is around.
+    /// Handles only errors with one of these codes. Other errors are raised again for the enclosing handler.
     fn matched(&mut self, step: &Step, local: &str, codes: &[String], first: &Name, around: &Around) -> Name {
         let here = self.place(format!("{}.match", step.id), spec::Place::Step {});
         let codes = serde_json::to_string(codes).expect("a list of texts is plain data");
@@ -630,26 +638,27 @@ impl Compiler<'_> {
         if let Some(timeout) = &step.timeout {
             self.time_limit(step, timeout, &waits, wait.on_timeout.as_deref(), next, around);
         } else if wait.on_timeout.is_some() {
-            self.report.add("noEffect", step.at, "`onTimeout` means nothing without `timeout`");
+            self.report.add("noEffect", step.at, "`onTimeout` has no effect without `timeout`");
         }
         waits
     }
 
-    /// A signal belongs to the workflow, not to a step: two steps that wait for the same one agree on what it brings.
+    /// Declares the signal of a wait. A signal belongs to the workflow, so all steps that wait for it must agree on
+    /// the payload schema.
     fn declare(&mut self, step: &Step, wait: &Wait) {
         let declared = self.spec.signals.entry(wait.signal.as_str().into()).or_default();
         let payload = wait.payload.clone();
         match self.signals.get(&wait.signal) {
             None if declared.payload.is_some() && payload.is_some() && declared.payload != payload => {
                 let message = format!(
-                    "`signals` says that `{}` brings something else: say it there or here, not both",
+                    "`signals` declares another payload for `{}`: declare it there or here, not both",
                     wait.signal
                 );
                 self.report.add("conflict", step.at, message);
             }
             Some((first, known)) if *known != payload => {
                 let message = format!(
-                    "the step in line {} waits for `{}` with another payload: use another signal, or the same schema",
+                    "the step in line {} waits for `{}` with another payload schema: use another signal or the same schema",
                     first.line, wait.signal
                 );
                 self.report.add("conflict", step.at, message);
@@ -711,23 +720,23 @@ impl Compiler<'_> {
     }
 }
 
-/// What a loop is made of besides its steps.
+/// The parts of a loop other than its steps.
 struct Rounds<'a> {
     over: Over,
     index: &'a Option<String>,
     most: Option<u32>,
     collect: Option<Collect>,
-    /// A round that fails does not end the loop.
+    /// True if a failed round does not end the loop.
     passes_over: bool,
 }
 
-/// What becomes of what rounds or branches give: nothing, if nobody asks for it.
+/// Returns the settings for collecting the results of rounds or branches, or `None` if they are not used.
 fn collect(step: &Step, result: &Option<Value>, settled: bool, around: &Around) -> Option<Collect> {
     let save_as = step.save_as.as_ref().map(|name| around.path(name));
     (save_as.is_some() || settled).then(|| Collect { save_as, result: result.clone(), settled })
 }
 
-/// The variables that steps write, the first part of each path.
+/// Returns the variables that steps write, as the first part of each path.
 fn written(steps: &[Step]) -> Vec<(String, &Step)> {
     let mut found = Vec::new();
     for step in steps {
@@ -737,7 +746,7 @@ fn written(steps: &[Step]) -> Vec<(String, &Step)> {
             found.extend(values.iter().map(|(name, _)| (first(name), step)));
         }
         let inner = match (&step.kind, &step.on_error) {
-            // What branches of a fork over a list write is their own.
+            // Branches of a fork over a list write their own variables.
             (StepKind::Each(each), OnError::Steps(steps)) if each.parallel.is_some() => {
                 vec![steps.as_slice()]
             }
@@ -753,10 +762,10 @@ fn guard(condition: &str) -> Option<Guard> {
     (condition != "true").then(|| Guard::Expr(condition.to_owned()))
 }
 
-fn after(span: &Span) -> Trigger {
+fn after(span: &Span) -> TransitionTrigger {
     match span {
-        Span::Ms(ms) => Trigger::AfterMs((*ms).max(1)),
-        Span::Expr(expr) => Trigger::After(expr.clone()),
+        Span::Ms(ms) => TransitionTrigger::AfterMs((*ms).max(1)),
+        Span::Expr(expr) => TransitionTrigger::After(expr.clone()),
     }
 }
 
@@ -765,10 +774,11 @@ fn seconds(ms: u64) -> String {
 }
 
 fn too_late(step: &str) -> Raise {
-    Raise::New { code: "timeout".into(), message: format!("step `{step}` was not done in time").into() }
+    let message = format!("step `{step}` exceeded its timeout").into();
+    Raise::New { code: "timeout".into(), message, is_final: None, errors: None }
 }
 
-/// An error that nobody deals with here is that of whoever is around.
+/// Raises the error in this local again, for the enclosing handler.
 fn rethrow(local: &str) -> Raise {
     Raise::Again(local.to_owned())
 }

@@ -1,4 +1,5 @@
-//! What differs between two documents: steps are found again by their ids wherever they stand, everything else by where it is.
+//! Differences between two workflow documents. Steps, places and transitions are matched by their ids, even if they
+//! have moved; everything else is matched by its position.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,27 +7,24 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// So many differences are told; the last one says how many more there are.
+/// Maximum number of differences to report. Beyond it, one last entry has the number of the remaining differences.
 pub const MAX_DIFFERENCES: usize = 1_000;
 
-/// Stands for a list of steps, which are compared each by itself.
+/// Placeholder for a list of steps or transitions, which are compared separately.
 const STEPS: &str = "(steps)";
 
-/// What a difference is about.
+/// The kind of thing that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Subject {
-    /// What is outside of steps, places and transitions.
+pub enum DifferenceSubject {
+    /// The parts of the document outside steps, places and transitions.
     Document,
-    /// A step.
     Step,
-    /// A place.
     Place,
-    /// A transition.
     Transition,
 }
 
-/// How something differs.
+/// The kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DifferenceKind {
@@ -34,33 +32,31 @@ pub enum DifferenceKind {
     Added,
     /// It is only in the first document.
     Removed,
-    /// It stands in another list, or before or behind others than it did.
+    /// It is in another list, or in another order than before.
     Moved,
-    /// It says something else.
+    /// Its content is different.
     Changed,
-    /// It is of another type.
+    /// It has another type.
     TypeChanged,
-    /// There are more differences than are told; `to` says how many.
+    /// There are more differences than reported; `to` is their number.
     More,
 }
 
-/// One thing that differs.
+/// A difference between two workflow documents.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {
-    /// How.
     pub kind: DifferenceKind,
-    /// What it is about.
-    pub subject: Subject,
+    pub subject: DifferenceSubject,
     /// The id of the step, place or transition, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// A JSON pointer: inside of the step, place or transition if that has changed, in the document otherwise.
+    /// JSON pointer. For a change, it points into the step, place or transition; otherwise into the document.
     pub pointer: String,
-    /// What was there; of something that has moved, where it was.
+    /// The old value. For something that has moved, its old position.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Value>,
-    /// What is there; of something that has moved, where it is. The steps inside of a step are told by themselves.
+    /// The new value. For something that has moved, its new position. Nested steps are reported separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Value>,
 }
@@ -68,10 +64,10 @@ pub struct Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subject = match self.subject {
-            Subject::Document => "document",
-            Subject::Step => "step",
-            Subject::Place => "place",
-            Subject::Transition => "transition",
+            DifferenceSubject::Document => "document",
+            DifferenceSubject::Step => "step",
+            DifferenceSubject::Place => "place",
+            DifferenceSubject::Transition => "transition",
         };
         let what = match &self.id {
             Some(id) => format!("{subject} `{id}`"),
@@ -91,7 +87,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// A value on one line, cut where it gets long.
+/// Formats a value on one line, truncated if it is long.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(120) {
@@ -100,50 +96,50 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Everything that differs between two documents; nothing if they say the same.
+/// Returns all differences between two workflow documents, or an empty list if their content is equal.
 ///
-/// Steps without an id are found again by where they stand.
+/// Steps without an id are matched by their position.
 pub fn diff(from: &Value, to: &Value) -> Vec<Difference> {
     let (old, new) = (Parts::of(from), Parts::of(to));
-    let mut told = Told::default();
-    told.compare(Some(&old.rest), Some(&new.rest), "", &|kind, pointer, from, to| {
-        let subject = Subject::Document;
+    let mut differences = Told::default();
+    differences.compare(Some(&old.rest), Some(&new.rest), "", &|kind, pointer, from, to| {
+        let subject = DifferenceSubject::Document;
         Difference { kind, subject, id: None, pointer, from, to }
     });
-    let gone = old.order.iter().filter(|key| !new.things.contains_key(*key));
-    gone.for_each(|key| told.add(old.things[key].whole(DifferenceKind::Removed)));
+    let removed = old.order.iter().filter(|key| !new.things.contains_key(*key));
+    removed.for_each(|key| differences.add(old.things[key].whole(DifferenceKind::Removed)));
     let moved = moved(&old, &new);
     for key in &new.order {
         let is = &new.things[key];
         let Some(was) = old.things.get(key) else {
-            told.add(is.whole(DifferenceKind::Added));
+            differences.add(is.whole(DifferenceKind::Added));
             continue;
         };
         if moved.contains(key) {
             let (from, to) = (Some(was.pointer.clone().into()), Some(is.pointer.clone().into()));
             let (kind, pointer) = (DifferenceKind::Moved, is.pointer.clone());
-            told.add(Difference { kind, subject: is.subject, id: is.id.clone(), pointer, from, to });
+            differences.add(Difference { kind, subject: is.subject, id: is.id.clone(), pointer, from, to });
         }
-        told.compare(Some(&was.own), Some(&is.own), "", &|kind, pointer, from, to| {
+        differences.compare(Some(&was.own), Some(&is.own), "", &|kind, pointer, from, to| {
             let kind = if pointer == is.type_pointer() { DifferenceKind::TypeChanged } else { kind };
             Difference { kind, subject: is.subject, id: is.id.clone(), pointer, from, to }
         });
     }
-    told.finish()
+    differences.finish()
 }
 
-/// What a thing is found again by.
-type Key = (Subject, String);
+/// The key that identifies a thing in both documents.
+type Key = (DifferenceSubject, String);
 
 /// A step, a place or a transition.
 struct Thing {
-    subject: Subject,
+    subject: DifferenceSubject,
     id: Option<String>,
     pointer: String,
-    /// The list it is in: the step that has it, and where in that step.
+    /// The list that contains it: the containing step, and the field in that step.
     list: String,
     index: usize,
-    /// What it says, without the steps inside of it.
+    /// Its content, without the nested steps.
     own: Value,
 }
 
@@ -157,17 +153,17 @@ impl Thing {
 
     fn type_pointer(&self) -> &'static str {
         match self.subject {
-            Subject::Place => "/kind",
+            DifferenceSubject::Place => "/kind",
             _ => "/type",
         }
     }
 }
 
-/// A document taken apart.
+/// The parts of a workflow document.
 struct Parts {
     rest: Value,
     things: BTreeMap<Key, Thing>,
-    /// In the order of the document.
+    /// The keys in the order of the document.
     order: Vec<Key>,
 }
 
@@ -196,12 +192,12 @@ impl Parts {
         parts
     }
 
-    /// Takes a list of steps apart; gives what stands for it.
+    /// Extracts the steps of a list and returns a placeholder for the list.
     fn steps(&mut self, value: &Value, list: &str, pointer: &str) -> Value {
         let Some(items) = things_in(value) else { return value.clone() };
         for (index, item) in items.iter().enumerate() {
             let pointer = format!("{pointer}/{index}");
-            let key = self.begin(Subject::Step, item, list, index, &pointer);
+            let key = self.begin(DifferenceSubject::Step, item, list, index, &pointer);
             let own = item.iter().map(|(field, value)| {
                 let inner = format!("{}/{field}", key.1);
                 (field.clone(), self.field(field, value, &inner, &format!("{pointer}/{}", escaped(field))))
@@ -212,7 +208,7 @@ impl Parts {
         STEPS.into()
     }
 
-    /// A field of a step: steps inside of it are taken apart too.
+    /// Extracts the nested steps from a field of a step.
     fn field(&mut self, name: &str, value: &Value, list: &str, pointer: &str) -> Value {
         match name {
             "then" | "else" | "body" | "steps" | "onTimeout" => self.steps(value, list, pointer),
@@ -238,7 +234,7 @@ impl Parts {
         }
     }
 
-    /// A list of steps, or an object that has one.
+    /// Extracts the steps from a list of steps, or from an object that contains one.
     fn block(&mut self, value: &Value, list: &str, pointer: &str) -> Value {
         let Value::Object(fields) = value else { return self.steps(value, list, pointer) };
         let mut fields = fields.clone();
@@ -250,9 +246,9 @@ impl Parts {
 
     fn places(&mut self, places: Map<String, Value>, pointer: &str) {
         for (name, place) in places {
-            let key = (Subject::Place, name.clone());
-            let (subject, pointer) = (Subject::Place, format!("{pointer}/{}", escaped(&name)));
-            // The order of places says nothing.
+            let key = (DifferenceSubject::Place, name.clone());
+            let (subject, pointer) = (DifferenceSubject::Place, format!("{pointer}/{}", escaped(&name)));
+            // The order of places has no meaning.
             let list = String::new();
             self.order.push(key.clone());
             self.things.insert(key, Thing { subject, id: Some(name), pointer, list, index: 0, own: place });
@@ -263,16 +259,16 @@ impl Parts {
         let Some(items) = things_in(value) else { return value.clone() };
         for (index, item) in items.iter().enumerate() {
             let pointer = format!("{pointer}/{index}");
-            let key = self.begin(Subject::Transition, item, "transitions", index, &pointer);
+            let key = self.begin(DifferenceSubject::Transition, item, "transitions", index, &pointer);
             self.end(&key, Value::Object((*item).clone()));
         }
         STEPS.into()
     }
 
-    /// Finds a key for a thing, and its place before the things inside of it.
+    /// Adds an element with a unique key, before its nested elements.
     fn begin(
         &mut self,
-        subject: Subject,
+        subject: DifferenceSubject,
         item: &Map<String, Value>,
         list: &str,
         index: usize,
@@ -281,7 +277,7 @@ impl Parts {
         let id = item.get("id").and_then(Value::as_str).map(str::to_owned);
         let mut key = (subject, id.clone().unwrap_or_else(|| format!("@{list}/{index}")));
         while self.things.contains_key(&key) {
-            // Two of one id: a document like that is refused elsewhere.
+            // Duplicate ids are reported as a problem when the document is read.
             key.1.push('\'');
         }
         let (pointer, list) = (pointer.to_owned(), list.to_owned());
@@ -297,7 +293,7 @@ impl Parts {
     }
 }
 
-/// The objects of a list that has nothing else.
+/// Returns the items of a list if all of them are objects.
 fn things_in(value: &Value) -> Option<Vec<&Map<String, Value>>> {
     let items = value.as_array().filter(|items| !items.is_empty())?;
     items.iter().map(Value::as_object).collect()
@@ -307,11 +303,11 @@ fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// What stands in another list than before, or is not in the order of most others of its list.
+/// Returns the elements that are in another list than before, or out of order with most others of their list.
 fn moved(old: &Parts, new: &Parts) -> BTreeSet<Key> {
     let mut moved = BTreeSet::new();
     let mut lists: BTreeMap<&str, Vec<(usize, &Key)>> = BTreeMap::new();
-    for key in new.order.iter().filter(|key| key.0 != Subject::Place) {
+    for key in new.order.iter().filter(|key| key.0 != DifferenceSubject::Place) {
         let (is, Some(was)) = (&new.things[key], old.things.get(key)) else { continue };
         match is.list == was.list {
             true => lists.entry(&is.list).or_default().push((was.index, key)),
@@ -331,9 +327,10 @@ fn moved(old: &Parts, new: &Parts) -> BTreeSet<Key> {
     moved
 }
 
-/// Where the numbers of a longest rising part of a list are.
+/// Returns the indexes of a longest increasing subsequence.
 fn longest_rising(numbers: &[usize]) -> Vec<usize> {
-    // For each length, where the smallest number is that ends a part of that length; and what is before each number.
+    // For each length, the index of the smallest number that ends a subsequence of this length; and the predecessor
+    // of each number.
     let (mut ends, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), Vec::new());
     for (place, number) in numbers.iter().enumerate() {
         let length = ends.partition_point(|end| numbers[*end] < *number);
@@ -353,10 +350,10 @@ fn longest_rising(numbers: &[usize]) -> Vec<usize> {
     part
 }
 
-/// Makes a difference of what differs.
+/// Creates a difference from its kind, pointer, old value and new value.
 type Make<'a> = dyn Fn(DifferenceKind, String, Option<Value>, Option<Value>) -> Difference + 'a;
 
-/// What is told.
+/// The differences found so far, at most [`MAX_DIFFERENCES`].
 #[derive(Default)]
 struct Told {
     differences: Vec<Difference>,
@@ -373,14 +370,14 @@ impl Told {
 
     fn finish(mut self) -> Vec<Difference> {
         if self.untold > 0 {
-            let (kind, subject, pointer) = (DifferenceKind::More, Subject::Document, String::new());
+            let (kind, subject, pointer) = (DifferenceKind::More, DifferenceSubject::Document, String::new());
             let to = Some(self.untold.into());
             self.differences.push(Difference { kind, subject, id: None, pointer, from: None, to });
         }
         self.differences
     }
 
-    /// Compares two values, and what is in them if both are objects, or lists of one length.
+    /// Compares two values, and their parts if both are objects, or lists of the same length.
     fn compare(&mut self, from: Option<&Value>, to: Option<&Value>, pointer: &str, make: &Make<'_>) {
         if from == to || is_nothing_but_steps(from, to) || is_nothing_but_steps(to, from) {
             return;
@@ -406,7 +403,7 @@ impl Told {
     }
 }
 
-/// A list of steps where there was none: the steps are told by themselves.
+/// Returns true if a list of steps was added or removed as a whole. Its steps are reported separately.
 fn is_nothing_but_steps(steps: Option<&Value>, other: Option<&Value>) -> bool {
     let is_empty = other.is_none_or(|other| other.as_array().is_some_and(Vec::is_empty));
     steps.and_then(Value::as_str) == Some(STEPS) && is_empty

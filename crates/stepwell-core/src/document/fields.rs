@@ -1,11 +1,12 @@
-//! Reads the fields of an object: what is missing, of another type or not known is reported where it stands.
+//! Reads the fields of an object. Fields that are missing, unknown or of the wrong type are reported with their
+//! positions.
 
 use std::cell::Cell;
 
 use serde_json::Value;
 
 use super::model::Span;
-use super::problem::{Place, Problem, Problems};
+use super::problem::{Position, SourceProblem, SourceProblems};
 use super::tree::{Key, Kind, Node};
 use crate::expr::Expr;
 use crate::near::did_you_mean;
@@ -13,48 +14,48 @@ use crate::schema::Schema;
 use crate::template::Template;
 use crate::time::duration_ms;
 
-/// Collects problems.
+/// Collects problems while a workflow document is read.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<SourceProblem>,
     /// The step that is being read.
     pub(crate) step: Option<String>,
-    /// What expressions read.
+    /// The names that expressions read.
     pub(crate) used: Vec<Used>,
-    /// What is being read is asked before its step begins.
+    /// True while reading an expression that is evaluated before its step starts.
     pub(crate) is_outside: bool,
-    /// The first problem that is not told, and how many there are.
-    untold: Option<(Place, usize)>,
-    /// How many names were compared with those that are not known.
+    /// The position of the first problem that is only counted, and the number of such problems.
+    untold: Option<(Position, usize)>,
+    /// Number of comparisons made so far to find hints.
     compared: Cell<usize>,
 }
 
-/// So many names are compared in all; whoever has more unknown ones gets no hint for the rest.
+/// The maximum number of name comparisons for hints. Unknown names beyond it get no hint.
 const MAX_COMPARED: usize = 20_000;
 
-/// So many problems are told; somebody who has more begins with these.
+/// The maximum number of problems reported; the rest are only counted.
 pub const MAX_PROBLEMS: usize = 100;
 
-/// What one expression reads.
+/// The names that one expression reads.
 #[derive(Debug)]
 pub(crate) struct Used {
-    pub(crate) at: Place,
+    pub(crate) at: Position,
     pub(crate) step: Option<String>,
     pub(crate) roots: Vec<String>,
-    /// Fields of `vars`.
+    /// The fields of `vars` that the expression reads.
     pub(crate) vars: Vec<String>,
-    /// It is asked before the step begins, and does not see the step's own locals.
+    /// True if the expression is evaluated before the step starts, so that the locals of the step are not visible.
     pub(crate) is_outside: bool,
 }
 
 impl Report {
-    pub(crate) fn add(&mut self, code: &str, at: Place, message: impl Into<String>) {
+    pub(crate) fn add(&mut self, code: &str, at: Position, message: impl Into<String>) {
         let step = self.step.clone();
-        self.take(Problem { step, ..Problem::new(code, at, message) });
+        self.take(SourceProblem { step, ..SourceProblem::new(code, at, message) });
     }
 
-    /// A problem that somebody else has found.
-    pub(crate) fn take(&mut self, problem: Problem) {
+    /// Adds a problem. Once the report is full, it only counts it.
+    pub(crate) fn take(&mut self, problem: SourceProblem) {
         if self.is_full() {
             self.untold.get_or_insert((problem.at, 0)).1 += 1;
             return;
@@ -62,28 +63,28 @@ impl Report {
         self.problems.push(problem);
     }
 
-    /// How many problems were found.
+    /// Returns the number of problems found, including those not reported.
     pub(crate) fn count(&self) -> usize {
         self.problems.len() + self.untold.map_or(0, |(_, many)| many)
     }
 
-    /// What is found from here on is counted and not told: hints need not be looked for.
+    /// Returns true if further problems are only counted. They need no hints.
     pub(crate) fn is_full(&self) -> bool {
         self.problems.len() >= MAX_PROBLEMS
     }
 
-    /// Everything that is told, by line.
-    pub(crate) fn finish(mut self) -> Problems {
+    /// Returns the reported problems, sorted by position.
+    pub(crate) fn finish(mut self) -> SourceProblems {
         self.problems.sort_by_key(|problem| problem.at);
         self.problems.dedup();
         if let Some((at, count)) = self.untold {
-            let message = format!("and {count} more, from here on: mend these first");
-            self.problems.push(Problem::new("more", at, message));
+            let message = format!("{count} more problems from here on: fix the problems above first");
+            self.problems.push(SourceProblem::new("more", at, message));
         }
-        Problems(self.problems)
+        SourceProblems(self.problems)
     }
 
-    /// ` (did you mean …?)`, or nothing.
+    /// Returns ` (did you mean …?)`, or an empty string.
     pub(crate) fn hint<'n>(&self, name: &str, known: impl IntoIterator<Item = &'n str>) -> String {
         if self.is_full() || self.compared.get() > MAX_COMPARED {
             return String::new();
@@ -93,32 +94,37 @@ impl Report {
     }
 }
 
-/// The fields of one object.
+/// The fields of an object that is being read.
 pub(crate) struct Fields<'a> {
-    pub(crate) at: Place,
+    pub(crate) at: Position,
     fields: &'a [(Key, Node)],
     what: String,
     known: Vec<&'static str>,
 }
 
 impl<'a> Fields<'a> {
-    /// The object's fields; anything else is reported.
+    /// Returns the fields of an object. Any other value is reported.
     pub(crate) fn of(node: &'a Node, what: &str, report: &mut Report) -> Option<Self> {
         let Some(fields) = node.fields() else {
-            report.add("type", node.at, format!("{what} is an object, not {}", node.word()));
+            report.add("type", node.at, format!("{what} must be an object, not {}", node.word()));
             return None;
         };
         Some(Fields { at: node.at, fields, what: what.to_owned(), known: Vec::new() })
     }
 
-    /// A field that may be there; one that is null counts as missing.
+    /// Returns an optional field. A field that is null counts as missing.
     pub(crate) fn get(&mut self, name: &'static str) -> Option<&'a Node> {
-        self.known.push(name);
-        let found = self.fields.iter().find(|(key, _)| key.text == name).map(|(_, node)| node);
-        found.filter(|node| node.kind != Kind::Null)
+        self.entry(name).map(|(_, node)| node)
     }
 
-    /// The first of several names for the same thing.
+    /// Returns an optional field with its key. A field that is null counts as missing.
+    pub(crate) fn entry(&mut self, name: &'static str) -> Option<(&'a Key, &'a Node)> {
+        self.known.push(name);
+        let found = self.fields.iter().find(|(key, _)| key.text == name).map(|(key, node)| (key, node));
+        found.filter(|(_, node)| node.kind != Kind::Null)
+    }
+
+    /// Returns the first field that is present, of several names with the same meaning.
     pub(crate) fn either(&mut self, names: &[&'static str], report: &mut Report) -> Option<&'a Node> {
         let found: Vec<_> =
             names.iter().filter_map(|name| self.get(name).map(|node| (*name, node))).collect();
@@ -126,13 +132,13 @@ impl<'a> Fields<'a> {
             report.add(
                 "conflict",
                 node.at,
-                format!("`{second}` says the same as `{first}`: write one of them"),
+                format!("`{second}` means the same as `{first}`: write only one of them"),
             );
         }
         found.first().map(|(_, node)| *node)
     }
 
-    /// A field that has to be there.
+    /// Returns a required field. A missing field is reported.
     pub(crate) fn need(&mut self, name: &'static str, report: &mut Report) -> Option<&'a Node> {
         let found = self.get(name);
         if found.is_none() {
@@ -141,12 +147,16 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// Fields that nobody has asked for are mistakes.
+    /// Reports fields that were never requested.
     pub(crate) fn finish(self, report: &mut Report) {
         for (key, _) in self.fields {
             if !self.known.contains(&key.text.as_str()) {
                 let hint = report.hint(&key.text, self.known.iter().copied());
-                report.add("unknownField", key.at, format!("{} has no `{}`{hint}", self.what, key.text));
+                report.add(
+                    "unknownField",
+                    key.at,
+                    format!("{} has no field `{}`{hint}", self.what, key.text),
+                );
             }
         }
     }
@@ -169,14 +179,14 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// JSON with expressions in it.
+    /// Reads a template: JSON that may contain expressions.
     pub(crate) fn template(&mut self, name: &'static str, report: &mut Report) -> Option<Value> {
         let node = self.get(name)?;
         template(node, report);
         Some(node.to_value())
     }
 
-    /// The same where `null` is a value like any other.
+    /// Reads a template for which `null` is an ordinary value.
     pub(crate) fn template_or_null(&mut self, name: &'static str, report: &mut Report) -> Option<Value> {
         let is_null = self.fields.iter().any(|(key, node)| key.text == name && node.kind == Kind::Null);
         self.template(name, report).or(is_null.then_some(Value::Null))
@@ -193,7 +203,7 @@ impl<'a> Fields<'a> {
         Some(value)
     }
 
-    /// An expression, with or without its marker; true and false are expressions too.
+    /// Reads an expression, with or without its marker. True and false are expressions too.
     pub(crate) fn expr(&mut self, name: &'static str, report: &mut Report) -> Option<String> {
         let node = self.get(name)?;
         expr(node, name, report)
@@ -213,7 +223,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// One of a few words.
+    /// Reads a field that must be one of these words.
     pub(crate) fn word(
         &mut self,
         name: &'static str,
@@ -224,14 +234,14 @@ impl<'a> Fields<'a> {
         let found = node.text().and_then(|text| words.iter().find(|word| **word == text));
         if found.is_none() {
             let hint = report.hint(node.text().unwrap_or_default(), words.iter().copied());
-            report.add("value", node.at, format!("`{name}` is one of {}{hint}", words.join(", ")));
+            report.add("value", node.at, format!("`{name}` must be one of {}{hint}", words.join(", ")));
         }
         found.copied()
     }
 }
 
 pub(crate) fn wrong<T>(node: &Node, name: &str, wanted: &str, report: &mut Report) -> Option<T> {
-    report.add("type", node.at, format!("`{name}` is {wanted}, not {}", node.word()));
+    report.add("type", node.at, format!("`{name}` must be {wanted}, not {}", node.word()));
     None
 }
 
@@ -250,7 +260,7 @@ pub(crate) fn whole(node: &Node, name: &str, report: &mut Report) -> Option<u32>
     number.or_else(|| wrong(node, name, "a whole number", report))
 }
 
-/// The expression in a marker, or text that is one by itself.
+/// Reads an expression: the content of a marker, or plain text.
 pub(crate) fn expr(node: &Node, name: &str, report: &mut Report) -> Option<String> {
     let source = match &node.kind {
         Kind::Bool(truth) => return Some(truth.to_string()),
@@ -262,7 +272,7 @@ pub(crate) fn expr(node: &Node, name: &str, report: &mut Report) -> Option<Strin
         _ => None,
     };
     let Some((source, text)) = source.and_then(|source| Some((source, source.text()?))) else {
-        return wrong(node, name, "an expression: `{ $expr: \"…\" }`", report);
+        return wrong(node, name, "an expression such as `{ $expr: \"…\" }`", report);
     };
     check_expr(source, text, report);
     Some(text.to_owned())
@@ -280,7 +290,7 @@ fn check_expr(node: &Node, source: &str, report: &mut Report) {
     }
 }
 
-/// Reports every expression in a value that does not parse, each where it stands.
+/// Reports every expression in a value that does not parse, each at its position.
 pub(crate) fn template(node: &Node, report: &mut Report) {
     match &node.kind {
         Kind::List(items) => items.iter().for_each(|item| template(item, report)),
@@ -305,7 +315,8 @@ pub(crate) fn template(node: &Node, report: &mut Report) {
     }
 }
 
-/// A duration: ISO 8601 or short (`PT5M`, `5m`), a number of seconds, or an expression that gives one.
+/// Reads a duration: ISO 8601 or short (`PT5M`, `5m`), a number of seconds, or an expression that evaluates to one of
+/// these.
 pub(crate) fn span(node: &Node, name: &str, report: &mut Report) -> Option<Span> {
     if let Kind::Map(_) = node.kind {
         return expr(node, name, report).map(Span::Expr);
@@ -313,6 +324,6 @@ pub(crate) fn span(node: &Node, name: &str, report: &mut Report) -> Option<Span>
     let ms = duration_ms(&node.to_value());
     match ms {
         Some(ms) => Some(Span::Ms(ms)),
-        None => wrong(node, name, "a duration such as `PT5M`, `30s` or a number of seconds", report),
+        None => wrong(node, name, "a duration such as `PT5M` or `30s`, or a number of seconds", report),
     }
 }

@@ -1,8 +1,8 @@
-//! Documents: a whole workflow as YAML or JSON.
+//! Workflow documents: a whole workflow as YAML or JSON.
 //!
-//! A document is read into a tree that knows where everything stands (`tree.rs`), then into steps (`read.rs`), and those are
-//! compiled to the one kind of definition there is (`compile.rs`), which keeps the document it came from. Everything that
-//! is wrong is reported, with line and column.
+//! A workflow document is parsed into a tree with positions (`tree.rs`), and then into steps (`read.rs`). The steps
+//! are compiled into a definition (`compile.rs`), which keeps the document that it came from. All problems are
+//! reported, with line and column.
 
 mod bundle;
 pub mod cases;
@@ -21,11 +21,11 @@ use serde_json::Value;
 
 pub use bundle::Bundle;
 pub use cases::Case;
-pub use diff::{Difference, DifferenceKind, MAX_DIFFERENCES, Subject, diff};
+pub use diff::{Difference, DifferenceKind, DifferenceSubject, MAX_DIFFERENCES, diff};
 pub use fields::MAX_PROBLEMS;
 pub use names::{InScope, Visible};
 pub use outline::Outline;
-pub use problem::{Place, Problem, Problems};
+pub use problem::{Position, SourceProblem, SourceProblems};
 pub use schema::schema;
 pub use tree::{BUNDLE_TIMES, MAX_BYTES, MAX_DEPTH, MAX_NAME, MAX_NODES, MAX_TEXT};
 
@@ -35,14 +35,15 @@ use self::model::{Body, Model, Step, StepKind};
 use self::tree::Node;
 use crate::check::Location;
 use crate::definition::Definition;
+use crate::ids::Name;
 use crate::limits::Limits;
 use crate::spec::Spec;
-use crate::starter::{Occurrence, Starting};
 use crate::time::Timestamp;
+use crate::trigger::{Occurrence, TriggerMatch};
 
-/// A document that has been read and compiled.
+/// A workflow document that has been parsed and compiled.
 #[derive(Debug, Clone)]
-pub struct Document {
+pub struct WorkflowSource {
     root: Node,
     value: Value,
     model: Model,
@@ -50,24 +51,29 @@ pub struct Document {
     definition: Definition,
 }
 
-impl Document {
-    /// Reads YAML or JSON; `name` is what the workflow is called if the document does not say so itself.
-    pub fn read(text: &str, name: Option<&str>) -> Result<Document, Problems> {
-        Document::read_within(text, name, &Limits::default())
+impl WorkflowSource {
+    /// Parses a workflow document from YAML or JSON. `name` is the name of the workflow if the document does not
+    /// contain one.
+    pub fn read(text: &str, name: Option<&str>) -> Result<WorkflowSource, SourceProblems> {
+        WorkflowSource::read_within(text, name, &Limits::default())
     }
 
-    /// The same with limits of one's own.
-    pub fn read_within(text: &str, name: Option<&str>, limits: &Limits) -> Result<Document, Problems> {
-        Document::of_tree(&tree::read(text)?, name, limits)
+    /// Does the same as [`WorkflowSource::read`], with these limits instead of the default limits.
+    pub fn read_within(
+        text: &str,
+        name: Option<&str>,
+        limits: &Limits,
+    ) -> Result<WorkflowSource, SourceProblems> {
+        WorkflowSource::of_tree(&tree::read(text)?, name, limits)
     }
 
-    /// The same of a document that is JSON already; what is wrong with it has no line.
-    pub fn of_value(value: &Value, name: Option<&str>) -> Result<Document, Problems> {
-        Document::of_tree(&Node::of_value(value)?, name, &Limits::default())
+    /// Compiles a workflow document that is a JSON value. Its problems have no line.
+    pub fn of_value(value: &Value, name: Option<&str>) -> Result<WorkflowSource, SourceProblems> {
+        WorkflowSource::of_tree(&Node::of_value(value)?, name, &Limits::default())
     }
 
-    /// The same document with its name in it, also if only whoever read it has said what it is called.
-    pub fn named(self, limits: &Limits) -> Result<Document, Problems> {
+    /// Returns the document with its name in it, even if the name was only given when it was read.
+    pub fn named(self, limits: &Limits) -> Result<WorkflowSource, SourceProblems> {
         if self.own_name().is_some() {
             return Ok(self);
         }
@@ -83,22 +89,22 @@ impl Document {
             }
             false => root.put("name", name),
         }
-        Document::of_tree(&root, None, limits)
+        WorkflowSource::of_tree(&root, None, limits)
     }
 
-    /// The name as it stands in the document.
+    /// Returns the name in the document, if it contains one.
     fn own_name(&self) -> Option<&Node> {
         let metadata = self.root.field("metadata").and_then(|metadata| metadata.field("name"));
         let bare = || self.root.field("name").filter(|_| self.root.field("spec").is_none());
         metadata.or_else(bare).filter(|node| node.text().is_some())
     }
 
-    /// Where its name stands; where it begins itself, if it has none.
-    pub fn place_of_name(&self) -> Place {
+    /// Returns the position of the name, or the start of the document if it contains no name.
+    pub fn place_of_name(&self) -> Position {
         self.own_name().unwrap_or(&self.root).at
     }
 
-    fn of_tree(root: &Node, name: Option<&str>, limits: &Limits) -> Result<Document, Problems> {
+    fn of_tree(root: &Node, name: Option<&str>, limits: &Limits) -> Result<WorkflowSource, SourceProblems> {
         let mut report = Report::default();
         let model = read::model(root, name, &mut report);
         if let Some(Model { body: Body::Steps(steps), .. }) = &model {
@@ -121,7 +127,7 @@ impl Document {
         };
         match spec.build_within(limits) {
             Ok(definition) => {
-                Ok(Document { root: root.clone(), value: root.to_value(), model, cases, definition })
+                Ok(WorkflowSource { root: root.clone(), value: root.to_value(), model, cases, definition })
             }
             Err(problems) => {
                 for problem in &problems.0 {
@@ -132,27 +138,27 @@ impl Document {
         }
     }
 
-    /// The workflow it is.
+    /// Returns the compiled definition.
     pub fn definition(&self) -> &Definition {
         &self.definition
     }
 
-    /// The workflow's name.
+    /// Returns the name of the workflow.
     pub fn name(&self) -> &str {
         &self.model.name
     }
 
-    /// The author's number for this edition.
+    /// Returns the author's workflow version.
     pub fn version(&self) -> u32 {
         self.model.version
     }
 
-    /// Its test cases.
+    /// Returns the test cases of the document.
     pub fn cases(&self) -> &[Case] {
         &self.cases
     }
 
-    /// Its steps and the ways out of its decisions, with what shows that a run came there.
+    /// Returns the steps and the decision branches, with the marks that show that a run reached them.
     pub fn outline(&self) -> Outline {
         match &self.model.body {
             Body::Steps(steps) => outline::of_steps(steps),
@@ -162,20 +168,21 @@ impl Document {
         }
     }
 
-    /// What a run is started with by an event that comes at this time: what the trigger says, or why it says no. `None` if no
-    /// trigger is for that event.
+    /// Returns the input of a run that an event starts at this time.
+    ///
+    /// The error is the reason why the trigger starts no run. The result is `None` if no trigger has this event.
     pub fn input_of_event(&self, event: &str, data: &Value, now: Timestamp) -> Option<Result<Value, String>> {
-        let starters = self.definition.starters().iter().enumerate();
+        let triggers = self.definition.triggers().iter().enumerate();
         let meant =
-            starters.filter(|(_, starter)| starter.on.event().is_some_and(|name| name.as_str() == event));
+            triggers.filter(|(_, trigger)| trigger.on.event().is_some_and(|name| name.as_str() == event));
         let meta = serde_json::json!({ "name": event, "source": "test", "id": "test", "accepted": now });
         let mut last = None;
-        for (index, starter) in meant {
-            let made = self.definition.starting(index, Occurrence { data, meta: &meta, now });
+        for (index, trigger) in meant {
+            let made = self.definition.match_trigger(index, Occurrence { data, meta: &meta, now });
             last = Some(match made {
-                Ok(Starting::Begins { input, .. }) => return Some(Ok(input)),
-                Ok(Starting::Filtered(filtered)) => {
-                    Err(format!("the filter of trigger `{}` says no: `{}`", starter.id, filtered.filter))
+                Ok(TriggerMatch::Starts { input, .. }) => return Some(Ok(input)),
+                Ok(TriggerMatch::Filtered(filtered)) => {
+                    Err(format!("the filter of trigger `{}` is false: `{}`", trigger.id, filtered.filter))
                 }
                 Err(error) => Err(error.to_string()),
             });
@@ -183,28 +190,35 @@ impl Document {
         last
     }
 
-    /// The document as JSON.
+    /// Returns the document as JSON.
     pub fn value(&self) -> &Value {
         &self.value
     }
 
-    /// The document as YAML; comments are not kept.
+    /// Returns the document as YAML, without its comments.
     pub fn to_yaml(&self) -> String {
         yaml(&self.value)
     }
 
-    /// Where the input of a step stands, or what `pointer` (a JSON pointer) names in it; the step itself, if that is not
-    /// there. `None` if there is no such step.
-    pub fn place_of_input(&self, step: &str, pointer: &str) -> Option<Place> {
+    /// Returns the position of a step's input, or of the part of it that `pointer` (a JSON pointer) names.
+    ///
+    /// If there is no such part, returns the position of the step. Returns `None` if there is no such step.
+    pub fn place_of_input(&self, step: &str, pointer: &str) -> Option<Position> {
         let Body::Steps(steps) = &self.model.body else { return place_of(&self.root, step) };
         let step = find(steps, step.split('.').next().unwrap_or(step))?;
         let input = self.root.at(step.at).and_then(|node| node.field("input"));
         Some(input.map_or(step.at, |input| input.below(pointer).at))
     }
 
-    /// Where a trigger stands, by its id.
-    pub fn place_of_trigger(&self, id: &str) -> Option<Place> {
-        let index = self.definition.starters().iter().position(|starter| starter.id.as_str() == id)?;
+    /// Returns the position of the strategy, or of the name if the document names no strategy.
+    pub fn place_of_strategy(&self) -> Position {
+        let spec = self.root.field("spec").unwrap_or(&self.root);
+        spec.field("strategy").map_or_else(|| self.place_of_name(), |strategy| strategy.at)
+    }
+
+    /// Returns the position of a trigger.
+    pub fn place_of_trigger(&self, id: &str) -> Option<Position> {
+        let index = self.definition.triggers().iter().position(|trigger| trigger.id.as_str() == id)?;
         let spec = self.root.field("spec").unwrap_or(&self.root);
         match (spec.field("trigger"), spec.field("triggers").map(|node| &node.kind)) {
             (Some(one), _) => Some(one.at),
@@ -213,7 +227,7 @@ impl Document {
         }
     }
 
-    /// What expressions of a step can read; `None` if there is no such step.
+    /// Returns the names that expressions of a step can read, or `None` if there is no such step.
     pub fn in_scope(&self, step: &str) -> Option<InScope> {
         match &self.model.body {
             Body::Steps(steps) => names::in_scope(steps, step, self.model.frame.input.as_ref()),
@@ -222,7 +236,7 @@ impl Document {
     }
 }
 
-/// What a definition keeps of a document: tests change nothing about a workflow.
+/// Returns the document without its tests, which are not part of a definition.
 fn without_tests(root: &Node) -> Value {
     let mut value = root.to_value();
     if let Value::Object(fields) = &mut value {
@@ -231,10 +245,10 @@ fn without_tests(root: &Node) -> Value {
     value
 }
 
-/// The names that test cases may use.
+/// Returns the names that test cases may use.
 fn known(model: &Model, spec: &Spec) -> Known {
     let mut known = Known::default();
-    let events = spec.triggers.iter().filter_map(|starter| starter.on.event());
+    let events = spec.triggers.iter().filter_map(|trigger| trigger.on.event());
     known.events = events.map(ToString::to_string).collect();
     known.signals = spec.signals.keys().map(ToString::to_string).collect();
     for action in spec.transitions.iter().filter_map(|transition| transition.action.as_ref()) {
@@ -258,17 +272,17 @@ fn known(model: &Model, spec: &Spec) -> Known {
     known
 }
 
-/// Reads YAML or JSON as JSON, whatever it is; the problem says where it cannot be read.
-pub fn to_json(text: &str) -> Result<Value, Problems> {
+/// Converts any YAML or JSON text to a JSON value. A problem contains the position of the error.
+pub fn to_json(text: &str) -> Result<Value, SourceProblems> {
     Ok(tree::read(text)?.to_value())
 }
 
-/// JSON as YAML.
+/// Converts JSON to YAML.
 pub fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).expect("JSON is plain data with text keys")
 }
 
-/// A problem of the definition, where the step stands that it comes from.
+/// Reports a problem of the definition at the position of the step that it comes from.
 fn located(problem: &crate::check::Problem, model: &Model, root: &Node, report: &mut Report) {
     let name = match &problem.at {
         Location::Place(name) | Location::Transition(name) => Some(name.as_str()),
@@ -287,14 +301,14 @@ fn located(problem: &crate::check::Problem, model: &Model, root: &Node, report: 
         }
         None => {
             report.step = None;
-            let at = name.and_then(|name| place_of(root, name)).unwrap_or(root.at);
-            report.add(&code, at, problem.to_string());
+            let at = name.and_then(|name| place_of(root, name)).or_else(|| field_of(root, &problem.at));
+            report.add(&code, at.unwrap_or(root.at), problem.to_string());
         }
     }
 }
 
-/// Where a place or transition stands in a document that is made of them.
-fn place_of(root: &Node, name: &str) -> Option<Place> {
+/// Returns the position of a place or transition, for a document that consists of places and transitions.
+fn place_of(root: &Node, name: &str) -> Option<Position> {
     let spec = root.field("spec").unwrap_or(root);
     let places = spec.field("places").and_then(Node::fields).unwrap_or_default();
     let place = places.iter().find(|(key, _)| key.text == name).map(|(key, _)| key.at);
@@ -305,6 +319,22 @@ fn place_of(root: &Node, name: &str) -> Option<Place> {
         }
         _ => None,
     })
+}
+
+/// Returns the position of a field of the spec, or of an entry in it.
+fn field_of(root: &Node, location: &Location) -> Option<Position> {
+    let spec = root.field("spec").unwrap_or(root);
+    let key_of = |node: &Node, name: &str| {
+        node.fields()?.iter().find(|(key, _)| key.text == name).map(|(key, _)| key.at)
+    };
+    let entry = |field: &str, name: &Name| key_of(spec.field(field)?, name.as_str());
+    match location {
+        Location::Field(name) => key_of(spec, name),
+        Location::Signal(name) => entry("signals", name),
+        Location::Document(kind) => entry("documents", kind),
+        Location::Shadow(name) => entry("shadows", name),
+        _ => None,
+    }
 }
 
 fn find<'a>(steps: &'a [Step], id: &str) -> Option<&'a Step> {

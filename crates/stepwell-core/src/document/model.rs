@@ -1,17 +1,17 @@
-//! A workflow as its author has written it: steps, each with where it stands.
+//! The model of a workflow document: its steps and their positions.
 
 use serde_json::Value;
 
-use super::problem::Place;
+use super::problem::Position;
 use crate::retry::Retry;
-use crate::spec::{Awaited, Spec};
+use crate::spec::{EventFilter, Spec};
 
-/// A document that has been read.
+/// A parsed workflow document.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) version: u32,
-    /// A spec with everything but its places, transitions and what steps add to it.
+    /// A spec without the places, transitions and signals that the steps add.
     pub(crate) frame: Spec,
     pub(crate) body: Body,
 }
@@ -19,46 +19,46 @@ pub(crate) struct Model {
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
     Steps(Vec<Step>),
-    /// Places and transitions, as a spec of their own.
+    /// Places and transitions, as a complete spec.
     Places(Box<Spec>),
 }
 
-/// One step.
+/// A step as its author wrote it.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
-    pub(crate) at: Place,
+    pub(crate) at: Position,
     pub(crate) id: String,
-    /// The step is done only if this is true.
+    /// The step is skipped if this expression is false.
     pub(crate) condition: Option<String>,
     pub(crate) retry: Option<Retry>,
     pub(crate) timeout: Option<Span>,
     pub(crate) on_error: OnError,
-    /// Where in the variables its result goes, if the author says so.
+    /// The path in the variables at which the result is saved, if the author sets one.
     pub(crate) save_as: Option<String>,
     pub(crate) kind: StepKind,
 }
 
-/// How long.
+/// A duration, fixed or computed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Span {
     Ms(u64),
-    /// An expression that gives a duration.
+    /// An expression that evaluates to a duration.
     Expr(String),
 }
 
-/// What happens when a step has failed for good.
+/// The reaction to a step that has failed permanently.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum OnError {
-    /// It is the error of whatever the step is in.
+    /// The error goes to the enclosing handler.
     #[default]
     Fail,
-    /// The run goes on with the next step.
+    /// The run continues with the next step.
     Continue,
-    /// These steps, and then the next one.
+    /// The run executes these steps and continues with the next step.
     Steps(Vec<Step>),
 }
 
-/// What a step does.
+/// The type of a step and its settings.
 #[derive(Debug, Clone)]
 pub(crate) enum StepKind {
     Call {
@@ -97,6 +97,8 @@ pub(crate) enum StepKind {
     Fail {
         code: Value,
         message: Value,
+        is_final: Option<bool>,
+        errors: Option<Value>,
     },
     Set {
         values: Vec<(String, Value)>,
@@ -114,7 +116,7 @@ pub(crate) struct Each {
     pub(crate) items: Value,
     pub(crate) item: String,
     pub(crate) index: Option<String>,
-    /// So many at once; without it one after the other.
+    /// Maximum number of items processed in parallel. Without it, items are processed one after the other.
     pub(crate) parallel: Option<u32>,
     pub(crate) errors: ItemErrors,
     pub(crate) most: Option<u32>,
@@ -122,15 +124,15 @@ pub(crate) struct Each {
     pub(crate) body: Vec<Step>,
 }
 
-/// What an item that fails does to the others.
+/// The effect of a failed item on the other items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ItemErrors {
-    /// The loop fails.
+    /// The loop fails with the error of the item.
     #[default]
     Fail,
-    /// It is passed over.
+    /// The item has no result, and the loop continues.
     Continue,
-    /// The list of results says so.
+    /// The error becomes the item's entry in the list of results.
     Collect,
 }
 
@@ -140,15 +142,15 @@ pub(crate) enum Sleep {
     Until(String),
 }
 
-/// A wait for somebody or something outside.
+/// A wait for a signal or an event.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wait {
     pub(crate) signal: String,
     pub(crate) payload: Option<Value>,
     pub(crate) filter: Option<String>,
-    /// It waits for an event, and for which.
-    pub(crate) event: Option<Awaited>,
-    /// What whoever answers is asked.
+    /// Set if the step waits for an event: selects the events.
+    pub(crate) event: Option<EventFilter>,
+    /// The prompt for the person who answers.
     pub(crate) prompt: Option<Value>,
     pub(crate) form: Option<Value>,
     pub(crate) answerers: Vec<String>,
@@ -156,7 +158,7 @@ pub(crate) struct Wait {
 }
 
 impl Step {
-    /// The type as it is written.
+    /// Returns the type of the step as it is written.
     pub(crate) fn word(&self) -> &'static str {
         match &self.kind {
             StepKind::Call { .. } => "action.call",
@@ -177,13 +179,13 @@ impl Step {
         }
     }
 
-    /// It takes no time: it is done as soon as it begins.
+    /// Returns true if the step takes no time.
     pub(crate) fn is_instant(&self) -> bool {
         use StepKind::{Break, Continue, Fail, Return, Set};
         matches!(self.kind, Break | Continue | Fail { .. } | Return { .. } | Set { .. })
     }
 
-    /// The lists of steps inside it, those for its errors included.
+    /// Returns the lists of steps inside this step, including its error steps.
     pub(crate) fn inner(&self) -> Vec<&[Step]> {
         let mut inner: Vec<&[Step]> = match &self.kind {
             StepKind::If { then, otherwise, .. } => vec![then, otherwise],
@@ -200,7 +202,7 @@ impl Step {
         inner
     }
 
-    /// The name of its result among the variables, if it has one.
+    /// Returns the name of the variable that holds the result, if the step has a result.
     pub(crate) fn result_name(&self) -> Option<&str> {
         let by_itself =
             matches!(self.kind, StepKind::Call { .. } | StepKind::Wait(_) | StepKind::Workflow { .. });

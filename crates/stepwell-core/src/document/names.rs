@@ -1,4 +1,4 @@
-//! What expressions can read where, and whether they read anything else.
+//! The names that expressions can read, and the check for unknown names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,36 +8,34 @@ use serde_json::Value;
 use super::fields::Report;
 use super::model::{OnError, Step, StepKind, Wait};
 
-/// What every expression can read.
+/// Names that every expression of a step can read.
 const ALWAYS: [&str; 5] = ["payload", "vars", "meta", "locals", "session"];
 
-/// What the expressions of one step can read.
+/// The names that the expressions of one step can read.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InScope {
-    /// The step.
     pub step: String,
-    /// What it can read.
     pub names: Vec<Visible>,
 }
 
-/// Something that an expression can read.
+/// A name that an expression can read.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Visible {
-    /// How it is written.
+    /// The name or path, as written in an expression.
     pub path: String,
-    /// What it is, for a person.
+    /// Human-readable description of the value.
     pub about: String,
-    /// The step it comes from.
+    /// The step that writes the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Its JSON Schema, if that is known.
+    /// JSON Schema of the value, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
 }
 
-/// Reports names that nothing gives a value to.
+/// Reports names that have no value.
 pub(super) fn check(steps: &[Step], report: &mut Report) {
     let mut locals = BTreeMap::new();
     collect_locals(steps, &BTreeSet::new(), &mut locals);
@@ -48,7 +46,7 @@ pub(super) fn check(steps: &[Step], report: &mut Report) {
         let visible = one.step.as_ref().and_then(|step| locals.get(step));
         let visible =
             visible.map_or(&none, |locals| if one.is_outside { &locals.around } else { &locals.own });
-        // What a trigger asks belongs to no step: it looks at the event.
+        // Expressions of triggers belong to no step; they read the event.
         let always: &[&str] = if one.step.is_none() { &["event", "meta"] } else { &ALWAYS };
         let known = || always.iter().copied().chain(visible.iter().map(String::as_str));
         report.step.clone_from(&one.step);
@@ -57,7 +55,7 @@ pub(super) fn check(steps: &[Step], report: &mut Report) {
                 true => format!(" (did you mean `vars.{root}`?)"),
                 false => report.hint(root, known()),
             };
-            report.add("unknownName", one.at, format!("there is no `{root}` here{hint}"));
+            report.add("unknownName", one.at, format!("unknown name `{root}`{hint}"));
         }
         for name in one.vars.iter().filter(|name| !vars.contains(*name)) {
             let hint = report.hint(name, vars.iter().map(String::as_str));
@@ -67,45 +65,43 @@ pub(super) fn check(steps: &[Step], report: &mut Report) {
     report.step = None;
 }
 
-/// What the expressions of a step can read.
+/// Returns the names that the expressions of a step can read, or `None` if there is no such step.
 pub(super) fn in_scope(steps: &[Step], id: &str, input: Option<&Value>) -> Option<InScope> {
     super::find(steps, id)?;
     let mut locals = BTreeMap::new();
     collect_locals(steps, &BTreeSet::new(), &mut locals);
     let visible =
         |path: String, about: &str| Visible { path, about: about.to_owned(), from: None, schema: None };
-    let mut names = vec![Visible {
-        schema: input.cloned(),
-        ..visible("payload".to_owned(), "what the run was started with")
-    }];
+    let mut names =
+        vec![Visible { schema: input.cloned(), ..visible("payload".to_owned(), "the input of the run") }];
     let properties = input.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
     for (field, schema) in properties.into_iter().flatten() {
         let about = schema.get("description").and_then(Value::as_str).unwrap_or("a field of the input");
         names.push(Visible { schema: Some(schema.clone()), ..visible(format!("payload.{field}"), about) });
     }
-    names.push(visible("vars".to_owned(), "what steps have made"));
+    names.push(visible("vars".to_owned(), "the variables that steps have written"));
     let mut before = Vec::new();
     written_before(steps, id, &mut before);
     for (name, from) in before {
-        let about = "the result of a step before this one";
+        let about = "the result of an earlier step";
         names.push(Visible { from: Some(from), ..visible(format!("vars.{name}"), about) });
     }
     for local in locals.get(id).into_iter().flat_map(|locals| &locals.own) {
-        names.push(visible(local.clone(), "seen only here: a loop's item, an error, or an event"));
+        names.push(visible(local.clone(), "a local of this step: the item of a loop, an error, or an event"));
     }
     names.push(visible("meta".to_owned(), "the run: `instanceId`, `workflow`, `version`, `createdAt`"));
     Some(InScope { step: id.to_owned(), names })
 }
 
-/// The locals that a step can see.
+/// The locals that are visible to a step.
 struct Locals {
-    /// Those of what it is in.
+    /// The locals of the enclosing steps.
     around: BTreeSet<String>,
-    /// Those, and its own.
+    /// The locals of the enclosing steps and of the step itself.
     own: BTreeSet<String>,
 }
 
-/// The locals that each step can see.
+/// Collects the locals that are visible to each step.
 fn collect_locals(steps: &[Step], around: &BTreeSet<String>, found: &mut BTreeMap<String, Locals>) {
     for step in steps {
         let mut own = around.clone();
@@ -136,7 +132,7 @@ fn collect_locals(steps: &[Step], around: &BTreeSet<String>, found: &mut BTreeMa
     }
 }
 
-/// The steps inside a step, but for those that deal with its errors.
+/// Returns the lists of steps inside a step, without its error steps.
 fn body(step: &Step) -> Vec<&[Step]> {
     let mut inner = step.inner();
     if let OnError::Steps(_) = &step.on_error {
@@ -145,7 +141,7 @@ fn body(step: &Step) -> Vec<&[Step]> {
     inner
 }
 
-/// The variables that steps write, with the step.
+/// Returns the variables that the steps write, each with the id of the step.
 fn variables(steps: &[Step]) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for step in steps {
@@ -164,7 +160,8 @@ fn own_variables(step: &Step) -> Vec<(String, String)> {
     names.into_iter().map(|name| (name, step.id.clone())).collect()
 }
 
-/// The variables that are written before a step is come to, on its way or beside it; whether it was come to.
+/// Collects the variables that are written before a step, by the steps on the way to it and next to it. Returns true
+/// if the step was found.
 fn written_before(steps: &[Step], id: &str, found: &mut Vec<(String, String)>) -> bool {
     for step in steps {
         if step.id == id {

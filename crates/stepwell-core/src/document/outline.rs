@@ -1,64 +1,63 @@
-//! The steps of a document and the ways out of its decisions, as their author sees them, and by what a run's history shows
-//! that it came there.
+//! Outlines: the steps and decision branches of a workflow document, with the history marks that show that a run
+//! reached them.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
 use super::model::{OnError, Step, StepKind, Wait};
-use super::problem::Place;
+use super::problem::Position;
 use crate::ids::Name;
 use crate::spec::Spec;
 
-/// The steps of a document and the ways out of its decisions.
+/// The steps and decision branches of a workflow document.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outline {
-    /// The steps, in the order in which they are written.
+    /// The steps, in the order of the document.
     pub steps: Vec<OutlinedStep>,
-    /// The ways, in the order of their steps.
+    /// The decision branches, in the order of their steps.
     pub ways: Vec<OutlinedWay>,
 }
 
-/// A step of a document.
+/// A step of a workflow document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutlinedStep {
-    /// Its id.
     pub id: String,
-    /// Its type as it is written.
+    /// The type of the step as written, or `place`.
     pub kind: &'static str,
-    /// Where it stands.
-    pub at: Place,
-    /// What it calls.
+    pub at: Position,
+    /// The action that the step calls.
     pub action: Option<String>,
-    /// Any of these shows that a run came there.
+    /// Marks in the history. Any of them shows that a run reached the step.
     pub marks: Vec<Mark>,
 }
 
-/// A way out of a decision.
+/// A branch of a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutlinedWay {
-    /// The step that decides.
+    /// The step that makes the decision.
     pub step: String,
-    /// What its author calls the way: `then`, `else`, `done`, `skipped`, `body`, `catch`, `onError`, `onTimeout`.
+    /// The name of the branch: `then`, `else`, `done`, `skipped`, `body`, `catch`, `onError` or `onTimeout`. In a
+    /// place graph, the id of the transition.
     pub way: String,
-    /// Where the step stands.
-    pub at: Place,
-    /// Any of these shows that a run went there.
+    /// Position of the step.
+    pub at: Position,
+    /// Marks in the history. Any of them shows that a run took the branch.
     pub marks: Vec<Mark>,
 }
 
-/// What shows in a history that a run came somewhere.
+/// A mark in the history of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mark {
-    /// It entered this place.
+    /// The run entered this place.
     Entered(Name),
-    /// It went by this transition.
+    /// The run fired this transition.
     Fired(Name),
 }
 
 impl Mark {
-    /// It is among what runs entered and went by.
+    /// Returns true if the mark is among the entered places or the fired transitions.
     pub fn is_in(&self, entered: &BTreeSet<Name>, fired: &BTreeSet<Name>) -> bool {
         match self {
             Mark::Entered(place) => entered.contains(place),
@@ -67,7 +66,7 @@ impl Mark {
     }
 }
 
-/// The outline of a list of steps.
+/// Builds the outline of a list of steps.
 pub(super) fn of_steps(steps: &[Step]) -> Outline {
     let mut outline = Outline::default();
     add(steps, &mut outline);
@@ -76,8 +75,8 @@ pub(super) fn of_steps(steps: &[Step]) -> Outline {
     outline
 }
 
-/// The outline of a place graph: its places, and its transitions as ways out of them.
-pub(super) fn of_places(spec: &Spec, place_of: impl Fn(&str) -> Place) -> Outline {
+/// Builds the outline of a place graph: its places, and its transitions as branches.
+pub(super) fn of_places(spec: &Spec, place_of: impl Fn(&str) -> Position) -> Outline {
     let called = |name: &Name| {
         let mut leaving = spec.transitions.iter().filter(|transition| transition.from == *name);
         leaving.find_map(|transition| transition.action.as_ref()).map(|action| action.name.to_string())
@@ -109,7 +108,7 @@ fn add(steps: &[Step], outline: &mut Outline) {
             _ => None,
         };
         let marks = match &step.kind {
-            StepKind::Try { .. } => come_to(step),
+            StepKind::Try { .. } => reached_marks(step),
             _ => vec![entered(&step.id, "")],
         };
         let (id, at) = (step.id.clone(), step.at);
@@ -121,18 +120,18 @@ fn add(steps: &[Step], outline: &mut Outline) {
     }
 }
 
-/// What shows that a run came to a step, also if it was then skipped.
-fn come_to(step: &Step) -> Vec<Mark> {
+/// Returns the marks that show that a run reached a step, even if the step was skipped.
+fn reached_marks(step: &Step) -> Vec<Mark> {
     let mut marks: Vec<_> = ["", ".when", ".try", ".race"].iter().map(|end| entered(&step.id, end)).collect();
     if let StepKind::Try { body, .. } = &step.kind {
-        marks.extend(body.first().map(come_to).unwrap_or_default());
+        marks.extend(body.first().map(reached_marks).unwrap_or_default());
     }
     marks
 }
 
 fn ways(step: &Step) -> Vec<(&'static str, Vec<Mark>)> {
     let fired = |end: &str| vec![Mark::Fired(Name::from(format!("{}.{end}", step.id)))];
-    let first = |steps: &[Step]| steps.first().map(come_to).unwrap_or_default();
+    let first = |steps: &[Step]| steps.first().map(reached_marks).unwrap_or_default();
     let mut ways = Vec::new();
     if step.condition.is_some() {
         ways.extend([("done", fired("when")), ("skipped", fired("skip"))]);

@@ -1,42 +1,39 @@
-//! What is wrong with a document, and where.
+//! Problems of workflow documents and their positions.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// A line and a column, both counted from 1; 0 = nowhere in particular.
+/// A position in a text. Line and column are counted from 1; 0 means that there is no position.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Place {
-    /// The line.
+pub struct Position {
     pub line: usize,
-    /// The column.
     pub column: usize,
 }
 
-/// One thing that is wrong.
+/// A problem of a workflow document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Problem {
-    /// A stable word for the kind of mistake.
+pub struct SourceProblem {
+    /// Stable code for the kind of problem.
     pub code: String,
-    /// Where it stands.
     #[serde(flatten)]
-    pub at: Place,
-    /// The step it is about.
+    pub at: Position,
+    /// The step that has the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// What is wrong and what to do, for a person.
+    /// Human-readable description of the problem and its fix.
     pub message: String,
 }
 
-impl Problem {
-    /// A problem that is no step's.
-    pub fn new(code: &str, at: Place, message: impl Into<String>) -> Self {
-        Problem { code: code.to_owned(), at, step: None, message: message.into() }
+impl SourceProblem {
+    /// Creates a problem that belongs to no step.
+    pub fn new(code: &str, at: Position, message: impl Into<String>) -> Self {
+        SourceProblem { code: code.to_owned(), at, step: None, message: message.into() }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SourceProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.at.line > 0 {
             write!(f, "line {}, column {}: ", self.at.line, self.at.column)?;
@@ -48,15 +45,15 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a document.
+/// All problems of a workflow document.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(transparent)]
-pub struct Problems(pub Vec<Problem>);
+pub struct SourceProblems(pub Vec<SourceProblem>);
 
-impl fmt::Display for Problems {
+impl fmt::Display for SourceProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        write!(f, "the document has {count} problem{}", if count == 1 { "" } else { "s" })?;
+        write!(f, "the workflow document has {count} problem{}", if count == 1 { "" } else { "s" })?;
         self.0.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
     }
 }

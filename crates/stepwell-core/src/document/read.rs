@@ -1,4 +1,4 @@
-//! Reads a document's tree into a model, and reports everything that is wrong on the way.
+//! Converts the tree of a workflow document into a model, and reports all problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,23 @@ use serde_json::Value;
 use super::compile::END;
 use super::fields::{Fields, Report, expr, span, template, text, wrong};
 use super::model::{Body, Each, ItemErrors, Model, OnError, Sleep, Span, Step, StepKind, Wait};
-use super::problem::Place;
+use super::problem::Position;
 use super::tree::{Kind, Node};
+use crate::answerer::Answerer;
+use crate::ids::Name;
 use crate::retry::{Backoff, Retry};
 use crate::save::Save;
-use crate::spec::{Awaited, OnEvent, OnSchedule, OnWebhook, Signature, Spec, StartOn, Starter};
+use crate::shadow::Shadow;
+use crate::spec::{
+    Completion, EventFilter, Firing, OnEvent, OnSchedule, OnWebhook, Place, SignalSpec, Signature, Spec,
+    Transition, Trigger, TriggerKind,
+};
 
-/// What a document calls its language.
+/// The `apiVersion` of a workflow document.
 pub(crate) const API_VERSION: &str = "stepwell/v1";
 const KIND: &str = "Workflow";
 
-/// Every type of step.
+/// All values of `type` in a step.
 pub(crate) const TYPES: [&str; 17] = [
     "action.call",
     "control.if",
@@ -38,24 +44,24 @@ pub(crate) const TYPES: [&str; 17] = [
     "workflow.start",
 ];
 
-/// Reads a document; `name` is what it is called if it does not say so itself.
+/// Reads a workflow document. `name` is the name of the workflow if the document does not contain one.
 pub(crate) fn model(root: &Node, name: Option<&str>, report: &mut Report) -> Option<Model> {
     let is_bare =
         root.field("spec").is_none() && (root.field("steps").is_some() || root.field("places").is_some());
-    let mut fields = Fields::of(root, "a document", report)?;
+    let mut fields = Fields::of(root, "a workflow document", report)?;
     let mut named = name.map(str::to_owned);
     let mut version = 1;
-    // They are read when it is known what they may name.
+    // Tests are read later, when the names that they may use are known.
     fields.get("tests");
     if let Some(api) = fields.get("apiVersion")
         && api.text() != Some(API_VERSION)
     {
-        report.add("apiVersion", api.at, format!("`apiVersion` is `{API_VERSION}`"));
+        report.add("apiVersion", api.at, format!("`apiVersion` must be `{API_VERSION}`"));
     }
     if let Some(kind) = fields.get("kind")
         && kind.text() != Some(KIND)
     {
-        report.add("kind", kind.at, format!("`kind` is `{KIND}`"));
+        report.add("kind", kind.at, format!("`kind` must be `{KIND}`"));
     }
     if let Some(metadata) = fields.get("metadata") {
         let mut metadata = Fields::of(metadata, "`metadata`", report)?;
@@ -71,7 +77,7 @@ pub(crate) fn model(root: &Node, name: Option<&str>, report: &mut Report) -> Opt
         fields.text("description", report);
     }
     let Some(named) = named else {
-        report.add("missing", root.at, "a document needs a name: `metadata: { name: … }`");
+        report.add("missing", root.at, "a workflow document needs a name: `metadata: { name: … }`");
         return None;
     };
     if is_bare {
@@ -91,59 +97,42 @@ pub(crate) fn model(root: &Node, name: Option<&str>, report: &mut Report) -> Opt
     Some(Model { name: named, version, frame, body: body? })
 }
 
-/// What stands under `spec`.
+/// Reads the fields under `spec`.
 fn spec_fields(fields: &mut Fields<'_>, frame: &mut Spec, report: &mut Report) -> Option<Body> {
     frame.triggers = triggers(fields, report);
     frame.input = fields.schema("input", report);
     frame.output = fields.schema("output", report);
-    let parts = [("documents", "documents"), ("shadows", "shadows"), ("signals", "signals")];
-    let mut plain = serde_json::Map::new();
-    for (name, key) in parts {
-        if let Some(node) = fields.get(name) {
-            plain.insert(key.to_owned(), node.to_value());
-        }
-    }
+    frame.strategy = fields.text("strategy", report);
+    let before = report.count();
+    let mut plain = parts(fields, report);
     let steps = fields.get("steps");
     let places = fields.get("places");
     match (steps, places) {
         (Some(steps), Some(_)) => {
-            report.add("conflict", steps.at, "a document has `steps` or `places`, not both");
+            report.add("conflict", steps.at, "write `steps` or `places`, not both");
             None
         }
         (None, None) => {
-            report.add("missing", fields.at, "a document needs `steps` (or `places` and `transitions`)");
+            report.add(
+                "missing",
+                fields.at,
+                "a workflow document needs `steps` (or `places` and `transitions`)",
+            );
             None
         }
         (Some(steps), None) => {
             frame.envelope = true;
-            merge(frame, plain, fields.at, report);
+            if report.count() == before {
+                merge(frame, plain, fields.at, report);
+            }
             let mut reader = Reader { report, ids: BTreeMap::new(), used: given_ids(steps), next: 0 };
             let steps = reader.steps(steps, "steps");
             Some(Body::Steps(steps))
         }
         (None, Some(places)) => {
-            plain.insert("places".to_owned(), places.to_value());
-            for name in ["initial", "transitions", "context", "firing", "completion"] {
-                if let Some(node) = fields.get(name) {
-                    plain.insert(name.to_owned(), node.to_value());
-                }
-            }
+            plain.extend(graph(fields, report));
             if fields.flag("envelope", report).unwrap_or(false) {
                 frame.envelope = true;
-            }
-            let before = report.count();
-            for (key, place) in places.fields().unwrap_or_default() {
-                unreadable::<crate::spec::Place>(place, key.at, &format!("place `{}`", key.text), report);
-            }
-            let transitions = match fields.get("transitions").map(|node| &node.kind) {
-                Some(Kind::List(items)) => items.as_slice(),
-                _ => &[],
-            };
-            for (index, transition) in transitions.iter().enumerate() {
-                let id = transition.field("id").and_then(Node::text);
-                let what =
-                    id.map_or_else(|| format!("transition {}", index + 1), |id| format!("transition `{id}`"));
-                unreadable::<crate::spec::Transition>(transition, transition.at, &what, report);
             }
             if report.count() == before {
                 merge(frame, plain, places.at, report);
@@ -153,28 +142,91 @@ fn spec_fields(fields: &mut Fields<'_>, frame: &mut Spec, report: &mut Report) -
     }
 }
 
-/// Reports a part that cannot be read: what it is, the field that is wrong, and where that stands.
-fn unreadable<T: serde::de::DeserializeOwned>(node: &Node, at: Place, what: &str, report: &mut Report) {
+/// Reads the documents, shadow columns and signals, which are written as in a definition.
+fn parts(fields: &mut Fields<'_>, report: &mut Report) -> serde_json::Map<String, Value> {
+    let mut parts = serde_json::Map::new();
+    for name in ["documents", "shadows", "signals"] {
+        let Some((key, node)) = fields.entry(name) else { continue };
+        let Some(entries) = node.fields() else {
+            report.add("type", key.at, format!("`{name}` must be an object, not {}", node.word()));
+            continue;
+        };
+        for (key, node) in entries {
+            let what = |kind: &str| format!("{kind} `{}`", key.text);
+            match name {
+                "shadows" => unreadable::<Shadow>(node, key.at, &what("shadow column"), report),
+                "signals" => unreadable::<SignalSpec>(node, key.at, &what("signal"), report),
+                _ => {}
+            }
+        }
+        parts.insert(name.to_owned(), node.to_value());
+    }
+    parts
+}
+
+/// Reads the places and transitions and the other fields of a graph.
+fn graph(fields: &mut Fields<'_>, report: &mut Report) -> serde_json::Map<String, Value> {
+    let mut parts = serde_json::Map::new();
+    for name in ["initial", "context", "firing", "completion", "places", "transitions"] {
+        let Some((key, node)) = fields.entry(name) else { continue };
+        match (name, &node.kind) {
+            ("initial", _) => unreadable::<Name>(node, key.at, "`initial`", report),
+            ("firing", _) => unreadable::<Firing>(node, key.at, "`firing`", report),
+            ("completion", _) => unreadable::<Completion>(node, key.at, "`completion`", report),
+            ("places", Kind::Map(places)) => {
+                for (key, place) in places {
+                    unreadable::<Place>(place, key.at, &format!("place `{}`", key.text), report);
+                }
+            }
+            ("transitions", Kind::List(transitions)) => {
+                for (index, transition) in transitions.iter().enumerate() {
+                    let id = transition.field("id").and_then(Node::text);
+                    let what = id.map_or_else(
+                        || format!("transition {}", index + 1),
+                        |id| format!("transition `{id}`"),
+                    );
+                    unreadable::<Transition>(transition, transition.at, &what, report);
+                }
+            }
+            ("places", _) => {
+                report.add("type", key.at, format!("`places` must be an object, not {}", node.word()));
+            }
+            ("transitions", _) => {
+                report.add("type", key.at, format!("`transitions` must be a list, not {}", node.word()));
+            }
+            _ => {}
+        }
+        parts.insert(name.to_owned(), node.to_value());
+    }
+    parts
+}
+
+/// Reports a part that cannot be parsed, with the position of the wrong field.
+fn unreadable<T: serde::de::DeserializeOwned>(node: &Node, at: Position, what: &str, report: &mut Report) {
     let value = node.to_value();
     let Err(error) = serde_json::from_value::<T>(value.clone()) else { return };
     let wrong = error.to_string();
-    // The field without which it can be read, or which the error names.
-    let is_culprit = |name: &str| {
+    let without = |name: &str| {
         let mut less = value.clone();
         less.as_object_mut().and_then(|fields| fields.remove(name));
-        serde_json::from_value::<T>(less).is_ok()
+        serde_json::from_value::<T>(less).err().map(|error| error.to_string())
     };
     let fields = node.fields().unwrap_or_default();
-    let culprit = fields.iter().find(|(key, _)| is_culprit(&key.text));
+    // The wrong field is the one without which the part can be parsed, or the one that the error names, or the required
+    // one without which only that field is missing.
+    let culprit = fields.iter().find(|(key, _)| without(&key.text).is_none());
     let named = || fields.iter().find(|(key, _)| wrong.contains(&format!("field `{}`", key.text)));
-    match culprit.or_else(named) {
+    let is_required = |name: &str| without(name) == Some(format!("missing field `{name}`"));
+    let is_known = !wrong.starts_with("missing field");
+    let required = || fields.iter().find(|(key, _)| is_known && is_required(&key.text));
+    match culprit.or_else(named).or_else(required) {
         Some((key, _)) => report.add("unreadable", key.at, format!("{what}: `{}`: {wrong}", key.text)),
         None => report.add("unreadable", at, format!("{what}: {wrong}")),
     }
 }
 
-/// Puts the parts that are spelt as in a definition into one.
-fn merge(frame: &mut Spec, parts: serde_json::Map<String, Value>, at: Place, report: &mut Report) {
+/// Adds the parts that are written as in a definition to the spec.
+fn merge(frame: &mut Spec, parts: serde_json::Map<String, Value>, at: Position, report: &mut Report) {
     let mut whole = serde_json::to_value(&*frame).expect("a spec is plain data with text keys");
     if let Value::Object(fields) = &mut whole {
         fields.extend(parts);
@@ -185,8 +237,8 @@ fn merge(frame: &mut Spec, parts: serde_json::Map<String, Value>, at: Place, rep
     }
 }
 
-/// What starts the workflow.
-fn triggers(fields: &mut Fields<'_>, report: &mut Report) -> Vec<Starter> {
+/// Reads `trigger` or `triggers`.
+fn triggers(fields: &mut Fields<'_>, report: &mut Report) -> Vec<Trigger> {
     let one = fields.get("trigger");
     let many = fields.get("triggers");
     let nodes: Vec<&Node> = match (one, many.map(|node| (&node.kind, node))) {
@@ -199,11 +251,11 @@ fn triggers(fields: &mut Fields<'_>, report: &mut Report) -> Vec<Starter> {
         }
         (None, None) => return Vec::new(),
     };
-    let starter = |(index, node)| starter(index, node, report);
-    nodes.into_iter().enumerate().filter_map(starter).collect()
+    let trigger = |(index, node)| trigger(index, node, report);
+    nodes.into_iter().enumerate().filter_map(trigger).collect()
 }
 
-fn starter(index: usize, node: &Node, report: &mut Report) -> Option<Starter> {
+fn trigger(index: usize, node: &Node, report: &mut Report) -> Option<Trigger> {
     let mut trigger = Fields::of(node, "a trigger", report)?;
     trigger.need("type", report)?;
     let id = trigger.text("id", report).unwrap_or_else(|| format!("trigger{}", index + 1));
@@ -216,7 +268,8 @@ fn starter(index: usize, node: &Node, report: &mut Report) -> Option<Starter> {
             let event_name = event.and_then(|node| text(node, "eventName", report));
             let filter = trigger.expr("filter", report);
             let correlation = trigger.expr("correlation", report);
-            event_name.map(|name| StartOn::Event(OnEvent { event_name: name.into(), filter, correlation }))
+            event_name
+                .map(|name| TriggerKind::Event(OnEvent { event_name: name.into(), filter, correlation }))
         }
         Some("schedule") => {
             let cron = trigger.need("cron", report);
@@ -224,15 +277,15 @@ fn starter(index: usize, node: &Node, report: &mut Report) -> Option<Starter> {
             let timezone = trigger.text("timezone", report);
             let missed = trigger.word("missed", &["skip", "once", "all"], report).map(str::to_owned);
             let overlap = trigger.word("overlap", &["start", "skip"], report).map(str::to_owned);
-            cron.map(|cron| StartOn::Schedule(OnSchedule { cron, timezone, missed, overlap }))
+            cron.map(|cron| TriggerKind::Schedule(OnSchedule { cron, timezone, missed, overlap }))
         }
-        Some("webhook") => webhook(&mut trigger, report).map(StartOn::Webhook),
-        Some(_) => Some(StartOn::Manual {}),
+        Some("webhook") => webhook(&mut trigger, report).map(TriggerKind::Webhook),
+        Some(_) => Some(TriggerKind::Manual {}),
         None => None,
     };
     let input = trigger.template("input", report);
     trigger.finish(report);
-    Some(Starter { id: id.into(), on: on?, input })
+    Some(Trigger { id: id.into(), on: on?, input })
 }
 
 fn webhook(trigger: &mut Fields<'_>, report: &mut Report) -> Option<OnWebhook> {
@@ -244,7 +297,7 @@ fn webhook(trigger: &mut Fields<'_>, report: &mut Report) -> Option<OnWebhook> {
         let is_path =
             !plain.is_empty() && plain.len() <= 200 && plain.chars().all(fits) && !plain.contains("..");
         if !is_path {
-            let message = format!("`{path}` is no path: letters, digits, `-`, `_`, `.` and `/`, at most 200");
+            let message = format!("`{path}` is not a valid path: use at most 200 characters: letters, digits, `-`, `_`, `.` and `/`");
             report.add("value", at, message);
         }
         is_path.then_some(plain)
@@ -261,7 +314,7 @@ fn webhook(trigger: &mut Fields<'_>, report: &mut Report) -> Option<OnWebhook> {
     Some(OnWebhook { path: path?, secret, signature, filter, correlation })
 }
 
-/// How calls are signed: a word, or a header of one's own.
+/// Reads the signature of webhook calls: `standard`, `github` or an object with `header`.
 fn signature(node: &Node, report: &mut Report) -> Option<Signature> {
     match node.text() {
         Some("standard") => return Some(Signature::Standard),
@@ -280,7 +333,7 @@ fn signature(node: &Node, report: &mut Report) -> Option<Signature> {
     header.map(|header| Signature::Header { header, prefix, id })
 }
 
-/// The ids that are written anywhere below: those that are made up keep away from them.
+/// Returns all ids that the author wrote. Generated ids must differ from them.
 fn given_ids(node: &Node) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![node];
@@ -299,8 +352,8 @@ fn given_ids(node: &Node) -> BTreeSet<String> {
 
 struct Reader<'a> {
     report: &'a mut Report,
-    /// Where each id stands.
-    ids: BTreeMap<String, Place>,
+    /// The position of each id.
+    ids: BTreeMap<String, Position>,
     used: BTreeSet<String>,
     next: usize,
 }
@@ -316,16 +369,16 @@ impl Reader<'_> {
         steps
     }
 
-    /// A list of steps that has to have one.
+    /// Reads a list that must have at least one step.
     fn body(&mut self, fields: &mut Fields<'_>, names: &[&'static str]) -> Vec<Step> {
         let Some(node) = fields.either(names, self.report) else {
-            let message = format!("it needs `{}`, a list of steps", names[0]);
+            let message = format!("the step needs `{}`, a list of steps", names[0]);
             self.report.add("missing", fields.at, message);
             return Vec::new();
         };
         let steps = self.steps(node, names[0]);
         if matches!(&node.kind, Kind::List(items) if items.is_empty()) {
-            self.report.add("empty", node.at, format!("`{}` has no steps", names[0]));
+            self.report.add("empty", node.at, format!("`{}` has no steps: add at least one", names[0]));
         }
         steps
     }
@@ -342,7 +395,7 @@ impl Reader<'_> {
         step
     }
 
-    fn id(&mut self, fields: &mut Fields<'_>, at: Place) -> String {
+    fn id(&mut self, fields: &mut Fields<'_>, at: Position) -> String {
         let given = fields.get("id");
         let Some(given) = given else {
             loop {
@@ -359,7 +412,7 @@ impl Reader<'_> {
         if !id.starts_with(first) || !id.chars().all(rest) || id.chars().count() > 64 || id.starts_with("__")
         {
             let message = format!(
-                "`{id}` is not an id: a letter or `_`, then letters, digits, `_` and `-`, at most 64 in all"
+                "`{id}` is not a valid id: start with a letter or `_`, then use letters, digits, `_` and `-`, at most 64 in total"
             );
             self.report.add("badId", given.at, message);
         }
@@ -367,11 +420,11 @@ impl Reader<'_> {
             self.report.add(
                 "badId",
                 given.at,
-                format!("`{END}` is where a run ends: call the step something else"),
+                format!("`{END}` is reserved for the end of the run: choose another id"),
             );
         }
         if let Some(first) = self.ids.insert(id.clone(), given.at) {
-            let message = format!("another step is called `{id}`, in line {}: ids are unique", first.line);
+            let message = format!("another step has the id `{id}`, in line {}: use a unique id", first.line);
             self.report.add("duplicateId", given.at, message);
         }
         id
@@ -381,12 +434,12 @@ impl Reader<'_> {
         let kind = fields.need("type", self.report)?;
         let word = text(kind, "type", self.report)?;
         fields.text("name", self.report);
-        // What somebody is asked may say more than text.
+        // The description of a task is a template, not only text.
         if word != "human.task" {
             fields.text("description", self.report);
         }
         let is_loop_or_if = matches!(word.as_str(), "control.if" | "control.while");
-        // These are asked before the step begins.
+        // These expressions are evaluated before the step starts.
         self.report.is_outside = true;
         let condition = if is_loop_or_if { None } else { fields.expr("condition", self.report) };
         let timeout = fields.span("timeout", self.report);
@@ -395,7 +448,8 @@ impl Reader<'_> {
         let on_error = self.on_error(fields, &word);
         let save_as = self.save_as(fields);
         let kind = self.kind(&word, kind, fields, &id)?;
-        // No time limit at all; what an action may take without one is not unlimited, so that it has to be said there.
+        // A timeout of 0 means unlimited, so it is dropped. Calls keep it, because a call without a timeout gets the
+        // default timeout.
         let is_call = matches!(kind, StepKind::Call { .. });
         let timeout = timeout.filter(|timeout| is_call || *timeout != Span::Ms(0));
         let step = Step { at: fields.at, id, condition, retry, timeout, on_error, save_as, kind };
@@ -403,28 +457,20 @@ impl Reader<'_> {
         Some(step)
     }
 
-    /// What is said of a step goes with its type.
+    /// Reports settings that have no effect for the type of the step.
     fn fits(&mut self, step: &Step) {
         let word = step.word();
         if step.is_instant() && step.timeout.is_some() {
-            self.report.add(
-                "noEffect",
-                step.at,
-                format!("`timeout` means nothing here: `{word}` takes no time"),
-            );
+            self.report.add("noEffect", step.at, format!("`timeout` has no effect: `{word}` takes no time"));
         }
         if step.is_instant() && step.retry.is_some() {
-            let message = format!("`retry` means nothing here: `{word}` would come to the same again");
+            let message = format!("`retry` has no effect: `{word}` would have the same result again");
             self.report.add("noEffect", step.at, message);
         }
         let gives_nothing = step.result_name().is_none()
             || matches!(step.kind, StepKind::If { .. } | StepKind::Try { .. } | StepKind::Sleep(_));
         if step.save_as.is_some() && (gives_nothing || step.is_instant()) {
-            self.report.add(
-                "noEffect",
-                step.at,
-                format!("`saveAs` means nothing here: `{word}` has no result"),
-            );
+            self.report.add("noEffect", step.at, format!("`saveAs` has no effect: `{word}` has no result"));
         }
     }
 
@@ -450,14 +496,18 @@ impl Reader<'_> {
         let attempts = fields.either(&["attempts", "maxAttempts"], report);
         match attempts {
             Some(node) => retry.attempts = super::fields::whole(node, "attempts", report).unwrap_or(0),
-            None => report.add("missing", node.at, "`retry` needs `attempts`: how often it is tried again"),
+            None => report.add("missing", node.at, "`retry` needs `attempts`, the number of retries"),
         }
         for (name, ms) in [("delay", &mut retry.delay_ms), ("maxDelay", &mut retry.max_delay_ms)] {
             if let Some(node) = fields.get(name) {
                 match span(node, name, report) {
                     Some(Span::Ms(given)) => *ms = given,
                     Some(Span::Expr(_)) => {
-                        report.add("type", node.at, format!("`{name}` is a fixed duration"));
+                        report.add(
+                            "type",
+                            node.at,
+                            format!("`{name}` must be a fixed duration, not an expression"),
+                        );
                     }
                     None => {}
                 }
@@ -492,7 +542,7 @@ impl Reader<'_> {
             Some("fail") => OnError::Fail,
             Some("continue") => OnError::Continue,
             _ => {
-                let message = format!("`onError` of `{word}` is `fail`, `continue` or a list of steps");
+                let message = format!("`onError` of `{word}` must be `fail`, `continue` or a list of steps");
                 self.report.add("value", node.at, message);
                 OnError::Fail
             }
@@ -527,12 +577,7 @@ impl Reader<'_> {
                 }
                 StepKind::Return { value: value.map(Node::to_value) }
             }
-            "control.fail" => StepKind::Fail {
-                code: fields.template("code", self.report).unwrap_or_else(|| "failed".into()),
-                message: fields
-                    .template("message", self.report)
-                    .unwrap_or_else(|| format!("step `{id}`").into()),
-            },
+            "control.fail" => self.fail(fields, id),
             "vars.set" => self.set(fields)?,
             "wait.sleep" => StepKind::Sleep(self.sleep(fields)?),
             "wait.signal" => StepKind::Wait(self.signal(fields)?),
@@ -545,7 +590,7 @@ impl Reader<'_> {
             }
             unknown => {
                 let hint = self.report.hint(unknown, TYPES);
-                self.report.add("unknownType", node.at, format!("there is no step type `{unknown}`{hint}"));
+                self.report.add("unknownType", node.at, format!("unknown step type `{unknown}`{hint}"));
                 return None;
             }
         })
@@ -556,22 +601,65 @@ impl Reader<'_> {
         expr(node, "condition", self.report)
     }
 
-    /// The name of a local.
+    fn fail(&mut self, fields: &mut Fields<'_>, id: &str) -> StepKind {
+        let errors = fields.get("errors").map(|node| {
+            template(node, self.report);
+            self.field_errors(node);
+            node.to_value()
+        });
+        let code = if errors.is_some() { "validationFailed" } else { "failed" };
+        let message =
+            if errors.is_some() { "the input is not accepted".to_owned() } else { format!("step `{id}`") };
+        StepKind::Fail {
+            code: fields.template("code", self.report).unwrap_or_else(|| code.into()),
+            message: fields.template("message", self.report).unwrap_or_else(|| message.into()),
+            is_final: fields.flag("final", self.report),
+            errors,
+        }
+    }
+
+    /// Checks the errors of `control.fail` as far as they are written out: a list of `pointer` and `message`.
+    fn field_errors(&mut self, node: &Node) {
+        let items = match &node.kind {
+            Kind::List(items) if !items.is_empty() => items,
+            Kind::Map(_) if node.field("$expr").is_some() => return,
+            _ => {
+                let message = "`errors` must be a list of `{ pointer, message }` or an expression";
+                return self.report.add("type", node.at, message);
+            }
+        };
+        for item in items {
+            let Some(mut fields) = Fields::of(item, "an error", self.report) else { continue };
+            let pointer = fields.need("pointer", self.report);
+            if let Some(text) = pointer.and_then(Node::text)
+                && !(text.is_empty() || text.starts_with('/'))
+            {
+                let message = format!("`pointer` must be a JSON pointer such as `/password` (got `{text}`)");
+                self.report.add("value", item.at, message);
+            }
+            fields.need("message", self.report);
+            fields.get("code");
+            fields.finish(self.report);
+        }
+    }
+
+    /// Reads the name of a local.
     fn local(&mut self, fields: &mut Fields<'_>, name: &'static str) -> Option<String> {
         let node = fields.get(name)?;
         let local = text(node, name, self.report)?;
         let first = |c: char| c.is_alphabetic() || c == '_';
         let is_name = local.starts_with(first) && local.chars().all(|c| c.is_alphanumeric() || c == '_');
         if !is_name {
-            self.report.add("badName", node.at, format!("`{local}` is not a name: letters, digits and `_`"));
+            self.report.add("badName", node.at, format!("`{local}` is not a valid name: use letters, digits and `_`, and do not start with a digit"));
         }
         if RESERVED.contains(&local.as_str()) {
-            self.report.add("badName", node.at, format!("`{local}` is taken: call it something else"));
+            self.report.add("badName", node.at, format!("`{local}` is reserved: choose another name"));
         }
         Some(local)
     }
 
-    /// `config: { actionId }` or `action`; an action that is a step of its own is read as that.
+    /// Reads a call of an action: `action` or `config: { actionId }`. Actions that are step types of their own are
+    /// reported.
     fn call(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
         let (mut action, mut version) = (fields.text("action", self.report), None);
         if let Some(config) = fields.get("config") {
@@ -581,11 +669,11 @@ impl Reader<'_> {
             config.finish(self.report);
         }
         let Some(action) = action else {
-            self.report.add("missing", fields.at, "a call needs `action` (or `config: { actionId: … }`)");
+            self.report.add("missing", fields.at, "a call needs `action` or `config: { actionId: … }`");
             return None;
         };
         if let "human.task" | "workflow.call" = action.as_str() {
-            let message = format!("`{action}` is a step: write `type: {action}`");
+            let message = format!("`{action}` is a step type: write `type: {action}`");
             self.report.add("value", fields.at, message);
         }
         let input =
@@ -600,8 +688,7 @@ impl Reader<'_> {
             template(items, self.report);
             self.report.is_outside = false;
             if !matches!(items.kind, Kind::List(_) | Kind::Map(_)) {
-                let why =
-                    "`items` is a single value, so there would be one round: write a list, or `{ $expr: … }`";
+                let why = "`items` is a single value, so there would be only one round: write a list, or `{ $expr: … }`";
                 self.report.add("value", items.at, why);
             }
         }
@@ -616,7 +703,7 @@ impl Reader<'_> {
             },
         };
         if parallel == Some(0) {
-            self.report.add("value", fields.at, "`parallel: 0` would let no item begin");
+            self.report.add("value", fields.at, "`parallel` must be at least 1: with 0 no item can start");
         }
         let errors = match fields.word("onItemError", &["fail", "continue", "collect"], self.report) {
             Some("continue") => ItemErrors::Continue,
@@ -652,7 +739,7 @@ impl Reader<'_> {
         let node = fields.need("branches", self.report)?;
         let nodes: Vec<&Node> = match &node.kind {
             Kind::List(items) => items.iter().collect(),
-            // By their names: JSON does not say which comes first.
+            // Sorted by name, because the fields of a JSON object have no order.
             Kind::Map(fields) => {
                 let by_name: BTreeMap<_, _> = fields.iter().map(|(key, node)| (&key.text, node)).collect();
                 by_name.into_values().collect()
@@ -660,7 +747,7 @@ impl Reader<'_> {
             _ => return wrong(node, "branches", "a list of branches", self.report),
         };
         if nodes.is_empty() {
-            self.report.add("empty", node.at, "`branches` has no branches");
+            self.report.add("empty", node.at, "`branches` is empty: add at least one branch");
         }
         let mut branches = Vec::new();
         for node in nodes {
@@ -676,7 +763,7 @@ impl Reader<'_> {
             };
             let read = steps.map(|steps| self.steps(steps, "steps")).unwrap_or_default();
             if matches!(steps.map(|steps| &steps.kind), Some(Kind::List(items)) if items.is_empty()) {
-                self.report.add("empty", node.at, "the branch has no steps");
+                self.report.add("empty", node.at, "the branch has no steps: add at least one");
             }
             branches.push(read);
         }
@@ -685,7 +772,7 @@ impl Reader<'_> {
 
     fn set(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
         let Some(node) = fields.either(&["values", "vars"], self.report) else {
-            self.report.add("missing", fields.at, "`vars.set` needs `values`: names and what they become");
+            self.report.add("missing", fields.at, "`vars.set` needs `values`, an object of names and values");
             return None;
         };
         let Some(entries) = node.fields() else { return wrong(node, "values", "an object", self.report) };
@@ -698,10 +785,11 @@ impl Reader<'_> {
             }
             values.push((path.to_owned(), value.to_value()));
         }
-        // By their names: JSON does not say which comes first, and all are made before any is written.
+        // Sorted by name, because the fields of a JSON object have no order. All values are computed before any is
+        // written.
         values.sort_by(|(a, _), (b, _)| a.cmp(b));
         if values.is_empty() {
-            self.report.add("empty", node.at, "`values` sets nothing");
+            self.report.add("empty", node.at, "`values` is empty: set at least one variable");
         }
         Some(StepKind::Set { values })
     }
@@ -715,15 +803,15 @@ impl Reader<'_> {
                 None
             }
             (Some(Span::Ms(0)), None) => {
-                self.report.add("value", fields.at, "a sleep of no time is no sleep");
+                self.report.add("value", fields.at, "the duration of a sleep must be greater than zero");
                 None
             }
             (Some(length), None) => Some(Sleep::For(length)),
             (None, Some(until)) => {
-                // A fixed instant is text; an expression has its marker.
+                // A fixed time is plain text; an expression has its marker.
                 if let Kind::Text(text) = &until.kind {
                     if text.parse::<crate::Timestamp>().is_err() {
-                        let message = format!("`{text}` is not an instant such as `2030-01-31T12:00:00Z`");
+                        let message = format!("`{text}` is not a timestamp such as `2030-01-31T12:00:00Z`");
                         self.report.add("value", until.at, message);
                     }
                     return Some(Sleep::Until(Value::String(text.clone()).to_string()));
@@ -734,7 +822,7 @@ impl Reader<'_> {
                 self.report.add(
                     "missing",
                     fields.at,
-                    "a sleep needs `for` (how long) or `until` (an instant)",
+                    "a sleep needs `for` (a duration) or `until` (a timestamp)",
                 );
                 None
             }
@@ -755,8 +843,8 @@ impl Reader<'_> {
         Some(Wait { signal: signal?, payload, filter, on_timeout, ..Wait::default() })
     }
 
-    /// An event that concerns this run: what it says (`of`) is what the run knows (`key`). Without `of` its own correlation is
-    /// meant.
+    /// Reads a wait for an event. The wait accepts events whose correlation value (`of`) equals that of the run
+    /// (`key`). Without `of`, the event's own correlation is used.
     fn event(&mut self, fields: &mut Fields<'_>) -> Option<Wait> {
         let event = fields.either(&["eventName", "event"], self.report);
         if event.is_none() {
@@ -764,11 +852,11 @@ impl Reader<'_> {
         }
         let event = event.and_then(|node| text(node, "eventName", self.report));
         let filter = fields.expr("filter", self.report);
-        let mut awaited = Awaited::default();
+        let mut awaited = EventFilter::default();
         if let Some(node) = fields.get("correlation") {
             let mut correlation = Fields::of(node, "`correlation`", self.report)?;
             awaited.of = correlation.expr("event", self.report);
-            // What the run knows is made when it comes to the step.
+            // The correlation value of the run is computed when the run reaches the step.
             self.report.is_outside = true;
             let key = correlation.need("run", self.report);
             awaited.key = key.and_then(|node| expr(node, "run", self.report));
@@ -787,21 +875,35 @@ impl Reader<'_> {
         }
         let signal = fields.text("signal", self.report).unwrap_or_else(|| id.to_owned());
         let form = fields.schema("form", self.report);
-        let answerers = match fields.either(&["answerers", "assignees"], self.report).map(|node| &node.kind) {
-            Some(Kind::List(items)) => {
-                items.iter().filter_map(|item| text(item, "answerers", self.report)).collect()
-            }
-            Some(Kind::Text(one)) => vec![one.clone()],
-            Some(_) => {
-                self.report.add("type", fields.at, "`answerers` is a list of texts");
-                Vec::new()
-            }
-            None => Vec::new(),
-        };
+        let answerers = self.answerers(fields);
         let on_timeout = self.on_timeout(fields);
         let prompt = (!prompt.is_empty()).then_some(Value::Object(prompt));
         let payload = form.clone();
         Wait { signal, payload, prompt, form, answerers, on_timeout, ..Wait::default() }
+    }
+
+    /// Reads the people who may answer a task. Texts that name neither a user nor a role are reported and left out.
+    fn answerers(&mut self, fields: &mut Fields<'_>) -> Vec<String> {
+        let Some(node) = fields.either(&["answerers", "assignees"], self.report) else { return Vec::new() };
+        let texts: Vec<(Position, String)> = match &node.kind {
+            Kind::List(items) => {
+                let one = |item: &Node| Some((item.at, text(item, "answerers", self.report)?));
+                items.iter().filter_map(one).collect()
+            }
+            Kind::Text(one) => vec![(node.at, one.clone())],
+            _ => {
+                self.report.add("type", node.at, "`answerers` must be a text or a list of texts");
+                return Vec::new();
+            }
+        };
+        let mut answerers = Vec::new();
+        for (at, text) in texts {
+            match text.parse::<Answerer>() {
+                Ok(_) => answerers.push(text),
+                Err(why) => self.report.add("badAnswerer", at, why),
+            }
+        }
+        answerers
     }
 
     fn workflow(&mut self, fields: &mut Fields<'_>) -> Option<StepKind> {
@@ -814,7 +916,7 @@ impl Reader<'_> {
         Some(StepKind::Workflow { workflow: workflow?.to_value(), input })
     }
 
-    /// A run that is started and not waited for.
+    /// Reads the start of another run that is not waited for.
     fn start(&mut self, fields: &mut Fields<'_>) -> Option<Value> {
         let mut input = serde_json::Map::new();
         for name in ["workflow", "input", "key", "at"] {
@@ -825,14 +927,18 @@ impl Reader<'_> {
             input.extend(value.map(|value| (name.to_owned(), value)));
         }
         if !input.contains_key("workflow") {
-            self.report.add("missing", fields.at, "a start needs `workflow`");
+            self.report.add(
+                "missing",
+                fields.at,
+                "`workflow.start` needs `workflow`, the name of the workflow",
+            );
             return None;
         }
         Some(Value::Object(input))
     }
 }
 
-/// Names that mean something else in expressions.
+/// Names with a fixed meaning in expressions.
 pub(crate) const RESERVED: [&str; 16] = [
     "payload",
     "vars",
@@ -841,7 +947,7 @@ pub(crate) const RESERVED: [&str; 16] = [
     "session",
     "context",
     "event",
-    "tries",
+    "attempts",
     "prompt",
     "correlation",
     "true",

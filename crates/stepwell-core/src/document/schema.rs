@@ -1,13 +1,13 @@
-//! The JSON Schema of documents, for editors that complete and check them while they are written.
+//! The JSON Schema of workflow documents, for completion and validation in editors.
 
 use serde_json::{Map, Value, json};
 
 use super::read::TYPES;
 
-/// The schema of a document.
+/// Returns the JSON Schema of a workflow document.
 pub fn schema() -> Value {
     let mut schema: Value =
-        serde_json::from_str(include_str!("schema.json")).expect("the file beside this one is JSON");
+        serde_json::from_str(include_str!("schema.json")).expect("schema.json is valid JSON");
     let common = match schema["$defs"].as_object_mut().and_then(|defs| defs.remove("common")) {
         Some(Value::Object(common)) => common,
         _ => Map::new(),
@@ -18,7 +18,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Every type of step has what all have, and nothing that it does not name.
+/// Completes the schema of a step type: adds the common properties, and forbids all others.
 fn complete(kind: &mut Value, common: &Map<String, Value>) {
     let word = kind["title"].clone();
     let mut required = vec![json!("type")];

@@ -1,33 +1,35 @@
-//! A document as a tree that knows where everything stands. YAML is read, and with it JSON, which is a part of it.
+//! The tree of a workflow document, with the position of every value. The text is YAML, of which JSON is a subset.
 //!
-//! Only what JSON can say too is read: no tags, no merge keys, no infinite numbers, and keys are text. What is refused is
-//! refused with its line, so that nobody has to guess.
+//! Only values that JSON can represent are accepted: no tags, no merge keys, no infinite numbers, and keys must be
+//! text. Anything else is reported with its position.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+// `granit-parser` is the parser below `serde-saphyr`. It is used directly, because its events have the
+// position of every value. `serde-saphyr` only writes YAML.
 use granit_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
-use super::problem::{Place, Problem, Problems};
+use super::problem::{Position, SourceProblem, SourceProblems};
 
-/// The longest document that is read, in bytes.
+/// Maximum size of a workflow document, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
-/// The deepest nesting that is read.
+/// Maximum nesting depth of a workflow document.
 pub const MAX_DEPTH: usize = 64;
-/// The most values a document may have, those that its aliases stand for included.
+/// Maximum number of values in a workflow document, with aliases expanded.
 pub const MAX_NODES: usize = 100_000;
-/// The most text a document may have in all, in bytes, what its aliases stand for included.
+/// Maximum total size of the texts in a workflow document, in bytes, with aliases expanded.
 pub const MAX_TEXT: usize = 4 * MAX_BYTES;
-/// So many times as much as one document is read of a bundle.
+/// Factor by which the size limits of a bundle are larger than those of one workflow document.
 pub const BUNDLE_TIMES: usize = 8;
-/// The longest name of a field, in characters: YAML looks no further for the colon behind it.
+/// Maximum length of a field's name, in characters. YAML requires the colon within this distance.
 pub const MAX_NAME: usize = 1_000;
 
-/// A value, and where it stands.
+/// A value and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
-    pub(crate) at: Place,
+    pub(crate) at: Position,
     pub(crate) kind: Kind,
 }
 
@@ -41,19 +43,19 @@ pub(crate) enum Kind {
     Map(Vec<(Key, Node)>),
 }
 
-/// A field's name, and where it stands.
+/// The name of a field and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Key {
-    pub(crate) at: Place,
+    pub(crate) at: Position,
     pub(crate) text: String,
 }
 
 impl Node {
-    /// What it is called in messages.
+    /// Returns the type of the value, as it is named in messages.
     pub(crate) fn word(&self) -> &'static str {
         match self.kind {
-            Kind::Null => "nothing",
-            Kind::Bool(_) => "true or false",
+            Kind::Null => "null",
+            Kind::Bool(_) => "a boolean",
             Kind::Number(_) => "a number",
             Kind::Text(_) => "text",
             Kind::List(_) => "a list",
@@ -79,7 +81,7 @@ impl Node {
         self.fields()?.iter().find(|(key, _)| key.text == name).map(|(_, node)| node)
     }
 
-    /// Gives an object a field, in place of one of that name; anything else becomes an object.
+    /// Sets a field of an object, replacing a field of the same name. Any other value becomes an object.
     pub(crate) fn put(&mut self, name: &str, value: Node) {
         if !matches!(self.kind, Kind::Map(_)) {
             self.kind = Kind::Map(Vec::new());
@@ -90,8 +92,8 @@ impl Node {
         }
     }
 
-    /// The object that stands there.
-    pub(crate) fn at(&self, place: Place) -> Option<&Node> {
+    /// Returns the object at this position.
+    pub(crate) fn at(&self, place: Position) -> Option<&Node> {
         let mut open = vec![self];
         while let Some(node) = open.pop() {
             match &node.kind {
@@ -104,7 +106,7 @@ impl Node {
         None
     }
 
-    /// What a JSON pointer names in it, as far as that is there.
+    /// Returns the value at a JSON pointer, or its closest existing parent.
     pub(crate) fn below(&self, pointer: &str) -> &Node {
         let mut node = self;
         for part in pointer.split('/').skip(1) {
@@ -119,7 +121,7 @@ impl Node {
         node
     }
 
-    /// The same without the places.
+    /// Converts the node to a JSON value, without positions.
     pub(crate) fn to_value(&self) -> Value {
         match &self.kind {
             Kind::Null => Value::Null,
@@ -134,14 +136,14 @@ impl Node {
         }
     }
 
-    /// A value that stands nowhere in particular; what could not be read as text is refused here too.
-    pub(crate) fn of_value(value: &Value) -> Result<Node, Problems> {
+    /// Converts a JSON value to a node without positions. The limits for texts apply here too.
+    pub(crate) fn of_value(value: &Value) -> Result<Node, SourceProblems> {
         let mut reader = Reader::default();
         let read = reader.value(value).and_then(|()| reader.root.ok_or_else(empty));
         read.map_err(refused)
     }
 
-    /// How much it is: values, bytes of text, and levels.
+    /// Returns the size of the value: number of values, bytes of text, and nesting depth.
     fn weight(&self) -> Weight {
         let mut weight = Weight { nodes: 1, text: 0, depth: 0 };
         match &self.kind {
@@ -178,26 +180,26 @@ impl Weight {
     }
 }
 
-/// Reads a document, or says where it cannot be read.
-pub(crate) fn read(text: &str) -> Result<Node, Problems> {
+/// Parses a workflow document, or reports the position of the error.
+pub(crate) fn read(text: &str) -> Result<Node, SourceProblems> {
     read_times(text, 1)
 }
 
-/// Reads a file of several documents, or says where it cannot be read.
-pub(crate) fn read_bundle(text: &str) -> Result<Node, Problems> {
+/// Parses a bundle of workflow documents, or reports the position of the error.
+pub(crate) fn read_bundle(text: &str) -> Result<Node, SourceProblems> {
     read_times(text, BUNDLE_TIMES)
 }
 
-fn read_times(text: &str, times: usize) -> Result<Node, Problems> {
+fn read_times(text: &str, times: usize) -> Result<Node, SourceProblems> {
     let most = MAX_BYTES * times;
     if text.len() > most {
-        let message = format!("the document has {} bytes; at most {most} are read", text.len());
+        let message = format!("the document has {} bytes; at most {most} are allowed", text.len());
         return Err(refused((TOP, message)));
     }
     Reader { times, ..Reader::default() }.read(&escaped(text)).map_err(refused)
 }
 
-/// JSON may have characters in its texts that YAML knows only by their numbers.
+/// Escapes characters that may occur in JSON texts but must be escaped in YAML.
 fn escaped(text: &str) -> Cow<'_, str> {
     let is_odd = |c: char| matches!(c, '\u{7f}'..='\u{84}' | '\u{86}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}');
     if !text.contains(is_odd) || serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
@@ -213,38 +215,38 @@ fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-type Fault = (Place, String);
+type Fault = (Position, String);
 
-const TOP: Place = Place { line: 1, column: 1 };
+const TOP: Position = Position { line: 1, column: 1 };
 
-fn refused((at, message): Fault) -> Problems {
-    Problems(vec![Problem::new("unreadable", at, message)])
+fn refused((at, message): Fault) -> SourceProblems {
+    SourceProblems(vec![SourceProblem::new("unreadable", at, message)])
 }
 
 fn empty() -> Fault {
     (TOP, "the document is empty".to_owned())
 }
 
-/// A list or an object whose end has not come yet.
+/// A list or an object that is not complete yet.
 struct Open {
-    at: Place,
+    at: Position,
     anchor: usize,
     is_map: bool,
     items: Vec<Node>,
     fields: Vec<(Key, Node)>,
     key: Option<Key>,
-    /// The names of its fields, each with its line.
+    /// The names of the fields and the line of each.
     names: BTreeMap<String, usize>,
 }
 
 struct Reader {
-    /// So many times as much as one document may be.
+    /// Factor for the size limits; 1 for a single workflow document.
     times: usize,
     open: Vec<Open>,
     anchored: BTreeMap<usize, (Node, Weight)>,
     weight: Weight,
     root: Option<Node>,
-    /// The text that was read last is too long for a name.
+    /// True if the last text is too long for the name of a field.
     was_long: bool,
 }
 
@@ -263,7 +265,7 @@ impl Reader {
                 let at = place(error.marker());
                 match self.was_long {
                     true => (at, too_long()),
-                    false => (at, format!("this is not YAML: {}", error.info())),
+                    false => (at, format!("invalid YAML: {}", error.info())),
                 }
             })?;
             let at = place(&span.start);
@@ -271,21 +273,30 @@ impl Reader {
                 Event::DocumentStart(..) => {
                     documents += 1;
                     if documents > 1 {
-                        return Err((at, "there is a second document: a file holds one workflow".to_owned()));
+                        return Err((
+                            at,
+                            "the file contains a second document: write only one workflow per file"
+                                .to_owned(),
+                        ));
                     }
                 }
                 Event::Scalar(text, style, anchor, tag) => {
                     if let Some(tag) = tag {
                         return Err((
                             at,
-                            format!("the tag `{tag}` is not read: a document says what JSON can say"),
+                            format!(
+                                "the tag `{tag}` is not supported: only values that JSON can represent are allowed"
+                            ),
                         ));
                     }
                     let kind = scalar(&text, style).map_err(|message| (at, message))?;
                     self.was_long = text.chars().nth(MAX_NAME).is_some();
                     let is_name = matches!(self.open.last(), Some(Open { is_map: true, key: None, .. }));
                     if is_name && text == "<<" && style == ScalarStyle::Plain {
-                        return Err((at, "merge keys (`<<`) are not read: write the fields out".to_owned()));
+                        return Err((
+                            at,
+                            "merge keys (`<<`) are not supported: write out the fields".to_owned(),
+                        ));
                     }
                     self.put(Node { at, kind }, anchor)?;
                 }
@@ -294,7 +305,10 @@ impl Reader {
                 Event::SequenceEnd | Event::MappingEnd => self.end(at)?,
                 Event::Alias(anchor) => {
                     let Some((node, weight)) = self.anchored.get(&anchor) else {
-                        return Err((at, "the alias stands for something that contains it".to_owned()));
+                        return Err((
+                            at,
+                            "the alias refers to a value that contains the alias itself".to_owned(),
+                        ));
                     };
                     self.weight.nodes += weight.nodes;
                     self.weight.text += weight.text;
@@ -309,7 +323,7 @@ impl Reader {
     }
 
     fn value(&mut self, value: &Value) -> Result<(), Fault> {
-        let at = Place::default();
+        let at = Position::default();
         let kind = match value {
             Value::Null => Kind::Null,
             Value::Bool(truth) => Kind::Bool(*truth),
@@ -332,8 +346,8 @@ impl Reader {
         self.put(Node { at, kind }, 0)
     }
 
-    /// No document is more than it may be, also by its aliases.
-    fn check(&self, at: Place) -> Result<(), Fault> {
+    /// Checks the size limits, with aliases expanded.
+    fn check(&self, at: Position) -> Result<(), Fault> {
         let Weight { nodes, text, depth } = self.weight;
         let (most_nodes, most_text) = (MAX_NODES * self.times, MAX_TEXT * self.times);
         if nodes > most_nodes {
@@ -348,35 +362,38 @@ impl Reader {
         Ok(())
     }
 
-    fn begin(&mut self, at: Place, anchor: usize, tagged: bool, is_map: bool) -> Result<(), Fault> {
+    fn begin(&mut self, at: Position, anchor: usize, tagged: bool, is_map: bool) -> Result<(), Fault> {
         if tagged {
-            return Err((at, "tags are not read: a document says what JSON can say".to_owned()));
+            return Err((
+                at,
+                "tags are not supported: only values that JSON can represent are allowed".to_owned(),
+            ));
         }
         self.weight.depth = self.open.len() + 1;
         self.check(at)?;
         if let Some(Open { is_map: true, key: None, .. }) = self.open.last() {
-            return Err((at, "a field's name is text, not a list or an object".to_owned()));
+            return Err((at, "the name of a field must be text, not a list or an object".to_owned()));
         }
         let (items, fields) = (Vec::new(), Vec::new());
         self.open.push(Open { at, anchor, is_map, items, fields, key: None, names: BTreeMap::new() });
         Ok(())
     }
 
-    fn end(&mut self, at: Place) -> Result<(), Fault> {
+    fn end(&mut self, at: Position) -> Result<(), Fault> {
         let Some(open) = self.open.pop() else {
-            return Err((at, "something ends that has not begun".to_owned()));
+            return Err((at, "unexpected end of a list or an object".to_owned()));
         };
         let kind = if open.is_map { Kind::Map(open.fields) } else { Kind::List(open.items) };
         self.put(Node { at: open.at, kind }, open.anchor)
     }
 
-    /// A whole value: an item, a field's name or its value, or the document itself.
+    /// Adds a complete value: an item, the name or the value of a field, or the document itself.
     fn put(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
         self.weight.nodes += 1;
         self.weight.text += node.text().map_or(0, str::len);
         self.check(node.at)?;
         if anchor > 0 {
-            // What is kept for aliases counts too: anchors may lie in one another.
+            // The copies that are kept for aliases count too, because anchors may be nested.
             let weight = node.weight();
             self.weight.text += weight.text;
             self.check(node.at)?;
@@ -399,28 +416,28 @@ impl Reader {
 }
 
 fn too_long() -> String {
-    format!("the name of a field has at most {MAX_NAME} characters")
+    format!("the name of a field may have at most {MAX_NAME} characters")
 }
 
 fn key(node: Node, known: &mut BTreeMap<String, usize>) -> Result<Key, Fault> {
     let at = node.at;
     let Kind::Text(text) = node.kind else {
-        return Err((at, format!("a field's name is text, and this is {}: put it in quotes", node.word())));
+        return Err((at, format!("the name of a field must be text, not {}: put it in quotes", node.word())));
     };
     if text.chars().nth(MAX_NAME).is_some() {
         return Err((at, too_long()));
     }
     if let Some(line) = known.insert(text.clone(), at.line) {
-        return Err((at, format!("the field `{text}` is there twice, first in line {line}")));
+        return Err((at, format!("duplicate field `{text}`, first used in line {line}")));
     }
     Ok(Key { at, text })
 }
 
-fn place(marker: &granit_parser::Marker) -> Place {
-    Place { line: marker.line(), column: marker.col() + 1 }
+fn place(marker: &granit_parser::Marker) -> Position {
+    Position { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// A scalar by YAML's core schema; in quotes or a block it is text.
+/// Parses a scalar by YAML's core schema. In quotes or in a block it is text.
 fn scalar(text: &str, style: ScalarStyle) -> Result<Kind, String> {
     if style != ScalarStyle::Plain {
         return Ok(Kind::Text(text.to_owned()));
@@ -439,7 +456,7 @@ fn scalar(text: &str, style: ScalarStyle) -> Result<Kind, String> {
 fn number(text: &str) -> Result<Option<Number>, String> {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     if matches!(unsigned.to_ascii_lowercase().as_str(), ".inf" | ".nan") {
-        return Err(format!("`{text}` is not a number that JSON has"));
+        return Err(format!("JSON cannot represent the number `{text}`"));
     }
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let too_large = || format!("`{text}` does not fit in 64 bits: put it in quotes to keep it as text");
@@ -467,5 +484,7 @@ fn number(text: &str) -> Result<Option<Number>, String> {
         return Ok(None);
     }
     let number = text.parse::<f64>().ok().and_then(Number::from_f64);
-    number.map(Some).ok_or_else(|| format!("`{text}` is too large for a number"))
+    number
+        .map(Some)
+        .ok_or_else(|| format!("the number `{text}` is too large: put it in quotes to keep it as text"))
 }

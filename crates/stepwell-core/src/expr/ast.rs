@@ -1,7 +1,7 @@
-//! The tree an expression is parsed into.
+//! The syntax tree of an expression.
 //!
-//! Runs of operators of one strength are one node, and so are the steps of a path: the tree is only as high
-//! as the expression is nested, and whoever walks it may recurse.
+//! A chain of operators with the same binding power is one node, and so is a path with all its steps. So the tree is
+//! only as high as the expression is nested, and recursion over it is safe.
 
 use std::ops::Range;
 
@@ -13,22 +13,22 @@ use super::function::Function;
 pub(super) struct Node {
     pub(super) kind: Kind,
     pub(super) span: Range<usize>,
-    /// Levels of nodes from here down, this one included; never above `MAX_DEPTH`.
+    /// Height of the subtree, including this node; at most `MAX_DEPTH`.
     pub(super) height: u32,
-    /// What is written behind it; most nodes have nothing there.
+    /// The suffixes of the node; most nodes have none.
     pub(super) more: Option<Box<More>>,
 }
 
-/// What can be written behind a value.
+/// The suffixes that can follow a value.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct More {
-    /// `[…]` applied to the value as it comes, before a sequence of one becomes its item.
+    /// `[…]` applied to the sequence, before a sequence of one item is reduced to the item.
     pub(super) predicates: Vec<Node>,
-    /// `[…]` behind a step of a path, applied to what the step gives for each item.
+    /// `[…]` after a step of a path, applied to the result of the step for each item.
     pub(super) stages: Vec<Node>,
-    /// `{…}`
+    /// `{…}` after the value: groups its items into an object.
     pub(super) group: Option<Vec<Pair>>,
-    /// `[]`
+    /// `[]` after the value: a sequence of one item stays a list.
     pub(super) keeps_list: bool,
 }
 
@@ -38,34 +38,34 @@ pub(super) type Pair = (Node, Node);
 #[derive(Debug, PartialEq)]
 pub(super) enum Kind {
     Literal(Value),
-    /// A field; always a step of a path, and of the scope if that is the first step at the top.
+    /// A field; always a step of a path. As the first step at the top level, a root of the scope.
     Name(String),
-    /// `*`
+    /// `*`: all fields of an object, or all items of a list.
     Wildcard,
-    /// `**`
+    /// `**`: the value and all values in it.
     Descendants,
-    /// `$`
+    /// `$`: the current item.
     Here,
-    /// `$$`
+    /// `$$`: the whole input.
     Top,
     Variable(String),
     Path(Path),
-    /// `( …; … )`
+    /// `( …; … )`, a block of expressions.
     Block {
         nodes: Vec<Node>,
-        /// A part of it begins with a list that is written out and must not be mapped over.
+        /// True if a part starts with a list literal that must not be mapped over.
         is_written: bool,
     },
     List {
         items: Vec<Item>,
-        /// The first or last step of a path: not flattened into it.
+        /// True for the first or last step of a path, which is not flattened into the path.
         is_written: bool,
     },
     Object(Vec<Pair>),
     /// `^(…)`; always a step of a path.
     Sort(Vec<Term>),
     Negate(Box<Node>),
-    /// Left-associative operators of one strength: `first op node op node …`.
+    /// Left-associative operators of the same binding power: `first op node op node …`.
     Chain {
         first: Box<Node>,
         rest: Vec<(Op, Node)>,
@@ -80,12 +80,12 @@ pub(super) enum Kind {
         left: Box<Node>,
         right: Box<Node>,
     },
-    /// `$name := …`
+    /// `$name := …`, which binds a variable.
     Bind {
         name: String,
         value: Box<Node>,
     },
-    /// Also `first ~> function(…)`.
+    /// A function call; also `first ~> function(…)`.
     Call {
         function: Function,
         arguments: Vec<Node>,
@@ -95,16 +95,16 @@ pub(super) enum Kind {
 #[derive(Debug, PartialEq)]
 pub(super) struct Path {
     pub(super) steps: Vec<Node>,
-    /// `[]` is written behind one of its steps.
+    /// True if `[]` follows one of the steps.
     pub(super) keeps_list: bool,
-    /// Nothing but names, so that most paths can be walked without making a list.
+    /// True if all steps are names. Such paths can be evaluated without building a list.
     pub(super) is_plain: bool,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Item {
     One(Node),
-    /// `from..to`
+    /// `from..to`, a range of whole numbers.
     Range(Node, Node),
 }
 
@@ -135,7 +135,7 @@ impl Node {
         self.more.as_ref().map_or(&[], |more| &more.stages)
     }
 
-    /// A list written out that a path must take as it is.
+    /// Returns true for a list literal that a path must not flatten.
     pub(super) fn is_written_list(&self) -> bool {
         match &self.kind {
             Kind::List { is_written, .. } | Kind::Block { is_written, .. } => *is_written,
@@ -164,7 +164,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// The operator spelt so, if it is one.
+    /// Returns the operator with this spelling, or `None`.
     pub(super) fn spelt(text: &str) -> Option<Op> {
         Some(match text {
             "*" => Op::Multiply,
@@ -173,7 +173,7 @@ impl Op {
             "+" => Op::Add,
             "-" => Op::Subtract,
             "&" => Op::Concat,
-            "=" | "==" => Op::Equal,
+            "=" => Op::Equal,
             "!=" => Op::NotEqual,
             "<" => Op::Less,
             "<=" => Op::LessOrEqual,
@@ -186,7 +186,7 @@ impl Op {
         })
     }
 
-    /// How it is written in messages.
+    /// Returns the operator as text for messages.
     pub(super) fn text(self) -> &'static str {
         match self {
             Op::Multiply => "*",
@@ -207,7 +207,7 @@ impl Op {
         }
     }
 
-    /// JSONata's binding power.
+    /// Returns JSONata's binding power of the operator.
     pub(super) fn strength(self) -> u8 {
         match self {
             Op::Multiply | Op::Divide | Op::Remainder => 60,
@@ -227,9 +227,9 @@ impl Op {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DefaultRule {
-    /// `??`: the right side if the left is undefined.
+    /// `??`: gives the right side if the left side is undefined.
     Undefined,
-    /// `?:`: the right side if the left is not true.
+    /// `?:`: gives the right side if the left side is not true.
     Falsy,
 }
 

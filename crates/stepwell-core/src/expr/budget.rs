@@ -1,29 +1,34 @@
-//! What evaluation may cost.
+//! Limits on the cost of evaluation.
 
 use super::MAX_DEPTH;
 
-/// What evaluation may still spend. Evaluating takes from it, so one budget can bound many expressions
+/// The remaining budget of an evaluation. Evaluation reduces it, so one budget can bound several expressions
 /// together.
 #[derive(Debug, Clone)]
 pub struct Budget {
-    /// Steps: one for each part evaluated, each value walked or put into a list and each 256 bytes of text
-    /// read.
+    /// Number of steps. One step is spent for each evaluated part, for each value visited or added to a list, and for
+    /// each 256 bytes of text read.
     pub steps: u32,
-    /// Bytes of the values made, counted roughly as their JSON text.
+    /// Size of the computed values in bytes, roughly that of their JSON text.
     pub result_bytes: usize,
-    /// Bytes of values that are there already and are given back as they are, alone or within others.
+    /// Size in bytes of existing values that are copied into the result. A value costs at most the size of its JSON
+    /// text.
     pub copied_bytes: usize,
-    /// How deep an expression may nest; not spent.
+    /// Maximum nesting depth of an expression. It is not reduced.
     pub depth: u32,
 }
 
+/// The default of [`Budget::copied_bytes`]. Every stored value must fit in it, so that an expression can return it: see
+/// [`Limits::check`](crate::limits::Limits::check).
+pub const MAX_COPIED_BYTES: usize = 16 * 1024 * 1024;
+
 impl Default for Budget {
     fn default() -> Self {
-        Budget { steps: 100_000, result_bytes: 256 * 1024, copied_bytes: 16 * 1024 * 1024, depth: MAX_DEPTH }
+        Budget { steps: 100_000, result_bytes: 256 * 1024, copied_bytes: MAX_COPIED_BYTES, depth: MAX_DEPTH }
     }
 }
 
-/// Which part of a budget is used up.
+/// The part of a budget that is used up.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Overspent {
     Steps,
@@ -32,8 +37,9 @@ pub(super) enum Overspent {
 }
 
 impl Budget {
-    /// For a person at a terminal, who can stop what takes too long: room for whole documents.
-    pub fn roomy() -> Budget {
+    /// Returns a large budget for interactive use, where a person can stop a long evaluation. It is enough for whole
+    /// documents.
+    pub fn generous() -> Budget {
         let bytes = 64 * 1024 * 1024;
         Budget { steps: 100_000_000, result_bytes: bytes, copied_bytes: bytes, depth: MAX_DEPTH }
     }
@@ -44,7 +50,7 @@ impl Budget {
         left.map(|_| ()).ok_or(Overspent::Steps)
     }
 
-    /// Reading text is cheap, but not free.
+    /// Spends steps for reading text: one per 256 bytes.
     pub(super) fn spend_reading(&mut self, bytes: usize) -> Result<(), Overspent> {
         self.spend_steps(bytes / 256)
     }

@@ -1,4 +1,4 @@
-//! What an expression builds: lists, ranges and objects.
+//! Evaluation of list, range and object constructors.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,20 +10,20 @@ use super::eval::{Eval, Here};
 use super::number::Number;
 use super::value::{Found, List, Object, Val};
 
-/// The longest range JSONata makes.
+/// The maximum length of a range in JSONata.
 const LONGEST_RANGE: i128 = 10_000_000;
 
-/// The items that share a key, and the pair that made it.
+/// The items that share a key, and the pair that computed the key.
 struct Group<'a> {
     pair: usize,
     first: Here<'a>,
-    /// All of them, once there are two.
+    /// All items of the group; empty while there is only one.
     all: Vec<Val<'a>>,
 }
 
 impl<'a> Eval<'a, '_> {
-    /// As in JSONata, an undefined item is left out and a list is spread, unless it is itself written as a
-    /// list.
+    /// Builds a list. As in JSONata, undefined items are omitted, and lists are flattened unless they are list
+    /// literals.
     pub(super) fn list(
         &mut self,
         items: &'a [Item],
@@ -49,7 +49,8 @@ impl<'a> Eval<'a, '_> {
         Ok(Some(Val::list(list)))
     }
 
-    /// `from..to`, both ends included; nothing if an end is undefined or they are the wrong way round.
+    /// Appends the numbers `from..to`, including both ends. Appends nothing if an end is undefined or `from` is
+    /// greater than `to`.
     fn range(
         &mut self,
         from: &'a Node,
@@ -74,7 +75,10 @@ impl<'a> Eval<'a, '_> {
         let span = from.span.start..to.span.end;
         let length = last.saturating_sub(first).saturating_add(1);
         if length > LONGEST_RANGE {
-            let message = format!("the range {} has more than {LONGEST_RANGE} numbers", self.quoted(&span));
+            let message = format!(
+                "the range {} has more than {LONGEST_RANGE} numbers, the maximum",
+                self.quoted(&span)
+            );
             return Err(self.error(ExprErrorKind::Value, "D2014", message, span));
         }
         let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -84,7 +88,7 @@ impl<'a> Eval<'a, '_> {
         Ok(())
     }
 
-    /// `{…}`, alone or behind a path: items with the same key are grouped, and the value is evaluated for
+    /// Evaluates `{…}`, alone or after a path. Items with the same key form a group, and the value is evaluated for
     /// each group.
     pub(super) fn grouped(
         &mut self,
@@ -98,7 +102,7 @@ impl<'a> Eval<'a, '_> {
                 let side = self.side(key, &item)?;
                 let Some(value) = &side.found else { continue };
                 let Some(name) = value.as_text() else {
-                    return Err(self.mistyped("T1003", &side, "the key of an object needs to be a string"));
+                    return Err(self.mistyped("T1003", &side, "the key of an object must be a string"));
                 };
                 self.paid(span, |budget| budget.spend_bytes(name.len() + 4))?;
                 match groups.get_mut(name) {
@@ -108,7 +112,7 @@ impl<'a> Eval<'a, '_> {
                     }
                     Some(group) if group.pair == place => self.gather(group, &item, span)?,
                     Some(_) => {
-                        let message = format!("two keys of the object come out as {name:?}");
+                        let message = format!("two keys of the object have the same value {name:?}");
                         return Err(self.error(ExprErrorKind::Value, "D1009", message, key.span.clone()));
                     }
                 }
@@ -128,7 +132,7 @@ impl<'a> Eval<'a, '_> {
         Ok(Some(Val::Object(Rc::new(object))))
     }
 
-    /// One more item of a group. Lists among them are spread.
+    /// Adds an item to a group. Lists are flattened.
     fn gather(
         &mut self,
         group: &mut Group<'a>,
@@ -143,7 +147,7 @@ impl<'a> Eval<'a, '_> {
         self.spread_into(&mut group.all, item, span)
     }
 
-    /// Puts a value, or every item of a list, at the end of `all`.
+    /// Appends a value, or all items of a list, to `all`.
     pub(super) fn spread_into(
         &mut self,
         all: &mut Vec<Val<'a>>,
@@ -161,7 +165,7 @@ impl<'a> Eval<'a, '_> {
         Ok(())
     }
 
-    /// Two lists as one; what is no list is a list of itself.
+    /// Concatenates two lists. A value that is not a list counts as a list of one item.
     pub(super) fn appended(
         &mut self,
         first: Found<'a>,
@@ -179,8 +183,8 @@ impl<'a> Eval<'a, '_> {
     }
 }
 
-/// What is grouped: the items of a list, or the one thing at hand. Of an empty list it is one that is
-/// undefined, so that an object with nothing but literals can be made.
+/// Returns the items to group: the items of a list, or the single current value. An empty list gives one undefined
+/// item, so that an object with only literals can be built.
 fn group_items<'a>(here: &Here<'a>) -> Vec<Here<'a>> {
     match here {
         Here::Whole(list) => vec![Here::Item(Some(Val::Ref(list)))],

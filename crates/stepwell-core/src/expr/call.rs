@@ -1,7 +1,8 @@
-//! Calls a function: evaluates its arguments, fits them to what it takes, and says so if they do not fit.
+//! Function calls: evaluates the arguments, matches them with the parameters, and reports arguments of the wrong
+//! type.
 //!
-//! Undefined arguments follow JSONata 2: every function but `$exists` and `$count` gives undefined for them,
-//! `$not` too.
+//! Undefined arguments follow JSONata 2: every function except `$exists` and `$count` returns undefined for them,
+//! including `$not`.
 
 use std::ops::Range;
 
@@ -10,15 +11,15 @@ use super::error::{ExprError, ExprErrorKind};
 use super::eval::{Eval, Here, Side};
 use super::function::{Function, FunctionGroup};
 use super::number::Number;
-use super::signature::{Misfit, fit};
+use super::signature::{SchemaViolation, fit};
 use super::value::{Found, Val};
 
-/// A call whose arguments are known to fit: each is undefined or of a type its parameter takes.
+/// A call with checked arguments: each is undefined or of a type that its parameter accepts.
 pub(super) struct Call<'a> {
     pub(super) function: Function,
     pub(super) arguments: Vec<Found<'a>>,
     pub(super) span: Range<usize>,
-    /// The arguments as they are written; one that was left out is not among them.
+    /// The arguments in the source. Omitted arguments are not among them.
     pub(super) nodes: &'a [Node],
 }
 
@@ -39,7 +40,7 @@ impl<'a> Call<'a> {
         self.found(place)?.as_number()
     }
 
-    /// A copy of a list's items, which are cheap to copy.
+    /// Returns a copy of the items of a list. Copying an item is cheap.
     pub(super) fn items(&self, place: usize) -> Option<Vec<Val<'a>>> {
         Some(self.found(place)?.items()?.iter().collect())
     }
@@ -54,7 +55,7 @@ impl<'a> Eval<'a, '_> {
         span: &Range<usize>,
     ) -> Result<Found<'a>, ExprError> {
         match function {
-            // The arguments behind the one that is taken are not evaluated.
+            // The arguments after the chosen one are not evaluated.
             Function::Coalesce => return self.coalesce(arguments, here),
             Function::Not | Function::Boolean if arguments.len() == 1 => {
                 let found = self.node(&arguments[0], here)?;
@@ -77,7 +78,7 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// The first argument that is neither undefined nor null.
+    /// Returns the first argument that is neither undefined nor null.
     fn coalesce(&mut self, arguments: &'a [Node], here: &Here<'a>) -> Result<Found<'a>, ExprError> {
         let mut found = None;
         for argument in arguments {
@@ -89,7 +90,7 @@ impl<'a> Eval<'a, '_> {
         Ok(found)
     }
 
-    /// The arguments in their places.
+    /// Assigns the arguments to the parameters.
     fn fitted(
         &mut self,
         function: Function,
@@ -99,7 +100,7 @@ impl<'a> Eval<'a, '_> {
     ) -> Result<Vec<Found<'a>>, ExprError> {
         let params = function.info().params;
         let found: Vec<Found<'a>> = sides.iter().map(|side| side.found.clone()).collect();
-        // Looking at the types of all items is a walk over them.
+        // Checking the types of all items visits each of them.
         let items: usize = match params.iter().any(|param| param.is_list) {
             true => found.iter().flatten().filter_map(Val::items).map(super::value::Items::len).sum(),
             false => 0,
@@ -110,46 +111,51 @@ impl<'a> Eval<'a, '_> {
             false => None,
         };
         fit(params, found, || this.clone())
-            .map_err(|misfit| self.misfit(function, &misfit, sides, span, &this))
+            .map_err(|violation| self.violation(function, &violation, sides, span, &this))
     }
 
-    fn misfit(
+    fn violation(
         &self,
         function: Function,
-        misfit: &Misfit,
+        violation: &SchemaViolation,
         sides: &[Side<'a>],
         span: &Range<usize>,
         here: &Found<'a>,
     ) -> ExprError {
         let name = function.name();
         let needs = |param: &super::signature::Param| format!("`${name}` needs {}", param.wants());
-        match misfit {
-            Misfit::Argument(place, param) => match sides.get(*place) {
+        match violation {
+            SchemaViolation::Argument(place, param) => match sides.get(*place) {
                 Some(side) => self.mistyped("T0410", side, &needs(param)),
                 None => {
-                    let message = format!("an argument is missing, and {}", needs(param));
+                    let message = format!("an argument is missing: {}", needs(param));
                     self.error(ExprErrorKind::Type, "T0410", message, span.clone())
                 }
             },
-            Misfit::Items(place, param) => match sides.get(*place) {
+            SchemaViolation::Items(place, param) => match sides.get(*place) {
                 Some(side) if side.found.as_ref().is_some_and(Val::is_list) => {
-                    let message =
-                        format!("{} holds something else, and {}", self.quoted(&side.span), needs(param));
+                    let message = format!(
+                        "{} has items of another type, but {}",
+                        self.quoted(&side.span),
+                        needs(param)
+                    );
                     self.error(ExprErrorKind::Type, "T0412", message, side.span.clone())
                 }
                 Some(side) => self.mistyped("T0412", side, &needs(param)),
                 None => self.error(ExprErrorKind::Type, "T0412", needs(param), span.clone()),
             },
-            Misfit::Here(param) => {
+            SchemaViolation::Here(param) => {
                 let is = here.as_ref().map_or("undefined", Val::kind);
-                let message =
-                    format!("an argument is left out, the item in its place is {is}, and {}", needs(param));
+                let message = format!(
+                    "an argument is omitted, and the current item that replaces it is {is}, but {}",
+                    needs(param)
+                );
                 self.error(ExprErrorKind::Type, "T0411", message, span.clone())
             }
         }
     }
 
-    /// The error about a value that a function cannot work with.
+    /// Creates the error for a value that a function cannot process.
     pub(super) fn bad_value(
         &self,
         code: &'static str,

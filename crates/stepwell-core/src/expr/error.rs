@@ -1,38 +1,37 @@
-//! What can be wrong with an expression, and how it is shown.
+//! Errors of expressions and their display.
 
 use std::ops::Range;
 
-/// What is wrong with an expression, and where.
+/// An error in an expression and its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message} (at {} of `{}`)", position(.expr, .span.start), excerpt(.expr, .span.start))]
 pub struct ExprError {
-    /// What sort of problem it is.
     pub kind: ExprErrorKind,
-    /// A stable name for it: JSONata's own code where JSONata has one (`T2001`), a word of ours where it has
-    /// none (`unsupported`, `budget`, `tooDeep`, `tooLong`, `noClock`).
+    /// Stable code of the error: the JSONata code if there is one (`T2001`), or else a word of Stepwell
+    /// (`unsupported`, `budget`, `tooDeep`, `tooLong`, `noClock`).
     pub code: &'static str,
-    /// The problem, for a person.
+    /// Human-readable description of the error, without its position.
     pub message: Box<str>,
-    /// The bytes of the expression it is about.
+    /// The byte range in the expression.
     pub span: Range<usize>,
-    /// The expression; of one that is too long to be parsed, its beginning.
+    /// The expression. Of an expression that is too long to be parsed, only the beginning.
     pub expr: Box<str>,
 }
 
-/// The sorts of problem an expression can have.
+/// The kind of an expression error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExprErrorKind {
-    /// It does not parse, or calls what is not there.
+    /// The expression does not parse, or calls an unknown function.
     Syntax,
-    /// It uses something that is not part of the dialect.
+    /// The expression uses something that is not part of the dialect.
     Unsupported,
-    /// A value is of a type that an operator or function cannot take.
+    /// A value has a type that an operator or function does not accept.
     Type,
     /// An overflow, or a division by zero.
     Arithmetic,
-    /// A function was called with a value it cannot work with, or the expression itself said `$error`.
+    /// A function was called with a value that it cannot process, or the expression called `$error` or `$assert`.
     Value,
-    /// It costs more than its budget.
+    /// The evaluation exceeds its budget.
     Budget,
 }
 
@@ -48,7 +47,7 @@ impl ExprError {
     }
 }
 
-/// The part of the source at `span`, on one line and shortened, for messages.
+/// Returns the source at `span` for messages, on one line and shortened.
 pub(super) fn quoted(source: &str, span: &Range<usize>) -> String {
     const LONGEST: usize = 60;
     let text = source.get(span.clone()).unwrap_or_default();
@@ -68,7 +67,7 @@ fn position(expr: &str, at: usize) -> String {
     }
 }
 
-/// The surroundings of `at`: an expression can be 8 KiB long, a message should not be.
+/// Returns the surroundings of `at` for messages. An expression can be 8 KiB long, which is too long for a message.
 pub(crate) fn excerpt(expr: &str, at: usize) -> String {
     const BEFORE: usize = 40;
     const LONGEST: usize = 100;

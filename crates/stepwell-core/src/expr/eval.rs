@@ -1,7 +1,7 @@
-//! Evaluates the tree of an expression against a scope.
+//! Evaluates the syntax tree of an expression against a scope.
 //!
-//! Values are borrowed from the scope as long as they are only looked at. What is copied or built is paid for
-//! when it is made, so that the budget bounds memory and not only the result.
+//! Values are borrowed from the scope as long as they are only read. Copied or computed values are charged to the
+//! budget when they are created, so that the budget bounds memory and not only the result.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,12 +15,12 @@ use super::scope::{Input, Scope};
 use super::value::{Found, List, Object, Val};
 use super::walk;
 
-/// What names and `$` are about, where an expression is evaluated.
+/// The current context of names and `$`.
 #[derive(Clone)]
 pub(super) enum Here<'a> {
     /// The roots of the scope.
     Roots,
-    /// The whole input, which is a list. JSONata takes it as one item until a path maps over it.
+    /// The whole input, which is a list. JSONata treats it as one item until a path maps over it.
     Whole(&'a Value),
     Item(Found<'a>),
 }
@@ -29,13 +29,13 @@ pub(super) struct Eval<'a, 'b> {
     pub(super) source: &'a str,
     pub(super) scope: &'a dyn Scope,
     budget: &'b mut Budget,
-    /// The variables bound so far, innermost last; a block takes its own away.
+    /// The variables bound so far, innermost last. A block removes its variables at its end.
     pub(super) bound: Vec<(&'a str, Found<'a>)>,
-    /// The roots as one object, once somebody asked for them.
+    /// The roots as one object, created on first use.
     roots: Found<'a>,
 }
 
-/// One side of an operator, or an argument, and the part of the source it came from.
+/// One side of an operator, or an argument, with its position in the source.
 pub(super) struct Side<'a> {
     pub(super) found: Found<'a>,
     pub(super) span: Range<usize>,
@@ -56,7 +56,7 @@ impl<'a, 'b> Eval<'a, 'b> {
         Ok(eval)
     }
 
-    /// Where the whole expression is evaluated.
+    /// Returns the context in which the whole expression is evaluated.
     pub(super) fn top(&self) -> Here<'a> {
         match self.scope.input() {
             Input::Roots => Here::Roots,
@@ -65,15 +65,15 @@ impl<'a, 'b> Eval<'a, 'b> {
         }
     }
 
-    /// The value of a part. A sequence of one is its item, an empty one is undefined.
+    /// Evaluates a node. A sequence of one item is reduced to the item, and an empty sequence is undefined.
     ///
-    /// Recursion is bounded by the height of the tree, which the parser keeps within `MAX_DEPTH`.
+    /// The recursion is bounded by the height of the tree, which the parser limits to `MAX_DEPTH`.
     pub(super) fn node(&mut self, node: &'a Node, here: &Here<'a>) -> Result<Found<'a>, ExprError> {
         let found = self.raw(node, here)?;
         Ok(collapsed(found, node.keeps_list()))
     }
 
-    /// The value of a part with its sequence as it came.
+    /// Evaluates a node without reducing its sequence.
     pub(super) fn raw(&mut self, node: &'a Node, here: &Here<'a>) -> Result<Found<'a>, ExprError> {
         self.paid(&node.span, |budget| budget.spend_steps(1))?;
         let mut found = self.kind(node, here)?;
@@ -102,7 +102,7 @@ impl<'a, 'b> Eval<'a, 'b> {
             Kind::Block { nodes, .. } => self.block(nodes, here),
             Kind::List { items, is_written } => self.list(items, *is_written, here, &node.span),
             Kind::Object(pairs) => self.grouped(pairs, here, &node.span),
-            // Only ever a step of a path, which sorts all of its items.
+            // Always a step of a path, and the path sorts its items.
             Kind::Sort(_) => self.value_of(here, &node.span),
             Kind::Negate(inner) => self.negate(inner, here, &node.span),
             Kind::Chain { first, rest } => self.chain(first, rest, here),
@@ -121,7 +121,7 @@ impl<'a, 'b> Eval<'a, 'b> {
         }
     }
 
-    /// The value that `$` is.
+    /// Returns the value of `$`.
     pub(super) fn value_of(&mut self, here: &Here<'a>, span: &Range<usize>) -> Result<Found<'a>, ExprError> {
         match here {
             Here::Whole(list) => Ok(Some(Val::Ref(list))),
@@ -170,7 +170,7 @@ impl<'a, 'b> Eval<'a, 'b> {
         if self.is_taken(rule, &found, &left.span)? { Ok(found) } else { self.node(right, here) }
     }
 
-    /// Whether the left side of `??` or `?:` is the value.
+    /// Returns true if the left side of `??` or `?:` is the result.
     pub(super) fn is_taken(
         &mut self,
         rule: DefaultRule,
@@ -201,12 +201,12 @@ impl<'a, 'b> Eval<'a, 'b> {
         Ok(Side { found: self.node(node, here)?, span: node.span.clone(), is_literal })
     }
 
-    /// A plain list of `items`.
+    /// Creates a plain list.
     pub(super) fn plain(&mut self, items: Vec<Val<'a>>, span: &Range<usize>) -> Result<Val<'a>, ExprError> {
         self.paid(span, |_| List::plain(items).map(Val::list))
     }
 
-    /// A sequence of `items`.
+    /// Creates a result sequence. `is_of_list` is true if it was made from a list of the data.
     pub(super) fn sequence(
         &mut self,
         items: Vec<Val<'a>>,
@@ -216,14 +216,14 @@ impl<'a, 'b> Eval<'a, 'b> {
         self.paid(span, |_| Ok(Val::list(List::sequence(items)?.of_list(is_of_list))))
     }
 
-    /// The error about a part that is not what an operator or function needs.
+    /// Creates the error for a value of the wrong type for an operator or function.
     pub(super) fn mistyped(&self, code: &'static str, side: &Side<'a>, need: &str) -> ExprError {
         let is = side.found.as_ref().map_or("undefined", Val::kind);
-        let message = format!("{} is {is}, and {need}", self.quoted(&side.span));
+        let message = format!("{} is {is}, but {need}", self.quoted(&side.span));
         self.error(ExprErrorKind::Type, code, message, side.span.clone())
     }
 
-    /// Does what costs something, and makes an error of running out.
+    /// Does work that spends the budget, and returns an error if the budget is exceeded.
     pub(super) fn paid<T>(
         &mut self,
         span: &Range<usize>,
@@ -235,9 +235,9 @@ impl<'a, 'b> Eval<'a, 'b> {
     fn overspent(&self, what: Overspent, span: &Range<usize>) -> ExprError {
         let (code, message) = match what {
             Overspent::Steps => ("budget", "the expression takes more steps than its budget allows"),
-            Overspent::Bytes => ("budget", "the expression makes more data than its budget allows"),
+            Overspent::Bytes => ("budget", "the expression produces more data than its budget allows"),
             Overspent::Depth => {
-                ("tooDeep", "the expression, or a value it makes, is nested deeper than allowed")
+                ("tooDeep", "the expression, or a value that it produces, is nested too deeply")
             }
         };
         self.error(ExprErrorKind::Budget, code, message, span.clone())
@@ -258,7 +258,7 @@ impl<'a, 'b> Eval<'a, 'b> {
     }
 }
 
-/// A sequence of one is its item, unless it is kept, and an empty one is undefined.
+/// Reduces a sequence of one item to the item, unless the list is kept. An empty sequence becomes undefined.
 pub(super) fn collapsed(found: Found<'_>, keeps_list: bool) -> Found<'_> {
     match found {
         Some(Val::List(mut list)) if list.is_sequence => {

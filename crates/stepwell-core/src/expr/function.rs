@@ -1,4 +1,4 @@
-//! The functions of the dialect: their names, what they take, and what is said about them.
+//! The functions of the dialect, with their parameters and descriptions.
 
 use super::signature::{ANY, BOOLEAN, NUMBER, OBJECT, Param, STRING, list, one};
 
@@ -8,7 +8,7 @@ macro_rules! functions {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Function { $($($function,)*)* }
 
-        /// Every function, for editors and documents; sorted by group.
+        /// All functions, sorted by group.
         const ALL: &[FunctionInfo] = &[$($(FunctionInfo {
             name: $name,
             signature: $written,
@@ -20,25 +20,21 @@ macro_rules! functions {
     };
 }
 
-/// What a function is about.
+/// A group of functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FunctionGroup {
-    /// Text.
     String,
-    /// Numbers.
     Number,
-    /// Lists.
     List,
-    /// Objects.
     Object,
-    /// Instants.
+    /// Functions for points in time.
     Date,
-    /// Truth and types.
+    /// Booleans, conditions and types.
     Logic,
 }
 
 impl FunctionGroup {
-    /// Its name in documents and for editors.
+    /// Returns the name of the group, for documentation and editors.
     pub fn name(self) -> &'static str {
         match self {
             FunctionGroup::String => "string",
@@ -51,22 +47,21 @@ impl FunctionGroup {
     }
 }
 
-/// What is to be known about a function that expressions can call, with or without a `$` before its name.
+/// The description of a function. Expressions can call it with or without a `$` before its name.
 #[derive(Debug)]
 pub struct FunctionInfo {
-    /// Its name.
+    /// Name of the function, without `$`.
     pub name: &'static str,
-    /// How it is called: `substring(text, start, length?)`. An argument with `?` can be left out.
+    /// The signature, such as `substring(text, start, length?)`. Arguments with `?` are optional.
     pub signature: &'static str,
-    /// What it gives, in one line.
+    /// Description of the result, in one line.
     pub summary: &'static str,
-    /// What it is about.
     pub group: FunctionGroup,
     pub(super) function: Function,
     pub(super) params: &'static [Param],
 }
 
-/// The functions that expressions can call, by group.
+/// Returns all functions that expressions can call, sorted by group.
 pub fn functions() -> &'static [FunctionInfo] {
     ALL
 }
@@ -84,92 +79,97 @@ impl Function {
         self.info().name
     }
 
-    /// The fewest and the most arguments it can be called with.
     pub(super) fn arity(self) -> (usize, usize) {
-        let params = self.info().params;
-        let fewest = params.iter().filter(|param| !param.can_be_left_out()).count();
-        let most = if params.iter().any(|param| param.is_many) { usize::MAX } else { params.len() };
+        self.info().arity()
+    }
+}
+
+impl FunctionInfo {
+    /// Returns the minimum and maximum number of arguments.
+    pub fn arity(&self) -> (usize, usize) {
+        let fewest = self.params.iter().filter(|param| !param.can_be_left_out()).count();
+        let most = if self.params.iter().any(|param| param.is_many) { usize::MAX } else { self.params.len() };
         (fewest, most)
     }
 }
 
-/// A string that is the item at hand if it is left out.
+/// A string parameter that defaults to the current item.
 const TEXT: Param = one(STRING).or_here();
 const COUNT: Param = one(NUMBER).or_here();
 const WHATEVER: Param = one(ANY).or_here();
 
 functions! {
     String {
-        String "string" "string(value?, pretty?)" [WHATEVER, one(BOOLEAN).optional()] "the text of a value: a string as it is, anything else as JSON"
-        ToString "toString" "toString(value?)" [WHATEVER] "another name of `string`"
-        Length "length" "length(text?)" [TEXT] "how many characters a string has"
-        Substring "substring" "substring(text?, start, length?)" [TEXT, one(NUMBER), one(NUMBER).optional()] "a part of a string; a negative start counts from its end"
-        SubstringBefore "substringBefore" "substringBefore(text?, part)" [TEXT, one(STRING)] "what stands before the first `part`; all of it if there is none"
-        SubstringAfter "substringAfter" "substringAfter(text?, part)" [TEXT, one(STRING)] "what stands behind the first `part`; all of it if there is none"
-        Uppercase "uppercase" "uppercase(text?)" [TEXT] "in capital letters"
-        Lowercase "lowercase" "lowercase(text?)" [TEXT] "in small letters"
-        Trim "trim" "trim(text?)" [TEXT] "without white space at the ends, and with single blanks between words"
-        Pad "pad" "pad(text?, width, filler?)" [TEXT, one(NUMBER), one(STRING).optional()] "filled up to a width: at the end, or at the beginning if the width is negative"
-        Contains "contains" "contains(text?, part)" [TEXT, one(STRING)] "whether `part` is in a string"
-        StartsWith "startsWith" "startsWith(text?, part)" [TEXT, one(STRING)] "whether a string begins with `part`"
-        EndsWith "endsWith" "endsWith(text?, part)" [TEXT, one(STRING)] "whether a string ends with `part`"
-        Split "split" "split(text?, separator, limit?)" [TEXT, one(STRING), one(NUMBER).optional()] "the parts of a string between separators, as a list"
-        Join "join" "join(texts, separator?)" [list(STRING), one(STRING).optional()] "the strings of a list as one string"
-        Replace "replace" "replace(text?, part, with, limit?)" [TEXT, one(STRING), one(STRING), one(NUMBER).optional()] "with every `part` replaced, or the first `limit` of them"
-        Base64Encode "base64encode" "base64encode(text?)" [TEXT] "the UTF-8 bytes of a string as base 64"
-        Base64Decode "base64decode" "base64decode(text?)" [TEXT] "the string whose UTF-8 bytes are given as base 64"
-        EncodeUrl "encodeUrl" "encodeUrl(text?)" [TEXT] "an address with what cannot stand in one percent-encoded"
-        EncodeUrlComponent "encodeUrlComponent" "encodeUrlComponent(text?)" [TEXT] "a part of an address, percent-encoded"
-        DecodeUrl "decodeUrl" "decodeUrl(text?)" [TEXT] "the reverse of `encodeUrl`"
-        DecodeUrlComponent "decodeUrlComponent" "decodeUrlComponent(text?)" [TEXT] "the reverse of `encodeUrlComponent`"
+        String "string" "string(value?, pretty?)" [WHATEVER, one(BOOLEAN).optional()] "the text of a value: a string unchanged, anything else as JSON"
+        ToString "toString" "toString(value?)" [WHATEVER] "alias of `string`"
+        Length "length" "length(text?)" [TEXT] "number of characters of a string"
+        Substring "substring" "substring(text?, start, length?)" [TEXT, one(NUMBER), one(NUMBER).optional()] "part of a string; a negative start counts from the end"
+        SubstringBefore "substringBefore" "substringBefore(text?, part)" [TEXT, one(STRING)] "the text before the first `part`, or the whole text if there is none"
+        SubstringAfter "substringAfter" "substringAfter(text?, part)" [TEXT, one(STRING)] "the text after the first `part`, or the whole text if there is none"
+        Uppercase "uppercase" "uppercase(text?)" [TEXT] "the text in upper case"
+        Lowercase "lowercase" "lowercase(text?)" [TEXT] "the text in lower case"
+        Trim "trim" "trim(text?)" [TEXT] "the text without leading and trailing white space, and with single spaces between words"
+        Pad "pad" "pad(text?, width, filler?)" [TEXT, one(NUMBER), one(STRING).optional()] "the text padded to a width: at the end, or at the start if the width is negative"
+        Contains "contains" "contains(text?, part)" [TEXT, one(STRING)] "true if the text contains `part`"
+        StartsWith "startsWith" "startsWith(text?, part)" [TEXT, one(STRING)] "true if the text starts with `part`"
+        EndsWith "endsWith" "endsWith(text?, part)" [TEXT, one(STRING)] "true if the text ends with `part`"
+        Split "split" "split(text?, separator, limit?)" [TEXT, one(STRING), one(NUMBER).optional()] "list of the parts between separators"
+        Join "join" "join(texts, separator?)" [list(STRING), one(STRING).optional()] "the strings of a list joined into one string"
+        Replace "replace" "replace(text?, part, with, limit?)" [TEXT, one(STRING), one(STRING), one(NUMBER).optional()] "the text with every `part` replaced, or only the first `limit` of them"
+        Base64Encode "base64encode" "base64encode(text?)" [TEXT] "the UTF-8 bytes of a string in base 64"
+        Base64Decode "base64decode" "base64decode(text?)" [TEXT] "the string decoded from base 64 and UTF-8"
+        EncodeUrl "encodeUrl" "encodeUrl(text?)" [TEXT] "a URL with its invalid characters percent-encoded"
+        EncodeUrlComponent "encodeUrlComponent" "encodeUrlComponent(text?)" [TEXT] "a URL component, percent-encoded"
+        DecodeUrl "decodeUrl" "decodeUrl(text?)" [TEXT] "inverse of `encodeUrl`"
+        DecodeUrlComponent "decodeUrlComponent" "decodeUrlComponent(text?)" [TEXT] "inverse of `encodeUrlComponent`"
     }
     Number {
-        Number "number" "number(value?)" [one(NUMBER | STRING | BOOLEAN).or_here()] "the number that a string or a boolean stands for"
-        Abs "abs" "abs(number?)" [COUNT] "without its sign"
-        Floor "floor" "floor(number?)" [COUNT] "rounded down"
-        Ceil "ceil" "ceil(number?)" [COUNT] "rounded up"
-        Round "round" "round(number?, digits?)" [COUNT, one(NUMBER).optional()] "rounded to so many digits behind the point; a tie goes to the even digit"
-        Power "power" "power(base?, exponent)" [COUNT, one(NUMBER)] "a power"
+        Number "number" "number(value?)" [one(NUMBER | STRING | BOOLEAN).or_here()] "the number that a string or a boolean represents"
+        Abs "abs" "abs(number?)" [COUNT] "the absolute value"
+        Floor "floor" "floor(number?)" [COUNT] "the number rounded down"
+        Ceil "ceil" "ceil(number?)" [COUNT] "the number rounded up"
+        Round "round" "round(number?, digits?)" [COUNT, one(NUMBER).optional()] "the number rounded to this number of decimal places; ties go to the even digit"
+        Power "power" "power(base?, exponent)" [COUNT, one(NUMBER)] "the base raised to the exponent"
         Sqrt "sqrt" "sqrt(number?)" [COUNT] "the square root"
         Sum "sum" "sum(numbers)" [list(NUMBER)] "the sum of a list"
         Max "max" "max(numbers)" [list(NUMBER)] "the largest number of a list"
         Min "min" "min(numbers)" [list(NUMBER)] "the smallest number of a list"
-        Average "average" "average(numbers)" [list(NUMBER)] "the mean of a list"
-        FormatNumber "formatNumber" "formatNumber(number?, picture, options?)" [COUNT, one(STRING), one(OBJECT).optional()] "a number as text, after a picture such as `#,##0.00`"
-        FormatBase "formatBase" "formatBase(number?, base?)" [COUNT, one(NUMBER).optional()] "a whole number as text in a base from 2 to 36"
-        FormatInteger "formatInteger" "formatInteger(number?, picture)" [COUNT, one(STRING)] "a whole number as text, after a picture such as `w` (in words)"
-        ParseInteger "parseInteger" "parseInteger(text?, picture)" [TEXT, one(STRING)] "the whole number that was written after a picture"
+        Average "average" "average(numbers)" [list(NUMBER)] "the average of a list"
+        FormatNumber "formatNumber" "formatNumber(number?, picture, options?)" [COUNT, one(STRING), one(OBJECT).optional()] "a number formatted with a picture such as `#,##0.00`"
+        FormatBase "formatBase" "formatBase(number?, base?)" [COUNT, one(NUMBER).optional()] "a whole number in a base from 2 to 36"
+        FormatInteger "formatInteger" "formatInteger(number?, picture)" [COUNT, one(STRING)] "a whole number formatted with a picture such as `w` (in words)"
+        ParseInteger "parseInteger" "parseInteger(text?, picture)" [TEXT, one(STRING)] "the whole number in a text that was formatted with a picture"
     }
     List {
-        Count "count" "count(list)" [list(0)] "how many items a list has; 0 of what is undefined, 1 of anything else"
-        Len "len" "len(value)" [one(ANY)] "characters of a string, items of a list, fields of an object, 0 of what is undefined"
-        Append "append" "append(first, second)" [one(ANY), one(ANY)] "two lists as one"
-        Sort "sort" "sort(list)" [list(0)] "a list of strings or of numbers in order; `^(…)` sorts anything else"
-        Reverse "reverse" "reverse(list)" [list(0)] "a list from its end"
-        Distinct "distinct" "distinct(list)" [one(ANY)] "a list with every value once"
-        Zip "zip" "zip(list, …)" [list(0).many()] "the first items of several lists, then the second ones, and so on"
+        Count "count" "count(list)" [list(0)] "number of items of a list; 0 for undefined, 1 for any other value"
+        Len "len" "len(value)" [one(ANY)] "number of characters of a string, items of a list or fields of an object; 0 for undefined"
+        Append "append" "append(first, second)" [one(ANY), one(ANY)] "two lists concatenated"
+        Sort "sort" "sort(list)" [list(0)] "a list of strings or numbers, sorted; sort other lists with `^(…)`"
+        Reverse "reverse" "reverse(list)" [list(0)] "a list in reverse order"
+        Distinct "distinct" "distinct(list)" [one(ANY)] "a list without duplicates"
+        Zip "zip" "zip(list, …)" [list(0).many()] "list of the first items of several lists, then of the second items, and so on"
     }
     Object {
-        Keys "keys" "keys(object?)" [WHATEVER] "the names of an object's fields, or of those of all objects of a list"
-        Values "values" "values(object?)" [WHATEVER] "the values of an object's fields, as a list"
-        Lookup "lookup" "lookup(object?, name)" [WHATEVER, one(STRING)] "a field by a name that is calculated"
+        Keys "keys" "keys(object?)" [WHATEVER] "names of an object's fields, or of the fields of all objects in a list"
+        Values "values" "values(object?)" [WHATEVER] "list of the values of an object's fields"
+        Lookup "lookup" "lookup(object?, name)" [WHATEVER, one(STRING)] "the value of a field whose name is computed"
         Spread "spread" "spread(object?)" [WHATEVER] "an object as a list of objects with one field each"
-        Merge "merge" "merge(objects)" [list(OBJECT)] "the objects of a list as one; the last field of a name wins"
+        Merge "merge" "merge(objects)" [list(OBJECT)] "the objects of a list merged into one; later fields win"
     }
     Date {
-        Now "now" "now(picture?, zone?)" [one(STRING).optional(), one(STRING).optional()] "the instant of this evaluation as text; the same however often it is asked for"
-        NowIso "nowIso" "nowIso()" [] "`now` in its plain form"
-        Millis "millis" "millis()" [] "the instant of this evaluation, in milliseconds since 1970"
-        FromMillis "fromMillis" "fromMillis(millis?, picture?, zone?)" [COUNT, one(STRING).optional(), one(STRING).optional()] "an instant as text"
-        ToMillis "toMillis" "toMillis(text?, picture?)" [TEXT, one(STRING).optional()] "the instant a text names, in milliseconds since 1970"
+        Now "now" "now(picture?, zone?)" [one(STRING).optional(), one(STRING).optional()] "the time of this evaluation as text; all calls in one evaluation give the same time"
+        NowIso "nowIso" "nowIso()" [] "`now` without a picture: ISO 8601 text"
+        Millis "millis" "millis()" [] "the time of this evaluation, in milliseconds since 1970"
+        FromMillis "fromMillis" "fromMillis(millis?, picture?, zone?)" [COUNT, one(STRING).optional(), one(STRING).optional()] "a time in milliseconds since 1970, as text"
+        ToMillis "toMillis" "toMillis(text?, picture?)" [TEXT, one(STRING).optional()] "the time in a text, in milliseconds since 1970"
     }
     Logic {
-        Boolean "boolean" "boolean(value?)" [WHATEVER] "whether a value counts as true"
-        Not "not" "not(value?)" [WHATEVER] "whether a value counts as false"
-        Exists "exists" "exists(value)" [one(ANY)] "whether there is a value, `null` included"
+        Boolean "boolean" "boolean(value?)" [WHATEVER] "true if a value counts as true"
+        Not "not" "not(value?)" [WHATEVER] "true if a value counts as false"
+        Exists "exists" "exists(value)" [one(ANY)] "true if there is a value, including `null`"
         Coalesce "coalesce" "coalesce(value, …)" [one(ANY).many()] "the first value that is neither undefined nor null"
         Type "type" "type(value)" [one(ANY)] "`null`, `number`, `string`, `boolean`, `array` or `object`"
         Error "error" "error(message?)" [one(STRING).optional()] "ends the evaluation with an error"
-        Assert "assert" "assert(condition, message?)" [one(BOOLEAN), one(STRING).optional()] "ends it with an error unless the condition holds"
+        Assert "assert" "assert(condition, message?)" [one(BOOLEAN), one(STRING).optional()] "ends the evaluation with an error if the condition is not true"
     }
 }

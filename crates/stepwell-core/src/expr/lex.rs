@@ -1,14 +1,14 @@
-//! Cuts an expression into tokens, one at a time.
+//! Splits an expression into tokens, one at a time.
 //!
-//! One at a time, because the parser has to stop at a construct that is not part of the dialect before its
-//! inside, which may be no tokens at all (a regular expression), is looked at.
+//! The parser must stop at a construct that is not part of the dialect before its content is read. That content may
+//! not consist of tokens at all, for example in a regular expression.
 
 use std::ops::Range;
 
 use super::error::{ExprError, ExprErrorKind};
 
-/// Longest first where one begins another. Those that are not part of the dialect are here too, so that the
-/// parser can refuse them by name.
+/// Symbols, longer ones before their prefixes. Symbols that are not part of the dialect are included, so that the
+/// parser can reject them by name.
 const SYMBOLS: [&str; 38] = [
     "**", "..", ":=", "!=", ">=", "<=", "~>", "??", "?:", "==", "&&", "||", ".", "[", "]", "{", "}", "(",
     ")", ",", "@", "#", ";", ":", "?", "+", "-", "*", "/", "%", "|", "=", "<", ">", "^", "&", "!", "~",
@@ -19,7 +19,7 @@ pub(super) enum Token {
     Null,
     True,
     False,
-    /// At most 2^63, whose negative is the smallest integer.
+    /// At most 2^63, the absolute value of the smallest integer.
     Integer(u64),
     Decimal(f64),
     Text(String),
@@ -42,7 +42,7 @@ impl<'s> Lexer<'s> {
         Lexer { source, at: 0 }
     }
 
-    /// The next token and where it is; `End` for ever after the last.
+    /// Returns the next token and its range; after the last token, always `End`.
     pub(super) fn next(&mut self) -> Result<(Token, Range<usize>), ExprError> {
         self.skip_blank()?;
         let start = self.at;
@@ -96,8 +96,10 @@ impl<'s> Lexer<'s> {
     fn symbol(&mut self, first: char) -> Result<Token, ExprError> {
         let rest = self.rest();
         let Some(symbol) = SYMBOLS.into_iter().find(|symbol| rest.starts_with(symbol)) else {
-            let message =
-                format!("`{}` has no meaning here; a name with it goes in back-quotes", first.escape_debug());
+            let message = format!(
+                "unexpected character `{}`: put names that contain it in back-quotes",
+                first.escape_debug()
+            );
             return Err(self.error("S0204", message, self.at..self.at + first.len_utf8()));
         };
         self.at += symbol.len();
@@ -114,16 +116,13 @@ impl<'s> Lexer<'s> {
         Ok(Token::QuotedName(inside[..length].to_owned()))
     }
 
-    /// JSON's numbers: no leading zero, digits on both sides of the point.
+    /// Reads a number in JSON syntax: digits on both sides of the decimal point, and nothing after a leading zero.
     fn number(&mut self) -> Result<Token, ExprError> {
         let rest = self.rest();
         let length = number_length(rest);
         let text = &rest[..length];
         let span = self.at..self.at + length;
         self.at += length;
-        if text.starts_with('0') && text[1..].starts_with(|c: char| c.is_ascii_digit()) {
-            return Err(self.error("S0201", "a number cannot begin with a zero", span));
-        }
         if text.bytes().all(|b| b.is_ascii_digit()) {
             let fits = text.parse().ok().filter(|n| *n <= i64::MIN.unsigned_abs());
             return fits
@@ -136,7 +135,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// A string, with JSON's escapes in either kind of quotes.
+    /// Reads a string with JSON escapes, in either kind of quotes.
     fn text(&mut self, quote: char) -> Result<Token, ExprError> {
         let start = self.at;
         let mut text = String::new();
@@ -155,7 +154,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// What follows the backslash at `start`.
+    /// Reads the escape after the backslash at `start`.
     fn escape(&mut self, start: usize) -> Result<char, ExprError> {
         let next = self.rest().chars().next();
         self.at += next.map_or(0, char::len_utf8);
@@ -167,11 +166,11 @@ impl<'s> Lexer<'s> {
             Some('r') => '\r',
             Some('t') => '\t',
             Some('u') => return self.code_point(start),
-            _ => return Err(self.error("S0103", "this escape is not one of JSON's", start..self.at)),
+            _ => return Err(self.error("S0103", "this is not a valid JSON escape", start..self.at)),
         })
     }
 
-    /// `\uXXXX`, or two of them for a character outside the basic plane.
+    /// Reads `\uXXXX`, or two of them for a character outside the basic multilingual plane.
     fn code_point(&mut self, start: usize) -> Result<char, ExprError> {
         let mut units = vec![self.code_unit(start)?];
         if (0xD800..0xDC00).contains(&units[0]) && self.rest().starts_with("\\u") {
@@ -202,18 +201,19 @@ fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{b}')
 }
 
-/// As in JSONata, whatever is not a symbol can be in a name, letters of any script and a `$` too. Quotes and
-/// backslashes cannot, because there they are a slip.
+/// Returns true for characters that can be part of a name. As in JSONata, this is every character that is not a
+/// symbol, including letters of any script and `$`. Quotes and backslashes are excluded, because there they are
+/// typing errors.
 fn is_part_of_name(c: char) -> bool {
     !c.is_whitespace() && !c.is_control() && !".[]{}(),@#;:?+-*/%|=<>^&!~\"'`\\".contains(c)
 }
 
-/// How much of `text`, which begins with a digit, is one number.
+/// Returns the length of the number at the start of `text`, which starts with a digit.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let digits =
         |from: usize| bytes[from.min(bytes.len())..].iter().take_while(|b| b.is_ascii_digit()).count();
-    let mut length = digits(0);
+    let mut length = if bytes.starts_with(b"0") { 1 } else { digits(0) };
     if bytes.get(length) == Some(&b'.') && digits(length + 1) > 0 {
         length += 1 + digits(length + 1);
     }

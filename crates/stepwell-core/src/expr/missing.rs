@@ -1,4 +1,4 @@
-//! Finds the part of an expression that made it undefined, for whoever has to mend it.
+//! Finds the part of an expression that makes it undefined, for error messages.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,21 +11,21 @@ use super::scope::Scope;
 use super::value::{Val, View};
 use crate::near;
 
-/// How many items of a list are looked through for names that may have been meant.
+/// Maximum number of list items searched for similar field names.
 const ITEMS_LOOKED_AT: usize = 100;
 
-/// The part of an expression that is not there.
+/// The part of an expression that has no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// The part, as it is written: `vars.lokup`.
+    /// The source of the part, such as `vars.lokup`.
     pub part: Box<str>,
-    /// A name that is there and was probably meant.
-    pub meant: Option<Box<str>>,
+    /// A similar name that has a value and was probably intended.
+    pub suggestion: Option<Box<str>>,
     start: u32,
 }
 
 impl Missing {
-    /// The bytes of the expression it is.
+    /// Returns the byte range of the part in the expression.
     pub fn span(&self) -> Range<usize> {
         let start = self.start as usize;
         start..start + self.part.len()
@@ -34,8 +34,8 @@ impl Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is not there", quoted(&self.part, &(0..self.part.len())))?;
-        match &self.meant {
+        write!(f, "{} has no value", quoted(&self.part, &(0..self.part.len())))?;
+        match &self.suggestion {
             Some(name) => write!(f, "; did you mean `{name}`?"),
             None => Ok(()),
         }
@@ -50,18 +50,18 @@ pub(super) fn find<'a>(
 ) -> Option<Missing> {
     let mut eval = Eval::new(root, source, scope, budget).ok()?;
     let top = eval.top();
-    // An error on the way means that something else is wrong, and was already said.
+    // An error here means that something else is wrong, which was already reported.
     eval.missing(root, &top).ok()?
 }
 
 impl<'a> Eval<'a, '_> {
-    /// The first part of `node` that is undefined and that its being undefined comes from.
+    /// Returns the first undefined part of `node` that makes the node undefined.
     fn missing(&mut self, node: &'a Node, here: &Here<'a>) -> Result<Option<Missing>, ExprError> {
         match &node.kind {
             Kind::Path(path) => self.missing_step(path, here),
             Kind::Block { nodes, .. } => {
                 let Some((last, before)) = nodes.split_last() else { return Ok(None) };
-                // What they bind is needed further on.
+                // Evaluated for the variables that they bind.
                 for node in before {
                     self.node(node, here)?;
                 }
@@ -76,8 +76,8 @@ impl<'a> Eval<'a, '_> {
             Kind::Bind { value, .. } => self.missing(value, here),
             Kind::Variable(name) if self.node(node, here)?.is_none() => {
                 let bound: Vec<&str> = self.bound.iter().map(|(bound, _)| *bound).collect();
-                let meant = near::near(name, bound).map(|name| format!("${name}"));
-                Ok(Some(self.part(node.span.clone(), meant)))
+                let suggestion = near::near(name, bound).map(|name| format!("${name}"));
+                Ok(Some(self.part(node.span.clone(), suggestion)))
             }
             _ => {
                 for child in super::roots::children(node) {
@@ -90,7 +90,7 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// The first step of a path that gives nothing.
+    /// Returns the first step of a path that has no result.
     fn missing_step(&mut self, path: &'a Path, here: &Here<'a>) -> Result<Option<Missing>, ExprError> {
         let start = path.steps[0].span.start;
         let mut before = None;
@@ -103,27 +103,27 @@ impl<'a> Eval<'a, '_> {
             if place == 0 && !matches!(step.kind, Kind::Name(_)) {
                 return Ok(self.missing(step, here)?.or(Some(self.part(step.span.clone(), None))));
             }
-            let meant = match &step.kind {
+            let suggestion = match &step.kind {
                 Kind::Name(name) if place == 0 => near::near(name, self.scope.names()).map(str::to_owned),
                 Kind::Name(name) => before.as_ref().and_then(|value| near_field(name, value)),
                 _ => None,
             };
-            // A name that is there, and was left without items by a predicate, is not misspelt.
-            let meant = meant.filter(|_| step.stages().is_empty());
-            return Ok(Some(self.part(start..step.span.end, meant)));
+            // If a predicate removed all items, the name itself is not misspelled.
+            let suggestion = suggestion.filter(|_| step.stages().is_empty());
+            return Ok(Some(self.part(start..step.span.end, suggestion)));
         }
         Ok(None)
     }
 
-    fn part(&self, span: Range<usize>, meant: Option<String>) -> Missing {
-        // An expression is never as long as that.
+    fn part(&self, span: Range<usize>, suggestion: Option<String>) -> Missing {
+        // Cannot fail, because the length of an expression is limited.
         let start = u32::try_from(span.start).unwrap_or(u32::MAX);
         let part = self.source.get(span).unwrap_or_default().into();
-        Missing { part, meant: meant.map(String::into_boxed_str), start }
+        Missing { part, suggestion: suggestion.map(String::into_boxed_str), start }
     }
 }
 
-/// The field closest to `name` that a value, or an item of a list, has.
+/// Returns the most similar field of an object, or of the objects in a list.
 fn near_field(name: &str, value: &Val<'_>) -> Option<String> {
     let items: Vec<Val<'_>> = match value.items() {
         Some(items) => items.iter().take(ITEMS_LOOKED_AT).collect(),

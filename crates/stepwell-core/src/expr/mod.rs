@@ -1,12 +1,12 @@
-//! Expressions: the small, total language of guards and inputs.
+//! Expressions: the language of guards and inputs.
 //!
-//! An expression is stored inside a definition and read again years later, so it is a contract. The dialect
-//! is therefore a subset of JSONata: whatever parses here means the same there, and everything else is
-//! refused when it is parsed, by name. Evaluation cannot loop, do IO or grow without bound; it spends a
-//! [`Budget`].
+//! An expression is stored inside a definition and read again years later, so its meaning must never change. The
+//! dialect is therefore a subset of JSONata. Every expression that parses here has the same meaning in JSONata.
+//! Everything else is rejected by name when it is parsed. Evaluation always terminates, does no I/O, and is bounded
+//! by a [`Budget`].
 //!
-//! What is ours and not JSONata's is listed with its reasons in `docs/expressions.md`: integers are exact to
-//! 64 bits, overflow and division by zero are errors, the fields of an object are sorted, and a few more.
+//! The differences from JSONata and their reasons are listed in `docs/expressions.md`: integers are exact to 64 bits,
+//! overflow and division by zero are errors, the fields of an object are sorted, and a few more.
 
 mod ast;
 mod budget;
@@ -37,20 +37,20 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-pub use budget::Budget;
+pub use budget::{Budget, MAX_COPIED_BYTES};
 pub(crate) use error::excerpt;
 pub use error::{ExprError, ExprErrorKind};
 pub use function::{FunctionGroup, FunctionInfo, functions};
 pub use missing::Missing;
 pub use scope::{Data, Input, Roots, Scope};
 
-/// The version of the dialect, to be kept beside stored expressions.
+/// The version of the dialect. It is stored with expressions.
 pub const DIALECT: u32 = 1;
 
-/// The longest expression that is parsed, in bytes.
+/// The maximum length of an expression, in bytes.
 pub const MAX_SOURCE_BYTES: usize = 8 * 1024;
 
-/// How deep an expression may nest.
+/// The maximum nesting depth of an expression.
 pub const MAX_DEPTH: u32 = 64;
 
 /// A parsed expression; cloning it is cheap.
@@ -67,55 +67,56 @@ struct Parsed {
 }
 
 impl Expr {
-    /// Parses an expression, or says what is wrong with it and where.
+    /// Parses an expression, or returns the error and its position.
     pub fn parse(source: &str) -> Result<Expr, ExprError> {
         let root = parse::parse(source)?;
         let roots = roots::of(&root);
         Ok(Expr { parsed: Arc::new(Parsed { source: source.to_owned(), root, roots }) })
     }
 
-    /// The expression's value; `Ok(None)` is JSONata's undefined. A sequence of one is its item.
+    /// Evaluates the expression. `Ok(None)` is JSONata's undefined. A sequence of one item is reduced to the item.
     pub fn eval(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<Option<Value>, ExprError> {
         result::value(&self.parsed.root, &self.parsed.source, scope, budget)
     }
 
-    /// The expression's value where a list is wanted: a list that happens to have one item stays a list, and
-    /// one that comes out empty is empty. A single value is a list of itself. `Ok(None)` if the expression
-    /// leads nowhere.
+    /// Evaluates the expression as a list.
+    ///
+    /// A list with one item stays a list, and an empty list stays empty. A single value becomes a list of one item.
+    /// The result is `Ok(None)` if the expression is undefined.
     pub fn eval_list(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<Option<Vec<Value>>, ExprError> {
         result::list(&self.parsed.root, &self.parsed.source, scope, budget)
     }
 
-    /// JSONata truth of the result; undefined is false.
+    /// Evaluates the expression as a condition, by JSONata's rules for truth. Undefined is false.
     pub fn truth(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<bool, ExprError> {
         result::truth(&self.parsed.root, &self.parsed.source, scope, budget)
     }
 
-    /// The same; `Ok(None)` if the result is undefined.
+    /// Evaluates the expression as a condition. Returns `Ok(None)` if it is undefined.
     pub fn verdict(&self, scope: &dyn Scope, budget: &mut Budget) -> Result<Option<bool>, ExprError> {
         result::verdict(&self.parsed.root, &self.parsed.source, scope, budget)
     }
 
-    /// Of an expression whose value is undefined, the first part of it that is not there. `None` if there is
-    /// no such part to name, or if the budget does not suffice to find it.
+    /// Returns the first part without a value in an expression that is undefined. Returns `None` if there is no such
+    /// part to name, or if the budget is too small to find it.
     pub fn missing(&self, scope: &dyn Scope, budget: &mut Budget) -> Option<Missing> {
         missing::find(&self.parsed.root, &self.parsed.source, scope, budget)
     }
 
-    /// The text it was parsed from.
+    /// Returns the source of the expression.
     pub fn source(&self) -> &str {
         &self.parsed.source
     }
 
-    /// The root names it reads (`context`, `payload`, …), sorted. A name behind a step or in a predicate is
-    /// about an item and not a root.
+    /// Returns the root names that the expression reads (`context`, `payload`, …), sorted. A name after a step or in
+    /// a predicate refers to an item and is not a root.
     pub fn roots(&self) -> Vec<&str> {
         let mut names: Vec<_> = self.parsed.roots.iter().map(|(name, _)| name.as_str()).collect();
         names.dedup();
         names
     }
 
-    /// The fields of a root that it reads by name: of `vars` in `vars.order.id` it is `order`.
+    /// Returns the fields of a root that the expression reads by name. For `vars` in `vars.order.id` this is `order`.
     pub fn fields_of(&self, root: &str) -> Vec<&str> {
         let read = self.parsed.roots.iter().filter(|(name, _)| name == root);
         read.filter_map(|(_, field)| field.as_deref()).collect()

@@ -1,7 +1,7 @@
-//! Arithmetic and order of numbers, exact for 64-bit integers.
+//! Arithmetic and comparison of numbers, exact for 64-bit integers.
 //!
-//! JSONata counts in doubles. Ids and amounts beyond 2^53 must survive a workflow, so integers stay integers
-//! here and an overflow is an error instead of a rounded answer.
+//! JSONata computes with doubles. Ids and amounts beyond 2^53 must survive a workflow, so integers stay integers
+//! here, and an overflow is an error instead of a rounded result.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use super::ast::Op;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Number {
-    /// Data may hold 64-bit integers of either signedness; results fit in an `i64`.
+    /// Data may contain signed or unsigned 64-bit integers. Results fit in an `i64`.
     Integer(i128),
     Decimal(f64),
 }
@@ -23,7 +23,7 @@ impl Number {
         }
     }
 
-    /// A number written as text, as JSONata's `$number` takes it; `None` if it is none or does not fit.
+    /// Parses a number as JSONata's `$number` does. Returns `None` if the text is not a number or does not fit.
     pub(super) fn written(text: &str) -> Option<Number> {
         if let Some((prefix, digits)) = text.split_at_checked(2)
             && let Some(base) = base(prefix)
@@ -41,7 +41,7 @@ impl Number {
         text.parse::<i64>().ok().map(|integer| Number::Integer(integer.into()))
     }
 
-    /// `self op other`, or what is wrong with it.
+    /// Computes `self op other`, or returns the error message.
     pub(super) fn calculate(self, op: Op, other: Number) -> Result<Number, &'static str> {
         if matches!(op, Op::Divide | Op::Remainder) && other.is_zero() {
             return Err("division by zero");
@@ -56,7 +56,8 @@ impl Number {
         Number::Integer(0).calculate(Op::Subtract, self)
     }
 
-    /// An integer and a decimal are compared by their exact values; converting either could make them equal.
+    /// Compares two numbers. An integer and a decimal are compared by their exact values, because converting either
+    /// could make them equal.
     pub(super) fn compare(self, other: Number) -> Ordering {
         match (self, other) {
             (Number::Integer(a), Number::Integer(b)) => a.cmp(&b),
@@ -73,7 +74,7 @@ impl Number {
         }
     }
 
-    /// The text JSONata gives a number: a fraction is rounded to 15 digits, so that 0.1 + 0.2 reads 0.3.
+    /// Formats a number as JSONata does. Fractions are rounded to 15 digits, so that 0.1 + 0.2 gives 0.3.
     pub(super) fn text(self) -> String {
         match self {
             Number::Integer(integer) => integer.to_string(),
@@ -81,7 +82,7 @@ impl Number {
         }
     }
 
-    /// Whether it has no fraction.
+    /// Returns true if the number has no fraction.
     pub(super) fn is_whole(self) -> bool {
         match self {
             Number::Integer(_) => true,
@@ -89,7 +90,7 @@ impl Number {
         }
     }
 
-    /// The next whole number below, as an index into a list; far outside if it is far outside.
+    /// Rounds down to an index into a list. A number that is out of range saturates.
     pub(super) fn floor_index(self) -> i64 {
         match self {
             Number::Integer(integer) => i64::try_from(integer).unwrap_or(i64::MAX),
@@ -98,7 +99,7 @@ impl Number {
         }
     }
 
-    /// Without its fraction; the ends of what fits if it does not fit.
+    /// Truncates the fraction. A number that is out of range saturates.
     pub(super) fn to_integer(self) -> i128 {
         match self {
             Number::Integer(integer) => integer,
@@ -107,7 +108,7 @@ impl Number {
         }
     }
 
-    /// A whole number: an integer if it fits in one.
+    /// Creates a number from a decimal without a fraction: an integer if it fits.
     pub(super) fn whole(decimal: f64) -> Number {
         const LIMIT: f64 = 9_223_372_036_854_775_808.0;
         if (-LIMIT..LIMIT).contains(&decimal) && decimal.fract() == 0.0 {
@@ -117,7 +118,7 @@ impl Number {
         }
     }
 
-    /// A function of decimals that gives whole numbers; an integer is one already.
+    /// Applies a rounding function. An integer is returned unchanged.
     pub(super) fn to_whole(self, round: impl FnOnce(f64) -> f64) -> Number {
         match self {
             Number::Integer(_) => self,
@@ -132,7 +133,7 @@ impl Number {
         }
     }
 
-    /// Rounded to so many digits behind the point, a tie to the even digit, as JSONata rounds.
+    /// Rounds to this number of decimal places, with ties to the even digit, as JSONata does.
     pub(super) fn rounded(self, digits: i64) -> Number {
         match self {
             Number::Integer(integer) if digits < 0 => Number::Integer(rounded_integer(integer, digits)),
@@ -142,7 +143,7 @@ impl Number {
         }
     }
 
-    /// Exact while it fits in 64 bits; `None` if it is no finite number.
+    /// Computes a power, exactly if it fits in 64 bits. Returns `None` if the result is not a finite number.
     pub(super) fn power(self, exponent: Number) -> Option<Number> {
         if let (Number::Integer(base), Number::Integer(exponent)) = (self, exponent)
             && let Some(exact) = u32::try_from(exponent).ok().and_then(|exponent| base.checked_pow(exponent))
@@ -150,7 +151,9 @@ impl Number {
         {
             return Some(Number::Integer(exact));
         }
-        let power = self.as_f64().powf(exponent.as_f64());
+        let (base, exponent) = (self.as_f64(), exponent.as_f64());
+        // A square is exact to the last digit, which `powf` is not.
+        let power = if exponent == 2.0 { base * base } else { base.powf(exponent) };
         power.is_finite().then_some(Number::Decimal(power))
     }
 
@@ -162,7 +165,7 @@ impl Number {
     }
 }
 
-/// `None` if the text has no prefix of a number in another base.
+/// Returns the base of a number prefix, or `None` for other texts.
 fn base(prefix: &str) -> Option<u32> {
     match prefix {
         "0x" | "0X" => Some(16),
@@ -174,7 +177,7 @@ fn base(prefix: &str) -> Option<u32> {
 
 fn rounded_integer(integer: i128, digits: i64) -> i128 {
     let places = u32::try_from(digits.unsigned_abs()).unwrap_or(u32::MAX);
-    // More places than the integer has leave nothing.
+    // If more places are removed than the integer has, the result is 0.
     let Some(unit) = 10i128.checked_pow(places.min(30)) else { return 0 };
     let (whole, rest) = (integer.div_euclid(unit), integer.rem_euclid(unit));
     let is_up = match (rest * 2).cmp(&unit) {
@@ -185,8 +188,8 @@ fn rounded_integer(integer: i128, digits: i64) -> i128 {
     (whole + i128::from(is_up)) * unit
 }
 
-/// The point is moved in the text of the number: multiplying by a power of ten would bring in errors of its
-/// own.
+/// Rounds a decimal. The decimal point is moved in the text of the number, because multiplying by a power of ten
+/// would add rounding errors.
 fn rounded_decimal(decimal: f64, digits: i64) -> Number {
     let shifted = shifted(decimal, digits);
     if !shifted.is_finite() {
@@ -196,7 +199,7 @@ fn rounded_decimal(decimal: f64, digits: i64) -> Number {
     if digits < 0 { Number::whole(rounded) } else { Number::Decimal(rounded + 0.0) }
 }
 
-/// `decimal` with its point moved `places` to the right.
+/// Moves the decimal point `places` to the right.
 fn shifted(decimal: f64, places: i64) -> f64 {
     let text = format!("{decimal:e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -226,7 +229,7 @@ fn decimals(a: f64, op: Op, b: f64) -> Result<Number, &'static str> {
         _ => a % b,
     };
     match result {
-        // JSON has no negative zero to speak of.
+        // Turns negative zero into zero.
         0.0 => Ok(Number::Decimal(0.0)),
         _ if result.is_finite() => Ok(Number::Decimal(result)),
         _ => Err("the result is too large for a number"),
@@ -234,13 +237,13 @@ fn decimals(a: f64, op: Op, b: f64) -> Result<Number, &'static str> {
 }
 
 fn integer_with_decimal(integer: i128, decimal: f64) -> Ordering {
-    // The cast saturates, and no integer here comes near the bounds of an `i128`.
+    // The cast saturates, and all integers here are far from the limits of an `i128`.
     integer
         .cmp(&(decimal.trunc() as i128))
         .then_with(|| 0.0.partial_cmp(&decimal.fract()).unwrap_or(Ordering::Equal))
 }
 
-/// `-?digits(.digits)?(e[+-]?digits)?`
+/// Returns true if the text matches `-?digits(.digits)?(e[+-]?digits)?`.
 fn is_number(text: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let text = text.strip_prefix('-').unwrap_or(text);
@@ -255,14 +258,14 @@ fn is_number(text: &str) -> bool {
     digits(whole) && fraction.is_none_or(digits) && exponent.is_none_or(digits)
 }
 
-/// ECMAScript's `toPrecision(15)`, left alone for whole numbers as JSONata does. It rounds a tie away from
-/// zero where Rust's formatting rounds it to even.
+/// Rounds to 15 digits like ECMAScript's `toPrecision(15)`, except whole numbers, as JSONata does. Ties are rounded
+/// away from zero, while Rust's formatting rounds them to even.
 fn to_15_digits(decimal: f64) -> f64 {
     if !decimal.is_finite() || decimal.fract() == 0.0 {
         return decimal;
     }
     let size = decimal.abs();
-    // One digit, the point and 30 digits: the sixteenth digit is at 16.
+    // One digit, the decimal point and 30 digits: the sixteenth digit is at index 16.
     let digits = format!("{size:.30e}");
     let is_tie = digits[16..].starts_with('5') && digits[17..32].bytes().all(|b| b == b'0');
     let nudged = if is_tie { size.next_up() } else { size };
@@ -270,7 +273,7 @@ fn to_15_digits(decimal: f64) -> f64 {
     rounded.unwrap_or(size).copysign(decimal)
 }
 
-/// ECMAScript's text of a number.
+/// Formats a number like ECMAScript.
 fn decimal_text(decimal: f64) -> String {
     match decimal.abs() {
         0.0 => "0".to_owned(),

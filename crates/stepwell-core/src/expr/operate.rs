@@ -42,7 +42,7 @@ impl<'a> Eval<'a, '_> {
         Ok(left.found)
     }
 
-    /// A chain of `and` or of `or`: it is over at the first part whose truth is `stop`.
+    /// Evaluates a chain of `and` or `or`. It ends at the first part whose truth value is `stop`.
     fn logic(
         &mut self,
         first: &'a Node,
@@ -99,7 +99,8 @@ impl<'a> Eval<'a, '_> {
         Ok(Some(Val::from(number)))
     }
 
-    /// Text already built on the left is extended, so that a long chain of `&` pays for its text once.
+    /// Concatenates texts. A text that was already built on the left is extended, so that a long chain of `&` pays
+    /// for its text once.
     fn concat(&mut self, left: Side<'a>, right: &Side<'a>) -> Result<Found<'a>, ExprError> {
         let span = left.span.start..right.span.end;
         self.paid(&span, |budget| {
@@ -118,14 +119,14 @@ impl<'a> Eval<'a, '_> {
         })
     }
 
-    /// As in JSONata, nothing equals or differs from what is undefined.
+    /// Compares for equality. As in JSONata, the result is false for both `=` and `!=` if a side is undefined.
     fn equal(&mut self, left: &Side<'a>, op: Op, right: &Side<'a>) -> Result<Found<'a>, ExprError> {
         let (Some(a), Some(b)) = (&left.found, &right.found) else { return Ok(Some(Val::Bool(false))) };
         let same = self.paid(&(left.span.start..right.span.end), |budget| walk::is_equal(a, b, budget))?;
         Ok(Some(Val::Bool(same == (op == Op::Equal))))
     }
 
-    /// `in`
+    /// Evaluates `in`. A right side that is not a list counts as a list of one item.
     fn member(&mut self, left: &Side<'a>, right: &Side<'a>) -> Result<Found<'a>, ExprError> {
         let (Some(sought), Some(list)) = (&left.found, &right.found) else {
             return Ok(Some(Val::Bool(false)));
@@ -159,7 +160,7 @@ impl<'a> Eval<'a, '_> {
             (View::Text(a), View::Text(b)) => {
                 self.compared_texts(a, b, &(left.span.start..right.span.end))?
             }
-            // The side that is written out is what its author meant.
+            // The literal side is assumed to be intended, so the error names the other side.
             _ => return Err(self.unordered("T2009", if left.is_literal { right } else { left }, op)),
         };
         Ok(Some(Val::Bool(match op {

@@ -1,7 +1,7 @@
-//! Paths: their steps and predicates, and what `*` and `**` find.
+//! Evaluation of paths: steps, predicates, `*` and `**`.
 //!
-//! A step is evaluated for each item of what the step before gave, and lists among its results are flattened
-//! into one. The rules by which a list is kept are JSONata's.
+//! A step is evaluated for each item of the previous step's result, and lists among its results are flattened into
+//! one. The rules for keeping a list are those of JSONata.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,16 +13,16 @@ use super::error::ExprError;
 use super::eval::{Eval, Here, collapsed};
 use super::value::{Found, Items, List, Val, View};
 
-/// What a step is evaluated for.
+/// The input of a step.
 enum Stream<'a> {
     One(Here<'a>),
-    /// Every item of a list.
+    /// The step is evaluated for every item of this list.
     Many(Val<'a>),
 }
 
 impl<'a> Stream<'a> {
-    /// The input of a path. A path that begins with a variable is not about the item at hand, so it is not
-    /// mapped over it.
+    /// Returns the input of a path. A path that starts with a variable is not relative to the current item, so it is
+    /// not mapped over it.
     fn of(here: &Here<'a>, first: &Node) -> Self {
         let is_relative = !matches!(first.kind, Kind::Here | Kind::Top | Kind::Variable(_));
         match here {
@@ -64,7 +64,7 @@ impl<'a> Eval<'a, '_> {
         if path.keeps_list
             && let Val::List(kept) = &list
         {
-            // A list that is written out is the one item of what is kept.
+            // A list literal is the only item of the kept list.
             if kept.is_written && !kept.is_sequence {
                 list = self.sequence(vec![list], true, span)?;
             }
@@ -73,8 +73,8 @@ impl<'a> Eval<'a, '_> {
         Ok(Some(list))
     }
 
-    /// The way through objects by nothing but names, without making anything; `None` if there is a list on
-    /// the way, or something that was made.
+    /// Follows a path of names through objects, without creating values. Returns `None` if there is a list or a
+    /// computed value on the way.
     fn plain_path(&self, steps: &'a [Node], here: &Here<'a>) -> Option<Found<'a>> {
         let mut steps = steps.iter();
         let mut value = match here {
@@ -100,7 +100,7 @@ impl<'a> Eval<'a, '_> {
         Some(Some(Val::Ref(value)))
     }
 
-    /// What the steps give, one after the other: always a list.
+    /// Evaluates the steps one after the other. The result is always a list.
     pub(super) fn steps(&mut self, steps: &'a [Node], here: &Here<'a>) -> Result<Val<'a>, ExprError> {
         let mut stream = Stream::of(here, &steps[0]);
         let mut is_of_list = false;
@@ -127,7 +127,7 @@ impl<'a> Eval<'a, '_> {
         Ok(found)
     }
 
-    /// A list that is written out and begins a path is not mapped over what is at hand.
+    /// Evaluates a list literal that starts a path. It is not mapped over the current item.
     fn written(&mut self, step: &'a Node, here: &Here<'a>) -> Result<Val<'a>, ExprError> {
         match self.node(step, here)? {
             Some(value) if value.is_list() => Ok(value),
@@ -135,7 +135,7 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// One step for everything in the stream.
+    /// Evaluates a step for every item of its input.
     fn mapped(&mut self, step: &'a Node, stream: &Stream<'a>, is_last: bool) -> Result<Val<'a>, ExprError> {
         let mut is_of_list = stream.len() != 1;
         let mut results = Vec::new();
@@ -155,7 +155,7 @@ impl<'a> Eval<'a, '_> {
         self.flattened(results, is_of_list, &step.span)
     }
 
-    /// One sequence of all results: lists are spread, unless they are written out.
+    /// Creates one sequence of all results. Lists are flattened, unless they are list literals.
     fn flattened(
         &mut self,
         results: Vec<Val<'a>>,
@@ -179,7 +179,7 @@ impl<'a> Eval<'a, '_> {
         self.sequence(flat, is_of_list, span)
     }
 
-    /// A field of what is at hand.
+    /// Returns a field of the current value.
     pub(super) fn field(
         &mut self,
         name: &str,
@@ -194,7 +194,7 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// A field of an object, or of every object in a list.
+    /// Returns a field of an object, or of every object in a list.
     pub(super) fn looked_up(
         &mut self,
         value: &Val<'a>,
@@ -224,8 +224,8 @@ impl<'a> Eval<'a, '_> {
         self.sequence(found, true, span).map(Some)
     }
 
-    /// `*`: the value of every field, or every item. Lists among them are flattened, after which JSONata no
-    /// longer takes the whole for a sequence.
+    /// Evaluates `*`: the value of every field, or every item. Lists among them are flattened; JSONata then no longer
+    /// treats the result as a sequence.
     pub(super) fn wildcard(&mut self, here: &Here<'a>, span: &Range<usize>) -> Result<Found<'a>, ExprError> {
         let Some(value) = self.value_of(here, span)? else { return Ok(None) };
         let members: Vec<Val<'a>> = match value.view() {
@@ -249,7 +249,7 @@ impl<'a> Eval<'a, '_> {
         if is_plain { self.plain(found, span).map(Some) } else { self.sequence(found, false, span).map(Some) }
     }
 
-    /// `**`: the value itself and everything in it that is no list.
+    /// Evaluates `**`: the value itself and all values in it, except lists.
     pub(super) fn descendants(
         &mut self,
         here: &Here<'a>,
@@ -272,11 +272,12 @@ impl<'a> Eval<'a, '_> {
         self.sequence(found, true, span).map(Some)
     }
 
-    /// `found[predicate]`: an item by its place, items by their places, or those the predicate holds for.
+    /// Evaluates `found[predicate]`: an item by its index, items by their indexes, or the items for which the
+    /// predicate is true.
     pub(super) fn filtered(&mut self, predicate: &'a Node, found: Found<'a>) -> Result<Found<'a>, ExprError> {
         let span = &predicate.span;
         let Some(value) = found else {
-            // As in JSONata, an error in the predicate is one whether or not there is anything to choose from.
+            // As in JSONata, an error in the predicate is reported even if there is nothing to filter.
             self.node(predicate, &Here::Item(None))?;
             return self.sequence(Vec::new(), false, span).map(Some);
         };
@@ -309,7 +310,7 @@ impl<'a> Eval<'a, '_> {
         self.sequence(kept, is_of_list, span).map(Some)
     }
 
-    /// How often a predicate chooses the item at `at`: numbers are places, anything else is true or not.
+    /// Returns how often a predicate selects the item at `at`. Numbers are indexes; any other value is a condition.
     fn times_chosen(
         &mut self,
         chosen: &Found<'a>,
@@ -335,13 +336,13 @@ impl<'a> Eval<'a, '_> {
     }
 }
 
-/// The place an index names in a list of so many items; negative counts from the end.
+/// Converts an index to a position in a list. Negative indexes count from the end.
 fn place(index: i64, length: usize) -> Option<usize> {
     let distance = usize::try_from(index.unsigned_abs()).ok()?;
     if index < 0 { length.checked_sub(distance) } else { Some(distance).filter(|place| *place < length) }
 }
 
-/// Whether a list of the data was looked through to make it.
+/// Returns true if the value was made from a list of the data.
 fn comes_of_list(value: &Val<'_>) -> bool {
     match value {
         Val::Ref(value) => value.is_array(),

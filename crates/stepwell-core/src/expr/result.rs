@@ -1,4 +1,4 @@
-//! The value of a whole expression, in the forms its callers ask for.
+//! The result of a whole expression, in the forms that callers need.
 
 use serde_json::Value;
 
@@ -67,7 +67,7 @@ pub(super) fn list<'a>(
 }
 
 impl<'a> Eval<'a, '_> {
-    /// The value of a part with its last sequence as it came, also through what only chooses between parts.
+    /// Evaluates a node without reducing its last sequence. Also looks through conditionals, defaults and blocks.
     fn uncollapsed(&mut self, node: &'a Node, here: &Here<'a>) -> Result<Found<'a>, ExprError> {
         if node.more.is_some() {
             return self.raw(node, here);

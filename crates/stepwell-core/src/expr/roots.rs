@@ -1,20 +1,20 @@
-//! Which roots of the scope an expression reads.
+//! The roots of the scope that an expression reads.
 
 use std::collections::BTreeSet;
 
 use super::ast::{Item, Kind, Node, Path};
 
-/// A root name, and the field that is read of it if one is.
+/// A root name, and the field that is read from it, if any.
 pub(super) type Read = (String, Option<String>);
 
-/// What is read of the roots, sorted.
+/// Returns the roots and fields that an expression reads, sorted.
 pub(super) fn of(root: &Node) -> Vec<Read> {
     let mut names = BTreeSet::new();
     collect(root, true, &mut names);
     names.into_iter().collect()
 }
 
-/// Collects them from a part; `is_top` says whether a bare name in it is a root.
+/// Collects the roots that a node reads. `is_top` is true if a bare name in the node is a root.
 fn collect(node: &Node, is_top: bool, names: &mut BTreeSet<Read>) {
     for inside in node.predicates().iter().chain(node.stages()) {
         collect(inside, false, names);
@@ -32,7 +32,8 @@ fn collect(node: &Node, is_top: bool, names: &mut BTreeSet<Read>) {
     }
 }
 
-/// Only the first step is about what is at hand, or the second one behind `$` and `$$`.
+/// Collects the roots that a path reads. Only its first step refers to the current context, or the second step after
+/// `$` or `$$`.
 fn collect_path(path: &Path, is_top: bool, names: &mut BTreeSet<Read>) {
     let mut is_still_top = is_top;
     for (index, step) in path.steps.iter().enumerate() {
@@ -54,7 +55,7 @@ fn collect_path(path: &Path, is_top: bool, names: &mut BTreeSet<Read>) {
     }
 }
 
-/// The parts that are evaluated where the node itself is.
+/// Returns the child nodes that are evaluated in the same context as the node.
 pub(super) fn children(node: &Node) -> Vec<&Node> {
     match &node.kind {
         Kind::Block { nodes, .. } | Kind::Call { arguments: nodes, .. } => nodes.iter().collect(),

@@ -1,40 +1,40 @@
-//! What an expression can see.
+//! Scopes: the values that an expression can read.
 
 use serde_json::{Map, Value};
 
 use crate::time::Timestamp;
 
-/// What an expression can see: root names to values, and if its owner has them, variables and a clock.
+/// The values that an expression can read: root values by name, and optionally variables and a clock.
 pub trait Scope {
-    /// The value of a root name; a name that is not there evaluates to undefined.
+    /// Returns the value of a root name. A name without a value evaluates to undefined.
     fn root(&self, name: &str) -> Option<&Value>;
 
-    /// Every root name, for suggestions and for `$`.
+    /// Returns all root names, for suggestions and for `$`.
     fn names(&self) -> Vec<&str>;
 
-    /// What `$now()` and its like read: the recorded instant of the run, never the system's clock.
+    /// Returns the time for `$now()` and similar functions: the recorded time of the run, never the system clock.
     fn now(&self) -> Option<Timestamp> {
         None
     }
 
-    /// The value of `$name`, unless the expression itself has bound it.
+    /// Returns the value of the variable `$name`. Variables that the expression binds itself take precedence.
     fn variable(&self, name: &str) -> Option<&Value> {
         let _ = name;
         None
     }
 
-    /// What the expression is evaluated on.
+    /// Returns the input on which the expression is evaluated.
     fn input(&self) -> Input<'_> {
         Input::Roots
     }
 }
 
-/// What an expression is evaluated on.
+/// The input on which an expression is evaluated.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a> {
-    /// Names at the top are the roots of the scope.
+    /// Names at the top level are the roots of the scope.
     Roots,
-    /// Names at the top are fields of this value, or of its items if it is a list; `None` is undefined.
+    /// Names at the top level are fields of this value, or of its items if it is a list. `None` is undefined.
     Value(Option<&'a Value>),
 }
 
@@ -48,7 +48,7 @@ impl Scope for Map<String, Value> {
     }
 }
 
-/// A scope over borrowed values; the first of two equal names wins.
+/// A scope over borrowed values. If a name occurs twice, the first one wins.
 #[derive(Debug, Clone, Copy)]
 pub struct Roots<'a>(pub &'a [(&'a str, &'a Value)]);
 
@@ -62,7 +62,7 @@ impl Scope for Roots<'_> {
     }
 }
 
-/// A scope that is one JSON value, as JSONata itself has it: names at the top are its fields.
+/// A scope that is one JSON value, as in JSONata: names at the top level are its fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Data<'a> {
     input: Option<&'a Value>,
@@ -71,23 +71,23 @@ pub struct Data<'a> {
 }
 
 impl<'a> Data<'a> {
-    /// On this value.
+    /// Creates a scope with this value as the input.
     pub fn new(input: &'a Value) -> Self {
         Data { input: Some(input), bindings: None, now: None }
     }
 
-    /// On nothing: every name is undefined.
+    /// Creates a scope without an input, in which every name is undefined.
     pub fn nothing() -> Self {
         Data { input: None, bindings: None, now: None }
     }
 
-    /// With these variables, named without their `$`.
+    /// Adds variables, with names without `$`.
     #[must_use]
     pub fn with_bindings(self, bindings: &'a Map<String, Value>) -> Self {
         Data { bindings: Some(bindings), ..self }
     }
 
-    /// With this instant as `$now()`.
+    /// Sets the time that `$now()` returns.
     #[must_use]
     pub fn with_now(self, now: Timestamp) -> Self {
         Data { now: Some(now), ..self }

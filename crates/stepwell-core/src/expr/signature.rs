@@ -1,7 +1,7 @@
-//! What a function takes, and how the arguments of a call are fitted to it.
+//! Function parameters, and the assignment of arguments to them.
 //!
-//! JSONata fits arguments by their types, from the left: a first argument of another type than the function
-//! wants was left out, and the item at hand takes its place.
+//! JSONata assigns arguments by their types, from the left. If the first argument has another type than the first
+//! parameter, that parameter was omitted, and the current item takes its place.
 
 use serde_json::Value;
 
@@ -13,23 +13,23 @@ pub(super) const BOOLEAN: u8 = 4;
 pub(super) const NULL: u8 = 8;
 pub(super) const LIST: u8 = 16;
 pub(super) const OBJECT: u8 = 32;
-/// Fits every parameter.
+/// The type of undefined, which every parameter accepts.
 const UNDEFINED: u8 = 64;
 pub(super) const ANY: u8 = STRING | NUMBER | BOOLEAN | NULL | LIST | OBJECT;
 
 /// One parameter of a function.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Param {
-    /// The types it takes, as bits.
+    /// The accepted types, as bits.
     takes: u8,
-    /// It is a list; anything else is made one.
+    /// True if the parameter is a list. A single value becomes a list of one item.
     pub(super) is_list: bool,
-    /// The type of the list's items; zero is any.
+    /// The type of the list's items; zero means any type.
     items: u8,
     is_optional: bool,
-    /// Left out, it is the item at hand.
+    /// True if the parameter defaults to the current item.
     is_here: bool,
-    /// It takes every argument that is left, and at least one.
+    /// True if the parameter takes all remaining arguments, at least one.
     pub(super) is_many: bool,
 }
 
@@ -62,7 +62,7 @@ impl Param {
         type_of(value) & (self.takes | UNDEFINED) != 0
     }
 
-    /// What it takes, for messages.
+    /// Returns the accepted type for messages.
     pub(super) fn wants(self) -> &'static str {
         match if self.is_list { self.items } else { self.takes } {
             STRING if self.is_list => "a list of strings",
@@ -92,23 +92,23 @@ fn type_of(value: &Found<'_>) -> u8 {
     }
 }
 
-/// Why arguments do not fit.
-pub(super) enum Misfit {
-    /// The argument at this place, counted from zero, is of a type that is not taken there.
+/// The reason why arguments do not match the parameters.
+pub(super) enum SchemaViolation {
+    /// The argument at this index, counted from zero, has a type that the parameter does not accept.
     Argument(usize, Param),
-    /// The item at hand, which takes the place of an argument that was left out, is of the wrong type.
+    /// The current item, which replaces an omitted argument, has the wrong type.
     Here(Param),
-    /// The argument at this place is a list of the wrong things.
+    /// The argument at this index is a list with items of the wrong type.
     Items(usize, Param),
 }
 
-/// The arguments in the places of their parameters. Those of a parameter that takes many are all there.
+/// Assigns the arguments to the parameters. A parameter that takes many arguments has all of them.
 pub(super) fn fit<'a>(
     params: &[Param],
     arguments: Vec<Found<'a>>,
     here: impl FnOnce() -> Found<'a>,
-) -> Result<Vec<Found<'a>>, Misfit> {
-    let Some(counts) = counts(params, &arguments) else { return Err(first_misfit(params, &arguments)) };
+) -> Result<Vec<Found<'a>>, SchemaViolation> {
+    let Some(counts) = counts(params, &arguments) else { return Err(first_mismatch(params, &arguments)) };
     let mut here = Some(here);
     let mut arguments = arguments.into_iter().enumerate();
     let mut fitted = Vec::with_capacity(params.len());
@@ -119,7 +119,7 @@ pub(super) fn fit<'a>(
                 _ => None,
             };
             if param.is_here && !param.fits(&value) {
-                return Err(Misfit::Here(*param));
+                return Err(SchemaViolation::Here(*param));
             }
             fitted.push(value);
         }
@@ -130,8 +130,8 @@ pub(super) fn fit<'a>(
     Ok(fitted)
 }
 
-/// How many arguments each parameter takes; `None` if they cannot be fitted. Greedy from the left, as JSONata
-/// does it with a regular expression.
+/// Returns the number of arguments of each parameter, or `None` if they do not match. The assignment is greedy from
+/// the left, like JSONata's regular expression for it.
 fn counts(params: &[Param], arguments: &[Found<'_>]) -> Option<Vec<usize>> {
     let Some((param, rest)) = params.split_first() else {
         return arguments.is_empty().then(Vec::new);
@@ -146,29 +146,29 @@ fn counts(params: &[Param], arguments: &[Found<'_>]) -> Option<Vec<usize>> {
     })
 }
 
-/// The argument that broke the fit: the first that no prefix of the parameters can take.
-fn first_misfit(params: &[Param], arguments: &[Found<'_>]) -> Misfit {
+/// Returns the first argument that does not match any parameter.
+fn first_mismatch(params: &[Param], arguments: &[Found<'_>]) -> SchemaViolation {
     let mut place = 0;
     for param in params {
         match arguments.get(place) {
             Some(value) if param.fits(value) => place += 1,
             _ if param.can_be_left_out() => {}
-            _ => return Misfit::Argument(place, *param),
+            _ => return SchemaViolation::Argument(place, *param),
         }
     }
-    Misfit::Argument(place, params.last().copied().unwrap_or(one(ANY)))
+    SchemaViolation::Argument(place, params.last().copied().unwrap_or(one(ANY)))
 }
 
-/// A list for a parameter that is one.
-fn as_list<'a>(param: Param, value: Found<'a>, place: usize) -> Result<Found<'a>, Misfit> {
+/// Converts an argument for a list parameter.
+fn as_list<'a>(param: Param, value: Found<'a>, place: usize) -> Result<Found<'a>, SchemaViolation> {
     let Some(value) = value else { return Ok(None) };
     let fits = |item: &Val<'a>| param.items == 0 || param.items & type_of(&Some(item.clone())) != 0;
     match value.items() {
         Some(items) if items.iter().all(|item| fits(&item)) => Ok(Some(value)),
         None if fits(&value) => {
             let list = super::value::List::plain(vec![value]);
-            list.map(|list| Some(Val::list(list))).map_err(|_| Misfit::Items(place, param))
+            list.map(|list| Some(Val::list(list))).map_err(|_| SchemaViolation::Items(place, param))
         }
-        _ => Err(Misfit::Items(place, param)),
+        _ => Err(SchemaViolation::Items(place, param)),
     }
 }

@@ -1,4 +1,4 @@
-//! `^(…)`: items in the order of what is calculated for each.
+//! Evaluation of `^(…)`, which sorts items by computed keys.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -8,8 +8,8 @@ use super::error::{ExprError, ExprErrorKind};
 use super::eval::{Eval, Here};
 use super::value::{Found, Items, Val, View};
 
-/// What the terms gave for the items so far. A term is evaluated once for an item, and only if it is needed:
-/// one that no comparison comes to may as well not be comparable.
+/// The sort keys computed so far. A key is computed once per item, and only if a comparison needs it. A key that is
+/// never compared need not be comparable.
 struct Keys<'a> {
     terms: usize,
     known: Vec<Option<Found<'a>>>,
@@ -43,34 +43,41 @@ impl<'a> Eval<'a, '_> {
         Ok(sorted)
     }
 
-    /// The places `0..length` in order: a stable merge sort whose comparison may fail. The one of the standard
-    /// library would take a comparison that gave up for one that contradicts itself.
+    /// Sorts the indexes `0..length` with a stable merge sort whose comparison may fail. The sort of the standard
+    /// library might treat a failed comparison as an inconsistent order and panic.
     pub(super) fn merge_sorted(
         &mut self,
         length: usize,
         is_behind: &mut impl FnMut(&mut Self, usize, usize) -> Result<bool, ExprError>,
     ) -> Result<Vec<usize>, ExprError> {
-        let mut places: Vec<usize> = (0..length).collect();
-        let mut width = 1;
-        while width < length {
-            let mut merged = Vec::with_capacity(length);
-            for chunk in places.chunks(width * 2) {
-                let (left, right) = chunk.split_at(width.min(chunk.len()));
-                let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
-                while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
-                    let next = if is_behind(self, **a, **b)? { &mut right } else { &mut left };
-                    merged.extend(next.next());
-                }
-                merged.extend(left);
-                merged.extend(right);
-            }
-            places = merged;
-            width *= 2;
-        }
-        Ok(places)
+        self.merge_sorted_range(0..length, is_behind)
     }
 
-    /// Whether `left` belongs behind `right`.
+    /// Sorts a range of indexes. Each half is sorted before they are merged, in the order of JSONata, so that of several
+    /// failing comparisons the same one comes first. The recursion is as deep as the length has bits.
+    fn merge_sorted_range(
+        &mut self,
+        range: Range<usize>,
+        is_behind: &mut impl FnMut(&mut Self, usize, usize) -> Result<bool, ExprError>,
+    ) -> Result<Vec<usize>, ExprError> {
+        if range.len() < 2 {
+            return Ok(range.collect());
+        }
+        let middle = range.start + range.len() / 2;
+        let left = self.merge_sorted_range(range.start..middle, is_behind)?;
+        let right = self.merge_sorted_range(middle..range.end, is_behind)?;
+        let mut merged = Vec::with_capacity(range.len());
+        let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
+        while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+            let next = if is_behind(self, **a, **b)? { &mut right } else { &mut left };
+            merged.extend(next.next());
+        }
+        merged.extend(left);
+        merged.extend(right);
+        Ok(merged)
+    }
+
+    /// Returns true if `left` belongs after `right`.
     fn is_behind(
         &mut self,
         terms: &'a [Term],
@@ -83,7 +90,7 @@ impl<'a> Eval<'a, '_> {
             let a = self.key(term, items, keys, index, left)?;
             let b = self.key(term, items, keys, index, right)?;
             let order = match (&a, &b) {
-                // What is undefined comes last, in whichever direction.
+                // Undefined keys come last, in either direction.
                 (None, None) => Ordering::Equal,
                 (None, _) => return Ok(true),
                 (_, None) => return Ok(false),
@@ -120,7 +127,7 @@ impl<'a> Eval<'a, '_> {
             (View::Number(a), View::Number(b)) => Ok(a.compare(b)),
             (View::Text(a), View::Text(b)) => self.compared_texts(a, b, span),
             (View::Number(_) | View::Text(_), View::Number(_) | View::Text(_)) => {
-                let message = "what is sorted by is a number for one item and a string for another";
+                let message = "the sort key is a number for one item and a string for another";
                 Err(self.error(ExprErrorKind::Type, "T2007", message, span.clone()))
             }
             (View::Number(_) | View::Text(_), _) => Err(self.unsortable(b, span)),
@@ -128,7 +135,7 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// JSONata's order of strings is that of their UTF-16 code units.
+    /// Compares two strings by their UTF-16 code units, as JSONata does.
     pub(super) fn compared_texts(
         &mut self,
         a: &str,
@@ -141,7 +148,7 @@ impl<'a> Eval<'a, '_> {
 
     fn unsortable(&self, value: &Val<'a>, span: &Range<usize>) -> ExprError {
         let message = format!(
-            "{} is {} for an item, and only numbers and strings have an order",
+            "{} is {} for an item, but only numbers and strings can be sorted",
             self.quoted(span),
             value.kind()
         );

@@ -1,7 +1,7 @@
-//! The values an expression works on: borrowed from the scope, or made while it is evaluated.
+//! The values during evaluation: borrowed from the scope, or computed.
 //!
-//! A made list holds what it was made of without copying it, so a path that maps, filters and sorts moves
-//! pointers about. Cloning any value here is cheap. Only the final result is turned into JSON.
+//! A computed list refers to its items without copying them, so a path that maps, filters and sorts only moves
+//! pointers. Cloning any value here is cheap. Only the final result is converted to JSON.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,43 +11,43 @@ use serde_json::{Map, Value};
 use super::budget::Overspent;
 use super::number::Number;
 
-/// How high made lists and objects may be piled: what `serde_json` itself would read back. Everything that
-/// walks a made value may recurse because of it.
+/// Maximum nesting depth of computed lists and objects, which is also that of `serde_json`. Because of it, recursion
+/// over computed values is safe.
 pub(super) const MAX_HEIGHT: u32 = 128;
 
-/// A value. What is borrowed from the data is a `Ref`, whatever it is.
+/// A value. Borrowed data of any type is a `Ref`.
 #[derive(Debug, Clone)]
 pub(super) enum Val<'a> {
     Ref(&'a Value),
     Bool(bool),
     Integer(i64),
     Decimal(f64),
-    /// Already paid for.
+    /// A computed text, already charged to the budget.
     Text(Rc<String>),
     List(Rc<List<'a>>),
     Object(Rc<Object<'a>>),
 }
 
-/// What a part evaluates to; `None` is undefined.
+/// The result of evaluating a node; `None` is undefined.
 pub(super) type Found<'a> = Option<Val<'a>>;
 
-/// A list made by the expression, and what JSONata remembers about it.
+/// A computed list, with the properties that JSONata tracks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct List<'a> {
     pub(super) items: Vec<Val<'a>>,
-    /// A result sequence: it is undefined if empty and its item if it has one.
+    /// True for a result sequence, which is undefined if empty, and is reduced to its item if it has only one.
     pub(super) is_sequence: bool,
-    /// A sequence that stays a list even so (`[]`).
+    /// True for a sequence that stays a list because of `[]`.
     pub(super) is_kept: bool,
-    /// Written as `[…]` in a path, and therefore not flattened into it.
+    /// True for a list literal in a path, which is not flattened.
     pub(super) is_written: bool,
-    /// A list of the data was mapped or filtered to make it: if it is empty, it is an empty list to those who
-    /// ask for a list.
+    /// True if the list was made by mapping or filtering a list of the data. If it is empty, it counts as an empty
+    /// list where a list is needed.
     pub(super) is_of_list: bool,
     height: u32,
 }
 
-/// An object made by the expression.
+/// An object that the expression computed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Object<'a> {
     pub(super) fields: BTreeMap<String, Val<'a>>,
@@ -55,7 +55,7 @@ pub(super) struct Object<'a> {
 }
 
 impl<'a> List<'a> {
-    /// A plain list.
+    /// Creates a plain list.
     pub(super) fn plain(items: Vec<Val<'a>>) -> Result<Self, Overspent> {
         let height = height(items.iter())?;
         Ok(List { items, height, ..List::default() })
@@ -65,7 +65,7 @@ impl<'a> List<'a> {
         Ok(List { is_sequence: true, ..List::plain(items)? })
     }
 
-    /// Marks that it comes from a list of the data.
+    /// Sets whether the list was made from a list of the data.
     pub(super) fn of_list(self, is_of_list: bool) -> Self {
         List { is_of_list, ..self }
     }
@@ -88,7 +88,7 @@ fn height<'v, 'a: 'v>(values: impl Iterator<Item = &'v Val<'a>>) -> Result<u32, 
     if height > MAX_HEIGHT { Err(Overspent::Depth) } else { Ok(height) }
 }
 
-/// A value taken apart, wherever it lives.
+/// A view of a value by its type, for borrowed and computed values.
 pub(super) enum View<'v, 'a> {
     Null,
     Bool(bool),
@@ -140,7 +140,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Its items, if it is a list.
+    /// Returns the items if the value is a list.
     pub(super) fn items(&self) -> Option<Items<'_, 'a>> {
         match self {
             Val::Ref(Value::Array(items)) => Some(Items::Data(items)),
@@ -180,7 +180,7 @@ impl<'a> Val<'a> {
         matches!(self, Val::List(list) if list.is_written)
     }
 
-    /// What it is, for messages.
+    /// Returns the type of the value for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self.view() {
             View::Null => "null",
@@ -200,7 +200,7 @@ impl From<bool> for Val<'_> {
 }
 
 impl From<Number> for Val<'_> {
-    /// A result fits in an `i64` by construction.
+    /// Converts a number. A result fits in an `i64` by construction.
     fn from(number: Number) -> Self {
         match number {
             Number::Integer(integer) => match i64::try_from(integer) {
@@ -257,7 +257,7 @@ impl<'v, 'a: 'v> Fields<'v, 'a> {
         }
     }
 
-    /// Sorted by name, also if a host builds `serde_json` with `preserve_order`.
+    /// Returns the fields sorted by name, even if a host enables `preserve_order` of `serde_json`.
     pub(super) fn sorted(self) -> Vec<(&'v str, Val<'a>)> {
         let mut fields: Vec<(&'v str, Val<'a>)> = match self {
             Fields::Data(fields) => {

@@ -1,7 +1,7 @@
-//! Walks over whole values: their truth, equality, size and text, and the way back to JSON.
+//! Traversals of whole values: truth, equality, size, text, and conversion to JSON.
 //!
-//! Values come from outside and may be large or deep. Every walk pays for what it touches, and none recurses
-//! without a bound.
+//! Values come from outside and may be large or deep. Every traversal spends the budget, and no recursion is
+//! unbounded.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::budget::{Budget, Overspent};
 use super::value::{Fields, MAX_HEIGHT, Val, View};
 
-/// JSONata's truth. A list is true if any member is, however deep.
+/// Returns the truth of a value by JSONata's rules. A list is true if any of its items is, at any depth.
 pub(super) fn is_true(value: &Val<'_>, budget: &mut Budget) -> Result<bool, Overspent> {
     let mut open = Vec::new();
     let mut next = Some(value.clone());
@@ -35,7 +35,7 @@ pub(super) fn is_true(value: &Val<'_>, budget: &mut Budget) -> Result<bool, Over
     Ok(false)
 }
 
-/// Deep equality, in which 1 and 1.0 are equal.
+/// Compares two values deeply. 1 and 1.0 are equal.
 pub(super) fn is_equal(left: &Val<'_>, right: &Val<'_>, budget: &mut Budget) -> Result<bool, Overspent> {
     let mut open = Vec::new();
     let mut next = Some((left.clone(), right.clone()));
@@ -71,20 +71,20 @@ pub(super) fn is_equal(left: &Val<'_>, right: &Val<'_>, budget: &mut Budget) -> 
     Ok(true)
 }
 
-/// Pays for a copy of `value`, by roughly the size of its JSON text.
+/// Charges the budget for a copy of `value`: roughly the size of its JSON text, and never more.
 fn spend_copy(value: &Value, budget: &mut Budget) -> Result<(), Overspent> {
     let mut open = vec![value];
     while let Some(value) = open.pop() {
         match value {
             Value::Null | Value::Bool(_) => budget.spend_copied(4)?,
-            Value::Number(_) => budget.spend_copied(8)?,
+            Value::Number(number) => budget.spend_copied(digits(number))?,
             Value::String(text) => budget.spend_copied(text.len() + 2)?,
             Value::Array(items) => {
-                budget.spend_copied(items.len() + 2)?;
+                budget.spend_copied(items.len().max(1) + 1)?;
                 open.extend(items);
             }
             Value::Object(fields) => {
-                budget.spend_copied(fields.len() + 2)?;
+                budget.spend_copied(fields.len().max(1) + 1)?;
                 for (key, value) in fields {
                     budget.spend_copied(key.len() + 3)?;
                     open.push(value);
@@ -95,7 +95,15 @@ fn spend_copy(value: &Value, budget: &mut Budget) -> Result<(), Overspent> {
     Ok(())
 }
 
-/// The JSON a value is, for the world outside. Text made by the expression was paid for when it was made.
+/// Returns the number of digits of an integer, or the length of the shortest fraction.
+fn digits(number: &serde_json::Number) -> usize {
+    const SHORTEST_FRACTION: usize = "0.5".len();
+    let size = number.as_u64().or(number.as_i64().map(i64::unsigned_abs));
+    let digits = size.map(|size| size.checked_ilog10().unwrap_or(0) + 1);
+    digits.and_then(|digits| usize::try_from(digits).ok()).unwrap_or(SHORTEST_FRACTION)
+}
+
+/// Converts a value to JSON. Computed text was charged when it was created.
 pub(super) fn to_json(value: Val<'_>, budget: &mut Budget) -> Result<Value, Overspent> {
     Ok(match value {
         Val::Ref(value) => {
@@ -135,14 +143,14 @@ pub(super) fn to_json(value: Val<'_>, budget: &mut Budget) -> Result<Value, Over
     })
 }
 
-/// A value as `&` and `$string` see it.
+/// Converts a value to text, as `&` and `$string` do.
 pub(super) fn text(value: &Val<'_>, budget: &mut Budget) -> Result<String, Overspent> {
     let mut text = String::new();
     append_text(value, &mut text, budget)?;
     Ok(text)
 }
 
-/// Appends a value as `&` and `$string` see it: a string as it is, anything else as its JSON text.
+/// Appends a value as text, as `&` and `$string` do: a string unchanged, anything else as JSON.
 pub(super) fn append_text(value: &Val<'_>, text: &mut String, budget: &mut Budget) -> Result<(), Overspent> {
     match value.as_text() {
         Some(string) => append(string, text, budget),
@@ -150,7 +158,7 @@ pub(super) fn append_text(value: &Val<'_>, text: &mut String, budget: &mut Budge
     }
 }
 
-/// A value's JSON text over several lines, two blanks per level.
+/// Formats a value as indented JSON, two spaces per level.
 pub(super) fn pretty(value: &Val<'_>, budget: &mut Budget) -> Result<String, Overspent> {
     let mut text = String::new();
     match value.as_text() {
@@ -160,7 +168,7 @@ pub(super) fn pretty(value: &Val<'_>, budget: &mut Budget) -> Result<String, Ove
     Ok(text)
 }
 
-/// Appends and pays.
+/// Appends text and charges the budget.
 fn append(more: &str, text: &mut String, budget: &mut Budget) -> Result<(), Overspent> {
     budget.spend_bytes(more.len())?;
     text.push_str(more);
@@ -208,13 +216,13 @@ impl Writer<'_, '_> {
         self.put("}")
     }
 
-    /// What stands before a member.
+    /// Writes the separator before a member.
     fn next(&mut self, index: usize, depth: u32) -> Result<(), Overspent> {
         self.put(if index > 0 { "," } else { "" })?;
         if self.is_pretty { self.line(depth + 1) } else { Ok(()) }
     }
 
-    /// What stands behind the last of `count` members.
+    /// Writes the line break after the last of `count` members.
     fn end(&mut self, count: usize, depth: u32) -> Result<(), Overspent> {
         if self.is_pretty && count > 0 { self.line(depth) } else { Ok(()) }
     }
@@ -228,8 +236,7 @@ impl Writer<'_, '_> {
         append(more, self.text, self.budget)
     }
 
-    /// A string as JSON writes it. The plain length is looked at first, so that no huge copy is made for
-    /// nothing.
+    /// Writes a string as JSON. The length is checked first, to avoid a large copy that would exceed the budget.
     fn quoted(&mut self, string: &str) -> Result<(), Overspent> {
         if string.len() > self.budget.result_bytes {
             return Err(Overspent::Bytes);

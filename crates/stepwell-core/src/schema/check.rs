@@ -1,4 +1,4 @@
-//! Applies rules to a value, bounded in depth and in work.
+//! Validates a value against compiled rules, with bounds on depth and work.
 
 use serde_json::{Map, Value};
 
@@ -6,39 +6,39 @@ use super::rule::{Limit, Members, Node, NodeId, ROOT, Rule};
 use super::value::{
     below, deeper_than, equal_items, has_type, is_multiple, listed, none_fits, order, plain, short, shown,
 };
-use super::{MAX_DEPTH, MAX_STEPS, Misfit};
+use super::{MAX_DEPTH, MAX_STEPS, SchemaViolation};
 use crate::near::did_you_mean;
 
-/// One check of one value.
+/// The state of one validation.
 pub(super) struct Check<'s> {
     pub(super) nodes: &'s [Node],
-    /// The JSON pointer of the value being looked at.
+    /// The JSON pointer of the current value.
     pub(super) path: String,
-    pub(super) misfits: Vec<Misfit>,
-    /// How many misfits are wanted; once they are found, the next failure ends the check.
+    pub(super) violations: Vec<SchemaViolation>,
+    /// Maximum number of mismatches to collect. Once they are found, the next failure ends the validation.
     pub(super) room: usize,
     pub(super) depth: usize,
     pub(super) steps: usize,
-    /// The limit that was passed, if one was.
-    pub(super) over: Option<Misfit>,
+    /// The mismatch for an exceeded limit, if one was exceeded.
+    pub(super) over: Option<SchemaViolation>,
 }
 
 impl<'s> Check<'s> {
-    pub(super) fn run(nodes: &'s [Node], value: &Value, room: usize) -> (bool, Vec<Misfit>) {
+    pub(super) fn run(nodes: &'s [Node], value: &Value, room: usize) -> (bool, Vec<SchemaViolation>) {
         let mut check =
-            Check { nodes, path: String::new(), misfits: vec![], room, depth: 0, steps: 0, over: None };
-        // Comparing values recurses as deep as they are, so depth is settled before anything else.
+            Check { nodes, path: String::new(), violations: vec![], room, depth: 0, steps: 0, over: None };
+        // Comparing values recurses to their full depth, so the depth is checked before anything else.
         if deeper_than(value, MAX_DEPTH) {
             check.give_up("depth", format!("the value is nested deeper than {MAX_DEPTH} levels"));
         }
         let fits = check.apply(ROOT, value, "false");
-        // Once a limit was passed no verdict counts: `not` would have turned the refusal into a fit.
-        check.over.map_or((fits, check.misfits), |over| (false, vec![over]))
+        // An exceeded limit always means failure, because `not` could have inverted the result.
+        check.over.map_or((fits, check.violations), |over| (false, vec![over]))
     }
 
     fn apply(&mut self, node: NodeId, value: &Value, via: &'static str) -> bool {
         if self.depth == MAX_DEPTH {
-            self.give_up("depth", format!("more than {MAX_DEPTH} schemas apply inside one another"));
+            self.give_up("depth", format!("more than {MAX_DEPTH} nested schemas apply to the value"));
         } else if self.steps == MAX_STEPS {
             self.give_up("steps", format!("checking takes more than {MAX_STEPS} steps"));
         }
@@ -54,7 +54,7 @@ impl<'s> Check<'s> {
     }
 
     fn rule(&mut self, rule: &Rule, value: &Value, via: &'static str) -> bool {
-        // A rule belongs to one of these; the others pass it.
+        // Each rule is handled by exactly one of these functions. The others accept it.
         self.value_rule(rule, value, via)
             && self.applying_rule(rule, value)
             && value.as_object().is_none_or(|map| self.object_rule(rule, map))
@@ -64,7 +64,7 @@ impl<'s> Check<'s> {
     fn value_rule(&mut self, rule: &Rule, value: &Value, via: &'static str) -> bool {
         match (rule, value) {
             (Rule::Never, _) => {
-                self.expect(false, via, || format!("expected nothing here, found {}", shown(value)))
+                self.expect(false, via, || format!("no value is allowed here, found {}", shown(value)))
             }
             (Rule::Type(types), _) => self.expect(has_type(value, types), "type", || {
                 format!("expected {}, found {}", types.join(" or "), shown(value))
@@ -103,7 +103,7 @@ impl<'s> Check<'s> {
             Rule::OneOf(nodes) => self.one_fits(nodes, value),
             Rule::Not(node) => {
                 let fits = self.suits(*node, value, "not");
-                self.expect(!fits, "not", || format!("{} is what \"not\" excludes", shown(value)))
+                self.expect(!fits, "not", || format!("{} matches the schema of \"not\"", shown(value)))
             }
             Rule::If { test, then, otherwise } => {
                 let fits = self.suits(*test, value, "if");
@@ -135,7 +135,10 @@ impl<'s> Check<'s> {
         }
         self.expect(fitting.len() == 1, "oneOf", || match &fitting[..] {
             [] => none_fits(&reasons),
-            _ => format!("expected just one alternative to fit, found {}", fitting.join(" and ")),
+            _ => format!(
+                "expected exactly one matching alternative, found alternatives {}",
+                fitting.join(" and ")
+            ),
         })
     }
 
@@ -147,13 +150,14 @@ impl<'s> Check<'s> {
             Rule::DependentRequired(needs) => self.each(needs, |check, (name, needed)| {
                 !map.contains_key(name)
                     || check.each(needed, |check, need| {
-                        let message = || format!("\"{need}\" is missing, and \"{name}\" requires it");
+                        let message = || format!("\"{need}\" is missing, but \"{name}\" requires it");
                         check.expect(map.contains_key(need), "dependentRequired", message)
                     })
             }),
             Rule::PropertyNames(node) => self.each(map.keys(), |check, name| {
                 let why = check.probe(*node, &Value::String(name.clone()), "propertyNames");
-                let message = || format!("the name \"{}\": {}", short(name), why.clone().unwrap_or_default());
+                let message =
+                    || format!("the property name \"{}\": {}", short(name), why.clone().unwrap_or_default());
                 check.expect(why.is_none(), "propertyNames", message)
             }),
             Rule::Members(members) => self.each(map, |check, (name, value)| {
@@ -172,7 +176,7 @@ impl<'s> Check<'s> {
             (Some(_), _) => self.each(applying, |check, (node, via)| check.apply(node, value, via)),
             (None, Some(rest)) if matches!(self.nodes[*rest][..], [Rule::Never]) => {
                 let hint = || did_you_mean(name, named.keys().map(String::as_str));
-                let message = || format!("\"{}\" is not an expected property{}", short(name), hint());
+                let message = || format!("unknown property \"{}\"{}", short(name), hint());
                 self.expect(false, "additionalProperties", message)
             }
             (None, Some(rest)) => self.apply(*rest, value, "additionalProperties"),
@@ -207,29 +211,31 @@ impl<'s> Check<'s> {
         }
     }
 
-    /// Whether the value fits, recording nothing.
+    /// Returns true if the value matches. Records no mismatches.
     fn suits(&mut self, node: NodeId, value: &Value, via: &'static str) -> bool {
-        let room = std::mem::replace(&mut self.room, self.misfits.len());
+        let room = std::mem::replace(&mut self.room, self.violations.len());
         let fits = self.apply(node, value, via);
         self.room = room;
         fits
     }
 
-    /// Why the value does not fit, recording nothing; the text is empty if nobody will read it.
+    /// Returns the reason why the value does not match, without recording it. The text is empty if it will not be
+    /// shown.
     fn probe(&mut self, node: NodeId, value: &Value, via: &'static str) -> Option<String> {
-        let (start, room) = (self.misfits.len(), self.room);
+        let (start, room) = (self.violations.len(), self.room);
         self.room = if self.full() { start } else { start + 1 };
         let fits = self.apply(node, value, via);
         self.room = room;
-        let why = self.misfits.drain(start..).next().map(|mut misfit| {
-            // Relative to the value at hand, whose own pointer will be in front of the whole message.
-            misfit.pointer.drain(..self.path.len());
-            misfit.to_string()
+        let why = self.violations.drain(start..).next().map(|mut violation| {
+            // The pointer is made relative to the current value, because the message starts with the pointer of that
+            // value.
+            violation.pointer.drain(..self.path.len());
+            violation.to_string()
         });
         (!fits).then(|| why.unwrap_or_default())
     }
 
-    /// Whether all fit; goes on after a failure while there is room for more misfits.
+    /// Returns true if all match. Continues after a failure while more mismatches can be recorded.
     fn each<T, F>(&mut self, all: impl IntoIterator<Item = T>, mut one: F) -> bool
     where
         F: FnMut(&mut Self, T) -> bool,
@@ -255,17 +261,21 @@ impl<'s> Check<'s> {
     fn expect(&mut self, holds: bool, keyword: &str, message: impl FnOnce() -> String) -> bool {
         if !holds && !self.full() {
             let pointer = self.path.clone();
-            self.misfits.push(Misfit { pointer, keyword: keyword.to_owned(), message: message() });
+            self.violations.push(SchemaViolation {
+                pointer,
+                keyword: keyword.to_owned(),
+                message: message(),
+            });
         }
         holds
     }
 
     fn full(&self) -> bool {
-        self.misfits.len() >= self.room
+        self.violations.len() >= self.room
     }
 
     fn give_up(&mut self, keyword: &str, message: String) {
         let pointer = self.path.clone();
-        self.over.get_or_insert(Misfit { pointer, keyword: keyword.to_owned(), message });
+        self.over.get_or_insert(SchemaViolation { pointer, keyword: keyword.to_owned(), message });
     }
 }

@@ -1,4 +1,4 @@
-//! Reads a schema into rules and reports everything in it that cannot be used.
+//! Compiles a schema into rules and reports everything that is not supported.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,13 @@ use super::value::{
 use super::{MAX_DEPTH, SchemaProblem};
 use crate::near::did_you_mean;
 
-/// Reads a schema place by place. A place that is met is queued and has its id at once, so there is no
-/// recursion here, and references may lead back to places that are still being read.
+/// Compiles a schema one subschema at a time.
+///
+/// A subschema gets its id and is queued when it is found. So there is no recursion, and references may lead back to
+/// subschemas that are still being compiled.
 pub(super) struct Compiler<'a> {
     pub(super) source: &'a Value,
-    /// What was read so far; the place being read is the one with the next index.
+    /// The subschemas compiled so far. The next index is that of the current subschema.
     pub(super) nodes: Vec<Node>,
     pub(super) places: Vec<(String, &'a Value)>,
     pub(super) known: BTreeMap<String, NodeId>,
@@ -97,10 +99,7 @@ impl<'a> Compiler<'a> {
         })?;
         let known = |name: &String| TYPES.into_iter().find(|known| known == name);
         for name in names.iter().filter(|name| known(name).is_none()) {
-            self.problem(
-                &["type"],
-                format!("\"{}\" is not a type{}", short(name), did_you_mean(name, TYPES)),
-            );
+            self.problem(&["type"], format!("unknown type \"{}\"{}", short(name), did_you_mean(name, TYPES)));
         }
         Some(names.iter().filter_map(known).collect())
     }
@@ -141,9 +140,9 @@ impl<'a> Compiler<'a> {
     fn reference(&mut self) -> Option<NodeId> {
         let text = self.read("$ref", "a string", Value::as_str)?;
         let found = match text.strip_prefix('#') {
-            None => Err("is outside this schema, and remote references are not fetched"),
+            None => Err("is outside this schema: remote references are not supported"),
             Some(anchor) if !anchor.is_empty() && !anchor.starts_with('/') => {
-                Err("is not a JSON pointer, and anchors are not supported")
+                Err("is not a JSON pointer: anchors are not supported")
             }
             Some(fragment) => percent_decoded(fragment)
                 .and_then(|pointer| Some((self.source.pointer(&pointer)?, pointer)))
@@ -160,7 +159,8 @@ impl<'a> Compiler<'a> {
         None
     }
 
-    /// Refuses references that apply schemas to the same value for ever, or for longer than a check would.
+    /// Reports references that apply schemas to the same value endlessly, or through more schemas than a validation
+    /// allows.
     fn find_loops(&mut self) {
         let in_place = |rules: &Node| rules.iter().flat_map(Rule::in_place).collect();
         let edges: Vec<Vec<NodeId>> = self.nodes.iter().map(in_place).collect();
@@ -177,7 +177,7 @@ impl<'a> Compiler<'a> {
                 false if level.is_empty() => continue,
                 false => format!("through more than {MAX_DEPTH} schemas"),
             };
-            let message = format!("the reference leads {what} without consuming any of the value");
+            let message = format!("the reference leads {what} without descending into the value");
             self.problems.push(SchemaProblem { pointer: below(&self.places[id].0, "$ref"), message });
         }
     }
@@ -212,12 +212,13 @@ impl<'a> Compiler<'a> {
     fn regex(&mut self, keys: &[&str], pattern: &str) -> Option<Regex> {
         let regex = Regex::new(pattern);
         if let Err(error) = &regex {
-            self.problem(keys, format!("\"{}\" is not a pattern: {error}", short(pattern)));
+            self.problem(keys, format!("\"{}\" is not a valid pattern: {error}", short(pattern)));
         }
         regex.ok()
     }
 
-    /// The value of a keyword as `expected` tells a person and `accept` decides; another is a problem.
+    /// Reads the value of a keyword with `accept`. Reports a problem with the text `expected` if it is not
+    /// acceptable.
     fn read<T, F>(&mut self, key: &str, expected: &str, accept: F) -> Option<T>
     where
         F: FnOnce(&'a Value) -> Option<T>,

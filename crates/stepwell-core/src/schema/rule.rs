@@ -1,4 +1,4 @@
-//! What a compiled schema is made of: rules that name the schemas they apply by index.
+//! The rules of a compiled schema. Rules refer to other schemas by index.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use serde_json::{Number, Value};
 
 use super::value::{characters, items, members, number};
 
-/// What one schema asks; rules name the schemas they apply by index.
+/// The rules of one schema.
 pub(super) type Node = Vec<Rule>;
 pub(super) type NodeId = usize;
 pub(super) const ROOT: NodeId = 0;
@@ -37,7 +37,7 @@ pub(super) enum Rule {
     Ref(NodeId),
 }
 
-/// The schemas for the members of an object; `rest` is for those with neither a name nor a pattern here.
+/// The schemas for the members of an object. `rest` applies to members that match no name and no pattern.
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) named: BTreeMap<String, NodeId>,
@@ -46,7 +46,7 @@ pub(super) struct Members {
 }
 
 impl Rule {
-    /// The schemas this rule applies to the very value it is given, not to a part of it.
+    /// Returns the schemas that this rule applies to the same value, not to a part of it.
     pub(super) fn in_place(&self) -> Vec<NodeId> {
         match self {
             Rule::Ref(node) | Rule::Not(node) => vec![*node],
@@ -63,8 +63,8 @@ impl Rule {
     }
 }
 
-/// A keyword that compares a measure of the value with a number: its name, whether it holds, the measure, and
-/// what a message says before and after the number.
+/// A keyword that compares a measure of the value with a number: its name, the comparison, the measure, and the text
+/// of a message before and after the number.
 #[derive(Debug)]
 pub(super) struct Limit(
     pub(super) &'static str,
@@ -89,7 +89,7 @@ pub(super) static SIZES: [Limit; 6] = [
     Limit("maxProperties", Ordering::is_le, members, ["", " or fewer properties"]),
 ];
 
-/// Everything that may stand in a schema.
+/// All keywords that a schema may contain.
 pub(super) const KEYWORDS: &str = "$ref type enum const multipleOf pattern required dependentRequired properties \
     patternProperties additionalProperties propertyNames prefixItems items contains minContains maxContains \
     uniqueItems allOf anyOf oneOf not if then else $defs definitions minimum maximum exclusiveMinimum \

@@ -1,14 +1,15 @@
-//! Values as schemas see them: exact numbers, equality across spellings, sizes, and their short text in messages.
+//! Values for schema validation: exact numbers, equality of differently written numbers, sizes, and short texts for
+//! messages.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Number, Value};
 
-/// A number free of how it was written: 1 and 1.0 are the same.
+/// A number independent of its notation: 1 and 1.0 are equal.
 pub(super) enum Exact {
     Whole(i128),
-    /// Has a fraction, or is beyond `i128`.
+    /// A number with a fraction, or outside the range of `i128`.
     Other(f64),
 }
 
@@ -24,8 +25,8 @@ impl Exact {
 }
 
 pub(super) fn order(a: &Number, b: &Number) -> Ordering {
-    // Mixed pairs are exact as well: an `Other` is so small that every whole number near it is an `f64`, or
-    // so large that no `Whole` reaches it.
+    // Comparing mixed pairs as floats is exact too. An `Other` is either so small that all integers near it are exact
+    // floats, or so large that no `Whole` reaches it.
     let (a, b) = match (Exact::of(a), Exact::of(b)) {
         (Exact::Whole(a), Exact::Whole(b)) => return a.cmp(&b),
         (Exact::Whole(a), Exact::Other(b)) => (a as f64, b),
@@ -35,7 +36,7 @@ pub(super) fn order(a: &Number, b: &Number) -> Ordering {
     a.total_cmp(&b)
 }
 
-/// The value with 1.0 written as 1 throughout, so that `==` is the equality of JSON Schema.
+/// Replaces 1.0 by 1 everywhere in the value, so that `==` is the equality of JSON Schema.
 pub(super) fn plain(value: &Value) -> Value {
     match value {
         Value::Number(number) => match Exact::of(number) {
@@ -56,25 +57,24 @@ pub(super) fn equal_items(list: &[Value]) -> Option<(usize, usize)> {
     let mut seen = BTreeMap::new();
     list.iter().enumerate().find_map(|(index, value)| {
         let mut value = plain(value);
-        // Does something only where the host has serde_json keep the order of properties.
+        // Only has an effect if the host enables `preserve_order` of `serde_json`.
         value.sort_all_objects();
         seen.insert(value.to_string(), index).map(|earlier| (earlier, index))
     })
 }
 
-/// Whether `number` is a whole multiple of `of`.
+/// Returns true if `number` is an integer multiple of `of`.
 pub(super) fn is_multiple(number: &Number, of: &Number) -> bool {
     let ((digits, exponent), (unit, unit_exponent)) = (decimal(number), decimal(of));
     if exponent >= unit_exponent {
-        // Digit by digit inside the remainder, as 10^600 fits in no integer.
+        // Computed digit by digit on the remainder, because 10^600 fits in no integer type.
         return (unit_exponent..exponent).fold(digits % unit, |rest, _| rest * 10 % unit) == 0;
     }
     let scale = 10u128.checked_pow(exponent.abs_diff(unit_exponent));
     scale.and_then(|scale| unit.checked_mul(scale)).map_or(digits == 0, |unit| digits % unit == 0)
 }
 
-/// The shortest decimal that reads back to a number, without its sign: digits, at most 20 of them, and the
-/// power of ten to multiply them by.
+/// Returns the shortest decimal that represents the number, without its sign: at most 20 digits, and a power of ten.
 pub(super) fn decimal(number: &Number) -> (u128, i32) {
     if let Some(whole) = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs)) {
         return (whole.into(), 0);
@@ -136,7 +136,8 @@ pub(super) fn names_by_name(value: &Value) -> Option<BTreeMap<String, Vec<String
     value.as_object()?.iter().map(|(name, needed)| Some((name.clone(), names(needed)?))).collect()
 }
 
-/// Walks with a list of its own, as the value may be too deep to recurse into.
+/// Returns true if the value is nested deeper than `limit`. Uses an explicit stack, because the value may be too deep
+/// for recursion.
 pub(super) fn deeper_than(value: &Value, limit: usize) -> bool {
     let mut waiting = vec![(value, 0)];
     while let Some((value, depth)) = waiting.pop() {
@@ -166,10 +167,10 @@ pub(super) fn percent_decoded(text: &str) -> Option<String> {
 
 pub(super) fn none_fits(reasons: &[String]) -> String {
     let numbered = reasons.iter().enumerate().take(4).map(|(i, why)| format!("{}: {}", i + 1, short(why)));
-    format!("fits none of {} alternatives ({})", reasons.len(), numbered.collect::<Vec<_>>().join("; "))
+    format!("matches none of {} alternatives ({})", reasons.len(), numbered.collect::<Vec<_>>().join("; "))
 }
 
-/// A value with its type, short however large it is.
+/// Returns a value with its type for a message, shortened if it is large.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

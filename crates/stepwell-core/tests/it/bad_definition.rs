@@ -1,14 +1,14 @@
-//! The definition that `cargo xtask` shows to a server: five mistakes, five problems, each in its place.
+//! The invalid definition of `cargo xtask prove bad-definition`: five mistakes give five problems with their locations.
 
 use std::collections::BTreeSet;
 
 use stepwell_core::{Location, ProblemCode, Spec};
 
-/// The file the proof uses, so that the two cannot drift apart.
+/// The file of the proof itself, so that test and proof cannot drift apart.
 const DEFINITION: &str = include_str!("../../../../xtask/src/proofs/bad-definition.json");
 
 #[test]
-fn five_mistakes_are_five_problems_each_naming_its_place_or_transition() {
+fn each_of_five_mistakes_is_reported_at_its_location() {
     let spec: Spec = serde_json::from_str(DEFINITION).unwrap();
     let problems = spec.build().unwrap_err().0;
     let found: Vec<_> = problems.iter().map(|problem| (problem.code, problem.at.to_string())).collect();
@@ -28,11 +28,11 @@ fn five_mistakes_are_five_problems_each_naming_its_place_or_transition() {
 }
 
 #[test]
-fn the_problems_are_told_to_programs_as_code_where_and_message() {
+fn problems_serialize_as_code_where_and_message() {
     let spec: Spec = serde_json::from_str(DEFINITION).unwrap();
     let problems = serde_json::to_value(spec.build().unwrap_err()).unwrap();
     assert_eq!(problems[4]["code"], "unknownPlace");
     assert_eq!(problems[4]["where"], "transition `mislay`");
-    assert_eq!(problems[4]["message"], "the target `nowhere` is not a place");
+    assert_eq!(problems[4]["message"], "the target `nowhere` does not exist");
     assert_eq!(problems.as_array().unwrap().len(), 5);
 }

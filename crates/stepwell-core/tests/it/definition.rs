@@ -1,4 +1,4 @@
-//! A definition is checked when built: every mistake is reported once, where it is; the same content has one hash.
+//! Building a definition reports every mistake once with its location. Equal content has the same hash.
 
 use std::collections::BTreeSet;
 
@@ -8,17 +8,17 @@ use stepwell_core::definition::UnreadableDefinition;
 use stepwell_core::retry::Retry;
 use stepwell_core::shadow::Shadow;
 use stepwell_core::spec::{
-    Action, Awaited, ChildRule, Completion, Firing, Guard, Join, Loop, Over, Place, Quorum, StartOn, Starter,
-    Transition, Trigger, Wait,
+    ActionSpec, ChildRule, Completion, EventFilter, Firing, Guard, Join, Loop, Over, Place, Quorum,
+    Transition, TransitionTrigger, Trigger, TriggerKind, Wait,
 };
-use stepwell_core::{Definition, Limits, Name, Needs, ProblemCode, Problems, Spec};
+use stepwell_core::{Definition, Limits, Name, ProblemCode, Problems, Requirements, Spec};
 
-/// Right as it stands: the mistakes are added to it.
+/// A valid workflow, to which the tests add mistakes.
 fn order() -> Spec {
     Spec::new("order").step("draft").end("done").auto("finish", "draft", "done")
 }
 
-/// A fork of `left` and `right` that `both` joins; `draft` leads to it.
+/// The workflow of [`order`] with a fork of `left` and `right`, joined by `both`. `draft` leads to the fork.
 fn forked(quorum: Quorum, of: &[&str]) -> Spec {
     order()
         .auto("split", "draft", "fork")
@@ -35,7 +35,7 @@ fn problems(spec: Spec) -> Problems {
     spec.build().expect_err("the definition has problems")
 }
 
-/// Each problem as its code and where it is.
+/// Returns each problem as its code and location.
 fn found(spec: Spec) -> Vec<(ProblemCode, String)> {
     problems(spec).0.into_iter().map(|problem| (problem.code, problem.at.to_string())).collect()
 }
@@ -51,7 +51,7 @@ fn only(spec: Spec, code: ProblemCode, at: &str) {
     assert_eq!(found, [(code, at.to_owned())], "{all}");
 }
 
-/// A new kind of mistake does not compile here before it is in [`mistakes`] too.
+/// Numbers the problem codes. A new code does not compile until it is added here, and [`mistakes`] must then cover it.
 fn number(code: ProblemCode) -> usize {
     match code {
         Code::BadName => 0,
@@ -80,12 +80,15 @@ fn number(code: ProblemCode) -> usize {
         Code::BadLoop => 23,
         Code::BadPath => 24,
         Code::BadTrigger => 25,
+        Code::NeedsDurableRun => 26,
+        Code::NoWait => 27,
+        Code::BadAnswerer => 28,
     }
 }
 
-const CODES: usize = 26;
+const CODES: usize = 29;
 
-/// One mistake each, with where it is reported.
+/// Returns one invalid spec per problem code, with the location of the problem.
 fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
     let draft_to = |transition: &str, to: &str| order().auto(transition, "draft", to);
     let mut all = vec![
@@ -101,10 +104,11 @@ fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
         (Code::EmptyFork, "place `fork`", draft_to("split", "fork").fork("fork", [""; 0])),
         (Code::BadQuorum, "place `both`", forked(Quorum::N(0), &["left", "right"])),
         (Code::UnresolvableWait, "place `limbo`", wait_in_limbo(Wait::default())),
-        (Code::BadSchema, "definition", order().context_schema(json!({"type": "objet"}))),
+        (Code::BadSchema, "`context`", order().context_schema(json!({"type": "objet"}))),
         (Code::TooLarge, "place `f16`", nested_forks(17)),
+        (Code::BadAnswerer, "place `ask`", asking("manager")),
     ];
-    let manual = || Starter { id: "by-hand".into(), on: StartOn::Manual {}, input: None };
+    let manual = || Trigger { id: "by-hand".into(), on: TriggerKind::Manual {}, input: None };
     all.push((Code::BadTrigger, "trigger `by-hand`", order().started_by(manual()).started_by(manual())));
     all.push((Code::ForkInsideItself, "place `fork`", looping_fork()));
     all.push((Code::JoinCannotFire, "place `both`", forked(Quorum::All, &["left"])));
@@ -121,12 +125,15 @@ fn mistakes() -> Vec<(ProblemCode, &'static str, Spec)> {
     all.push((Code::ActionWithFiringAll, "transition `odd`", acting));
     let wild = order().shadow("mail", Shadow::string("to[0].mail"));
     all.push((Code::BadShadow, "shadow column `mail`", wild));
+    let timed = with(|t| t.after_ms(5)).strategy("sealed");
+    all.push((Code::NeedsDurableRun, "transition `odd`", timed));
+    all.push((Code::NoWait, "transition `odd`", with(|t| t.action("flow.sendOut"))));
     all.push((Code::BadLoop, "place `round`", open_loop()));
     all.push((Code::BadPath, "transition `odd`", with(|t| t.set("vars..x", json!(1)))));
     all
 }
 
-/// One retry, which begins again in this place.
+/// A policy of one retry, which goes back to this place.
 fn retry_to(place: &str) -> Retry {
     Retry { attempts: 1, target: Some(place.into()), ..Retry::default() }
 }
@@ -135,7 +142,14 @@ fn wait_in_limbo(wait: Wait) -> Spec {
     order().auto("stall", "draft", "limbo").place("limbo", Place::Wait(wait)).auto("leave", "limbo", "done")
 }
 
-/// A loop whose body does not hold the place in which it begins.
+/// A task for this answerer.
+fn asking(answerer: &str) -> Spec {
+    let ask = Wait { signal: Some("ANSWER".into()), answerers: vec![answerer.to_owned()], ..Wait::default() };
+    let order = order().signal("ANSWER").auto("put", "draft", "ask");
+    order.place("ask", Place::Wait(ask)).on_signal("leave", "ask", "ANSWER", "done")
+}
+
+/// A loop whose body does not contain its first place.
 fn open_loop() -> Spec {
     let round = Loop {
         over: Over::While("true".to_owned()),
@@ -165,7 +179,7 @@ fn join_outside_any_fork() -> Spec {
     order().auto("stray", "draft", "alone").join("alone", Quorum::Any, ["draft"]).auto("on", "alone", "done")
 }
 
-/// Forks inside one another, the outermost called `f0`; each has its join.
+/// Nested forks, each with its join. `f0` is the outermost.
 fn nested_forks(depth: usize) -> Spec {
     let (fork, join) = (|at: usize| format!("f{at}"), |at: usize| format!("j{at}"));
     let mut spec = order().auto("split", "draft", fork(0)).step("core");
@@ -226,7 +240,7 @@ fn unknown_places_are_found_in_every_role() {
     let going_back = Transition::new("try", "draft", "done").action("bill").retry(retry_to("missing"));
     only(known().transition(going_back), Code::UnknownPlace, "transition `try`");
     only(known().auto("from", "missing", "done"), Code::UnknownPlace, "transition `from`");
-    only(known().initial("missing"), Code::UnknownPlace, "definition");
+    only(known().initial("missing"), Code::UnknownPlace, "`initial`");
     let guarded = |guard| known().transition(Transition::new("if", "draft", "done").guard(guard));
     let missing = Name::from("missing");
     only(guarded(Guard::Completed(missing.clone())), Code::UnknownPlace, "transition `if`");
@@ -240,7 +254,7 @@ fn unknown_places_are_found_in_every_role() {
 }
 
 #[test]
-fn a_retry_goes_back_only_to_a_place_a_run_can_be_put_into() {
+fn retry_target_must_not_be_a_fork_join_end_or_child_wait() {
     let wait = |children| Place::Wait(Wait { signal: Some("GO".into()), children, ..Wait::default() });
     let going_back = |target: &str| {
         let pay = Transition::new("pay", "next", "done").action("charge").retry(retry_to(target));
@@ -259,12 +273,12 @@ fn a_retry_goes_back_only_to_a_place_a_run_can_be_put_into() {
     }
     let rows = [
         ("fork", "the retry target `fork` is a fork: go back to the place before it"),
-        ("both", "the retry target `both` is a join: it is entered by the branches of its fork"),
-        ("done", "the retry target `done` is an end: nothing can be tried again from there"),
+        ("both", "the retry target `both` is a join, which only the branches of its fork can enter"),
+        ("done", "the retry target `done` is an end, from which nothing can be retried"),
         (
             "parts",
-            "the retry target `parts` waits for children, and a retry starts none: go back to where they are \
-             started",
+            "the retry target `parts` waits for children, which a retry does not start: go back to the place that \
+             starts them",
         ),
     ];
     for (target, message) in rows {
@@ -272,18 +286,18 @@ fn a_retry_goes_back_only_to_a_place_a_run_can_be_put_into() {
         only(going_back(target), Code::BadRetryTarget, "transition `pay`");
     }
     let slip = messages(going_back("drfat"));
-    assert_eq!(slip, ["transition `pay`: the retry target `drfat` is not a place (did you mean `draft`?)"]);
+    assert_eq!(slip, ["transition `pay`: the retry target `drfat` does not exist (did you mean `draft`?)"]);
 }
 
 #[test]
-fn a_retry_target_that_no_retry_goes_to_is_a_problem() {
+fn retry_target_without_retries_is_a_problem() {
     let target = |attempts| Retry { attempts, ..retry_to("draft") };
     let with =
         |retry| order().transition(Transition::new("pay", "draft", "done").action("charge").retry(retry));
     with(target(1)).build().unwrap();
     assert_eq!(
         messages(with(target(0))),
-        ["transition `pay`: no retry begins again in `draft`: there are no `attempts`"]
+        ["transition `pay`: the retry target `draft` has no effect without retries: set `attempts`"]
     );
     let unused = order().transition(Transition::new("pay", "draft", "done").retry_target("draft"));
     let codes: Vec<_> = found(unused).into_iter().map(|(code, _)| code).collect();
@@ -291,7 +305,7 @@ fn a_retry_target_that_no_retry_goes_to_is_a_problem() {
 }
 
 #[test]
-fn a_retry_target_is_a_way_like_any_other() {
+fn retry_targets_are_checked_like_transitions() {
     let pay = |from: &str, to: &str, target: &str| {
         Transition::new("pay", from, to).action("charge").retry(retry_to(target))
     };
@@ -307,7 +321,7 @@ fn a_retry_target_is_a_way_like_any_other() {
 }
 
 #[test]
-fn the_builder_and_json_write_a_retry_target_alike() {
+fn builder_and_json_agree_on_retry_targets() {
     let retry = || Retry { attempts: 2, ..Retry::default() };
     let pay = Transition::new("pay", "draft", "done").action("charge").retry(retry()).retry_target("draft");
     let spec = order().transition(pay);
@@ -322,21 +336,26 @@ fn the_builder_and_json_write_a_retry_target_alike() {
 }
 
 #[test]
-fn what_a_definition_needs_is_named_with_the_transitions_and_places_that_need_it() {
+fn requirements_name_their_transitions_and_places() {
     let plain = order().build().unwrap().needs();
     assert!(plain.is_empty());
-    assert_eq!(plain, Needs::default());
+    assert_eq!(plain, Requirements::default());
     let wait = Wait { signal: Some("GO".into()), children: Some(ChildRule::Any), ..Wait::default() };
+    let event = Some(EventFilter::default());
+    let news = Wait { signal: Some("GO".into()), event, ..Wait::default() };
     let act = |id: &str, action: &str| Transition::new(id, "draft", "done").action(action);
     let spec = order()
         .signal("GO")
         .place("parts", Place::Wait(wait))
         .wait("ask", "GO")
+        .place("news", Place::Wait(news))
+        .auto("hear", "draft", "news")
+        .auto("heard", "news", "done")
         .auto("start", "draft", "parts")
         .auto("then", "parts", "ask")
         .auto("on", "ask", "done")
         .transition(Transition::new("late", "ask", "done").after_ms(5))
-        .transition(Transition::new("at", "parts", "done").on(Trigger::Until("context.at".into())))
+        .transition(Transition::new("at", "parts", "done").on(TransitionTrigger::Until("context.at".into())))
         .transition(act("put", "store.set").retry(Retry { attempts: 1, ..Retry::default() }))
         .transition(act("tie", "links.upsert").retry(Retry::default()))
         .transition(act("mail", "mail.store.set"))
@@ -344,22 +363,24 @@ fn what_a_definition_needs_is_named_with_the_transitions_and_places_that_need_it
     let needs = spec.build().unwrap().needs();
     let told = serde_json::to_value(&needs).unwrap();
     let expected = json!({
-        "timers": ["late", "at"], "children": ["parts"], "retries": ["put"], "store": ["put", "tie"]
+        "timers": ["late", "at"], "children": ["parts"], "events": ["news"], "retries": ["put"],
+        "store": ["put", "tie"]
     });
     assert_eq!(told, expected);
     assert!(!needs.is_empty());
     let one = || vec![Name::from("one")];
     let single = [
-        Needs { timers: one(), ..Needs::default() },
-        Needs { children: one(), ..Needs::default() },
-        Needs { retries: one(), ..Needs::default() },
-        Needs { store: one(), ..Needs::default() },
+        Requirements { timers: one(), ..Requirements::default() },
+        Requirements { children: one(), ..Requirements::default() },
+        Requirements { events: one(), ..Requirements::default() },
+        Requirements { retries: one(), ..Requirements::default() },
+        Requirements { store: one(), ..Requirements::default() },
     ];
     assert!(single.iter().all(|needs| !needs.is_empty()));
 }
 
 #[test]
-fn a_wait_nobody_can_resolve_is_refused_and_one_somebody_can_is_not() {
+fn wait_that_nothing_can_resolve_is_refused() {
     only(wait_in_limbo(Wait::default()), Code::UnresolvableWait, "place `limbo`");
     let signalled = Wait { signal: Some("GO".into()), ..Wait::default() };
     only(wait_in_limbo(signalled.clone()), Code::UnknownSignal, "place `limbo`");
@@ -367,42 +388,42 @@ fn a_wait_nobody_can_resolve_is_refused_and_one_somebody_can_is_not() {
     wait_in_limbo(Wait { children: Some(ChildRule::Any), ..Wait::default() }).build().unwrap();
     let timer = Transition::new("late", "limbo", "done").after_ms(5);
     wait_in_limbo(Wait::default()).transition(timer).build().unwrap();
-    let until = Transition::new("late", "limbo", "done").on(Trigger::Until("context.at".into()));
+    let until = Transition::new("late", "limbo", "done").on(TransitionTrigger::Until("context.at".into()));
     wait_in_limbo(Wait::default()).transition(until).build().unwrap();
     let none = Wait { children: Some(ChildRule::N(0)), ..Wait::default() };
     only(wait_in_limbo(none), Code::BadQuorum, "place `limbo`");
 }
 
 #[test]
-fn what_does_not_parse_is_found_in_every_place_it_can_be_written() {
+fn invalid_schemas_and_expressions_are_found_everywhere() {
     let schema = json!({"type": "objet"});
-    only(order().output_schema(schema.clone()), Code::BadSchema, "definition");
+    only(order().output_schema(schema.clone()), Code::BadSchema, "`output`");
     only(order().signal_with("GO", schema.clone()), Code::BadSchema, "signal `GO`");
     let form = Wait { children: Some(ChildRule::All), form: Some(schema), ..Wait::default() };
     only(wait_in_limbo(form), Code::BadSchema, "place `limbo`");
 
     let odd = || Transition::new("odd", "draft", "done");
     let bad = || json!({"a": [{"$expr": "1 +"}]});
-    let input = Action { name: "bill".into(), input: bad(), save_as: None, version: None };
+    let input = ActionSpec { name: "bill".into(), input: bad(), save_as: None, version: None };
     only(order().transition(odd().action_with(input)), Code::BadExpression, "transition `odd`");
-    let until = odd().on(Trigger::Until("(".into()));
+    let until = odd().on(TransitionTrigger::Until("(".into()));
     only(order().transition(until), Code::BadExpression, "transition `odd`");
     let nested = Guard::And(vec![Guard::Or(vec![Guard::Not(Box::new(Guard::expr("1 +")))])]);
     only(order().transition(odd().guard(nested)), Code::BadExpression, "transition `odd`");
     let ends = Spec::new("order").step("draft").end_with("done", bad()).auto("finish", "draft", "done");
     only(ends.clone(), Code::BadExpression, "place `done`");
-    assert!(messages(ends)[0].starts_with("place `done`: `output/a/0"), "the pointer leads to it");
+    assert!(messages(ends)[0].starts_with("place `done`: `output/a/0"), "the message has the pointer");
 }
 
 #[test]
-fn quorums_of_none_or_too_many_are_refused_and_those_between_are_not() {
+fn quorum_must_be_between_one_and_the_branch_count() {
     let of = ["left", "right"];
     only(forked(Quorum::N(3), &of), Code::BadQuorum, "place `both`");
     only(forked(Quorum::N(0), &of), Code::BadQuorum, "place `both`");
     for quorum in [Quorum::All, Quorum::Any, Quorum::N(1), Quorum::N(2)] {
         forked(quorum, &of).build().unwrap();
     }
-    // Reported together with what keeps runs from coming there at all.
+    // An unreachable join is reported for its quorum too.
     let unreachable = order()
         .step("attic")
         .join("apart", Quorum::N(0), ["attic"])
@@ -417,13 +438,13 @@ fn quorums_of_none_or_too_many_are_refused_and_those_between_are_not() {
 }
 
 #[test]
-fn a_join_and_the_branches_that_come_to_it_must_agree() {
+fn join_must_list_exactly_the_places_that_lead_to_it() {
     only(forked(Quorum::All, &["left"]), Code::JoinCannotFire, "place `both`");
     only(forked(Quorum::All, &["left", "right", "draft"]), Code::JoinCannotFire, "place `both`");
     let all = messages(forked(Quorum::All, &["draft"]));
     assert_eq!(all.len(), 3, "{all:#?}");
-    assert!(all[0].contains("branches come here from `left`"), "{}", all[0]);
-    assert!(all[2].contains("it waits for `draft`"), "{}", all[2]);
+    assert!(all[0].contains("branches arrive from `left`"), "{}", all[0]);
+    assert!(all[2].contains("the join lists `draft`"), "{}", all[2]);
 }
 
 #[test]
@@ -458,7 +479,7 @@ fn a_join_belongs_to_one_fork_and_a_fork_to_one_join() {
 }
 
 #[test]
-fn transitions_leave_neither_forks_nor_ends() {
+fn transitions_cannot_start_at_forks_or_ends() {
     only(order().auto("back", "done", "draft"), Code::BadSource, "transition `back`");
     let spec = forked(Quorum::All, &["left", "right"]).auto("skip", "fork", "done");
     only(spec, Code::BadSource, "transition `skip`");
@@ -503,13 +524,13 @@ fn all_problems_are_reported_sorted_and_each_once() {
 }
 
 #[test]
-fn no_start_and_no_end_are_told_together() {
+fn missing_start_and_missing_end_are_both_reported() {
     let expected = [(Code::NoStart, "definition".to_owned()), (Code::NoEnd, "definition".to_owned())];
     assert_eq!(found(Spec::new("nothing")), expected);
 }
 
 #[test]
-fn a_slip_in_a_name_is_one_problem_with_a_hint_and_not_also_unreachable_places() {
+fn misspelled_name_is_one_problem_with_a_hint() {
     let way = || Spec::new("order").step("draft").step("review").end("done");
     let slips = [
         way().auto("a", "draft", "reviw").auto("b", "review", "done"),
@@ -519,7 +540,7 @@ fn a_slip_in_a_name_is_one_problem_with_a_hint_and_not_also_unreachable_places()
     for spec in slips {
         let all = messages(spec);
         assert_eq!(all.len(), 1, "{all:#?}");
-        assert!(all[0].contains("is not a place (did you mean `"), "{}", all[0]);
+        assert!(all[0].contains("does not exist (did you mean `"), "{}", all[0]);
     }
     let fork = |first: &str, joined: &str| {
         order()
@@ -534,7 +555,7 @@ fn a_slip_in_a_name_is_one_problem_with_a_hint_and_not_also_unreachable_places()
     };
     only(fork("lefd", "left"), Code::UnknownPlace, "place `fork`");
     only(fork("left", "lefd"), Code::UnknownPlace, "place `both`");
-    // The slip is in the only way out of a wait that only a timer resolves.
+    // The misspelled name is in the only transition that resolves the wait, a timer.
     let timer = Transition::new("late", "limpo", "done").after_ms(5);
     let wait = order()
         .auto("stall", "draft", "limbo")
@@ -549,12 +570,12 @@ fn a_slip_in_a_name_is_one_problem_with_a_hint_and_not_also_unreachable_places()
 }
 
 #[test]
-fn forks_nested_too_deep_do_not_make_the_places_inside_unreachable() {
+fn places_in_too_deep_forks_are_not_called_unreachable() {
     only(nested_forks(18), Code::TooLarge, "place `f16`");
 }
 
 #[test]
-fn the_hash_is_of_the_content_whatever_the_order_of_keys() {
+fn hash_does_not_depend_on_key_order() {
     let one: Spec = serde_json::from_str(
         r#"{"name": "order", "version": 3, "initial": "draft",
             "places": {"draft": {"kind": "step"}, "done": {"output": {"b": 1, "a": 2}, "kind": "end"}},
@@ -576,7 +597,7 @@ fn the_hash_is_of_the_content_whatever_the_order_of_keys() {
 }
 
 #[test]
-fn other_content_has_another_hash() {
+fn every_change_of_content_changes_the_hash() {
     let with = |change: fn(Transition) -> Transition| {
         Spec::new("order")
             .step("draft")
@@ -613,7 +634,7 @@ fn other_content_has_another_hash() {
 }
 
 #[test]
-fn the_order_of_transitions_is_content_because_it_breaks_ties() {
+fn transition_order_is_part_of_the_hash() {
     let (a, b) = (Transition::new("a", "draft", "done"), Transition::new("b", "draft", "done"));
     let base = || Spec::new("order").step("draft").end("done");
     let one = base().transition(a.clone()).transition(b.clone()).build().unwrap();
@@ -621,14 +642,14 @@ fn the_order_of_transitions_is_content_because_it_breaks_ties() {
     assert_ne!(one.hash(), other.hash());
 }
 
-/// A spec with every kind of place, trigger, guard and setting in it.
+/// A spec with steps, a wait, a fork, a join and ends, and with every kind of trigger and guard.
 fn everything() -> Spec {
     let guard = Guard::And(vec![
         Guard::Or(vec![Guard::expr("context.ok"), Guard::Completed("draft".into())]),
         Guard::Not(Box::new(Guard::Active("ask".into()))),
         Guard::named("manager"),
     ]);
-    let action = Action {
+    let action = ActionSpec {
         name: "bill".into(),
         input: json!({"amount": {"$expr": "context.amount"}, "key": {"$secret": "KEY"}}),
         save_as: Some("bill".to_owned()),
@@ -649,7 +670,7 @@ fn everything() -> Spec {
         error_place: Some("sorry".into()),
         filter: Some("event.ok".into()),
         prompt: Some(json!({"title": {"$expr": "context.title"}})),
-        event: Some(Awaited { of: Some("event.order".into()), key: Some("context.order".into()) }),
+        event: Some(EventFilter { of: Some("event.order".into()), key: Some("context.order".into()) }),
     };
     let join = Join {
         of: vec!["left".into(), "right".into()],
@@ -680,7 +701,9 @@ fn everything() -> Spec {
                 .timeout_ms(10),
         )
         .transition(Transition::new("split", "ask", "fork"))
-        .transition(Transition::new("late", "ask", "sorry").on(Trigger::Until("context.deadline".into())))
+        .transition(
+            Transition::new("late", "ask", "sorry").on(TransitionTrigger::Until("context.deadline".into())),
+        )
         .transition(Transition::new("l", "left", "both").after_ms(5))
         .on_signal("r", "right", "GO", "both")
         .auto("on", "both", "done")
@@ -699,7 +722,7 @@ fn the_canonical_form_can_be_read_back() {
 }
 
 #[test]
-fn a_canonical_form_from_elsewhere_is_refused_with_the_reason() {
+fn unreadable_canonical_form_is_refused_with_the_reason() {
     let definition = order().build().unwrap();
     let mut stored: Value = serde_json::from_slice(&definition.canonical()).unwrap();
     let read = |stored: &Value| Definition::from_canonical(stored.to_string().as_bytes()).unwrap_err();
@@ -715,7 +738,7 @@ fn a_canonical_form_from_elsewhere_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_spec_survives_json() {
+fn spec_round_trips_through_json() {
     for spec in [everything(), order(), forked(Quorum::Any, &["left", "right"])] {
         let text = serde_json::to_string(&spec).unwrap();
         let again: Spec = serde_json::from_str(&text).unwrap();
@@ -725,7 +748,7 @@ fn a_spec_survives_json() {
 }
 
 #[test]
-fn the_builder_and_json_write_the_same_definition() {
+fn builder_and_json_give_the_same_definition() {
     let written = json!({
         "name": "order", "initial": "draft",
         "places": {"draft": {"kind": "step"}, "done": {"kind": "end"}},
@@ -736,7 +759,7 @@ fn the_builder_and_json_write_the_same_definition() {
 }
 
 #[test]
-fn unknown_fields_are_refused_wherever_they_are() {
+fn unknown_fields_are_refused_everywhere() {
     let good = serde_json::to_value(everything()).unwrap();
     serde_json::from_value::<Spec>(good.clone()).unwrap();
     let places = [
@@ -775,7 +798,7 @@ fn unknown_fields_are_refused_wherever_they_are() {
 }
 
 #[test]
-fn transitions_that_fire_together_have_no_actions() {
+fn actions_are_refused_with_firing_all() {
     let spec = order().firing(Firing::All);
     spec.clone().build().unwrap();
     let acting = spec.transition(Transition::new("act", "draft", "done").action("bill"));
@@ -783,8 +806,8 @@ fn transitions_that_fire_together_have_no_actions() {
 }
 
 #[test]
-fn forks_too_entangled_to_be_checked_are_one_problem() {
-    // Four hundred branches through the same long chain: more states than are walked.
+fn too_complex_forks_are_one_problem() {
+    // Four hundred branches through the same long chain: more states than the check visits.
     let steps = 260;
     let name = |at: usize| format!("s{at}");
     let mut spec = Spec::new("tangle").fork("fork", vec![name(0); 400]);

@@ -1,14 +1,16 @@
-//! What an event does to a run: which transition fires, what is refused and why, and that nothing else happens.
+//! The effect of an input on a run: the transition that fires, or the reason of the refusal, and nothing else.
 
 use serde_json::{Map, Value, json};
 use stepwell_core::guard::GuardView;
 use stepwell_core::patch::Patch;
-use stepwell_core::refusal::GuardNo;
+use stepwell_core::refusal::GuardRejection;
 use stepwell_core::retry::{Backoff, DEFAULT_TIMEOUT_MS, Retry};
-use stepwell_core::snapshot::{ActivationStatus, ChildEnd, Finished};
-use stepwell_core::spec::{Action, ChildRule, Firing, Guard, LoopStep, Place, Transition, Trigger, Wait};
+use stepwell_core::snapshot::{ActivationStatus, ChildEnd, RunEnd};
+use stepwell_core::spec::{
+    ActionSpec, ChildRule, Firing, Guard, LoopStep, Place, Transition, TransitionTrigger, Wait,
+};
 use stepwell_core::{
-    Answers, Cause, DecideError, Decision, Event, Failure, Guards, Instance, Limits, Name, Outcome,
+    ActionResult, Answers, Cause, DecideError, Decision, Failure, Guards, Input, Instance, Limits, Name,
     PlaceStatus, Question, Refusal, Rejected, RunId, Spec, dispatch, questions, start,
 };
 
@@ -29,7 +31,7 @@ fn auto(id: &str, from: &str, to: &str) -> Transition {
     Transition::new(id, from, to)
 }
 
-/// `draft` is left by GO to `review`, `review` by OK to `done`.
+/// `draft`, which GO leaves to `review`, which OK leaves to `done`.
 fn review() -> Spec {
     Spec::new("review")
         .step("draft")
@@ -44,14 +46,14 @@ fn review() -> Spec {
 // ---- versions (A3) ----
 
 #[test]
-fn a_run_starts_at_version_0_and_every_change_is_exactly_one_more() {
+fn version_starts_at_0_and_grows_by_1_per_change() {
     let mut run = Driver::start(review());
     assert_eq!(run.snapshot.version(), 0);
     assert_eq!((run.snapshot.created_at(), run.snapshot.updated_at()), (at(0), at(0)));
     run.now = at(5);
     assert_eq!(run.signal("GO", json!({"by": "ann"})).snapshot.version(), 1);
     assert_eq!((run.snapshot.created_at(), run.snapshot.updated_at()), (at(0), at(5)));
-    let fix = Event::Patched { patch: Patch::set("note", json!("x")) };
+    let fix = Input::Patched { patch: Patch::set("note", json!("x")) };
     assert_eq!(run.go(&fix).snapshot.version(), 2);
     assert_eq!(run.signal("OK", Value::Null).snapshot.version(), 3);
     assert!(run.snapshot.is_terminal());
@@ -62,13 +64,13 @@ fn a_refused_signal_leaves_the_snapshot_byte_identical() {
     let run = Driver::start(review());
     let before = bytes(&run.snapshot);
     let refused = [
-        Event::signal("NEVER", json!({})),
-        Event::signal("GO", json!({})),
-        Event::signal("OK", json!({})),
-        Event::advance(),
-        Event::TimerFired { activation: 1 },
-        Event::WaitResolved { activation: 1, payload: json!(1) },
-        Event::ChildDone { activation: 1, child: 0, end: ChildEnd::Cancelled },
+        Input::signal("NEVER", json!({})),
+        Input::signal("GO", json!({})),
+        Input::signal("OK", json!({})),
+        Input::advance(),
+        Input::TimerFired { activation: 1 },
+        Input::WaitResolved { activation: 1, payload: json!(1) },
+        Input::ChildDone { activation: 1, child: 0, end: ChildEnd::Cancelled },
     ];
     for event in refused {
         run.refused(&event);
@@ -77,7 +79,7 @@ fn a_refused_signal_leaves_the_snapshot_byte_identical() {
 }
 
 #[test]
-fn the_clock_going_back_does_not_make_a_run_older() {
+fn updated_at_never_goes_back() {
     let mut run = Driver::start(review());
     run.now = at(50);
     run.signal("GO", json!({"by": "ann"}));
@@ -87,11 +89,11 @@ fn the_clock_going_back_does_not_make_a_run_older() {
 }
 
 #[test]
-fn a_snapshot_of_another_definition_is_not_decided_on() {
+fn snapshot_of_another_definition_is_undecidable() {
     let run = Driver::start(review());
     let other = build(review().version(2));
     let decision =
-        dispatch(&other, &run.snapshot, &Event::signal("OK", Value::Null), &Answers::none(), at(0));
+        dispatch(&other, &run.snapshot, &Input::signal("OK", Value::Null), &Answers::none(), at(0));
     let Err(Rejected::Undecidable(DecideError::OtherDefinition { expected, found })) = decision else {
         panic!("{decision:?}")
     };
@@ -102,8 +104,8 @@ fn a_snapshot_of_another_definition_is_not_decided_on() {
 // ---- refusals (A7) ----
 
 #[test]
-fn reasons_to_refuse_are_checked_in_their_order_when_several_hold() {
-    // Nothing takes LATER now, its payload does not fit, and its guard would say no; PAY has an active source.
+fn refusal_reasons_have_a_fixed_order() {
+    // LATER has no active source, an invalid payload and a guard that blocks. PAY has an active source.
     let spec = Spec::new("order")
         .step("cart")
         .step("paid")
@@ -123,51 +125,54 @@ fn reasons_to_refuse_are_checked_in_their_order_when_several_hold() {
     };
     let mut run = Driver::start_with(spec, json!({"open": false}));
 
-    // Unknown wins over a payload that fits nothing.
-    assert!(matches!(run.refused(&Event::signal("PAI", json!(1))), Refusal::UnknownSignal { .. }));
-    // The payload wins over the missing source and the guard.
-    assert!(matches!(run.refused(&Event::signal("LATER", json!({}))), Refusal::PayloadUnfit { .. }));
-    assert!(matches!(run.refused(&Event::signal("PAY", json!({}))), Refusal::PayloadUnfit { .. }));
-    // The missing source wins over the guard.
-    let later = Event::signal("LATER", json!({"why": "x"}));
+    // An unknown signal comes before an invalid payload.
+    assert!(matches!(run.refused(&Input::signal("PAI", json!(1))), Refusal::UnknownSignal { .. }));
+    // An invalid payload comes before a missing source and the guard.
+    assert!(matches!(run.refused(&Input::signal("LATER", json!({}))), Refusal::InvalidPayload { .. }));
+    assert!(matches!(run.refused(&Input::signal("PAY", json!({}))), Refusal::InvalidPayload { .. }));
+    // A missing source comes before the guard.
+    let later = Input::signal("LATER", json!({"why": "x"}));
     assert!(matches!(run.refused(&later), Refusal::NoActiveSource { .. }));
-    // Only the guard is left.
-    let pay = Event::signal("PAY", json!({"amount": 1}));
-    assert!(matches!(run.refused(&pay), Refusal::GuardSaidNo { .. }));
-    // Once the run has ended, that is the reason, whatever else is wrong.
-    run.go(&Event::Cancelled);
-    for event in [Event::signal("PAI", json!(1)), Event::signal("LATER", json!({})), later, pay] {
+    // Only the guard blocks.
+    let pay = Input::signal("PAY", json!({"amount": 1}));
+    assert!(matches!(run.refused(&pay), Refusal::GuardRejected { .. }));
+    // The end of the run comes before every other reason.
+    run.go(&Input::Cancelled);
+    for event in [Input::signal("PAI", json!(1)), Input::signal("LATER", json!({})), later, pay] {
         assert_eq!(run.refused(&event), Refusal::Terminal);
     }
 }
 
 #[test]
-fn each_refusal_says_why_in_words() {
+fn each_refusal_has_a_readable_message() {
     let spec =
         review().transition(auto("stop", "draft", "done").on_signal("OK").when("context.amount > 100"));
     let mut run = Driver::start_with(spec, json!({"amount": 5}));
-    let said = |run: &Driver, event: &Event| run.refused(event).to_string();
+    let said = |run: &Driver, event: &Input| run.refused(event).to_string();
     assert_eq!(
-        said(&run, &Event::signal("OKK", Value::Null)),
-        "workflow `review` knows no signal `OKK` (did you mean `OK`?)"
+        said(&run, &Input::signal("OKK", Value::Null)),
+        "workflow `review` has no signal `OKK` (did you mean `OK`?)"
     );
-    let unfit = said(&run, &Event::signal("GO", json!({})));
-    assert!(unfit.starts_with("the payload of `GO` does not fit: ") && unfit.contains("by"), "{unfit}");
+    let unfit = said(&run, &Input::signal("GO", json!({})));
+    assert!(
+        unfit.starts_with("the payload of signal `GO` does not match its schema: ") && unfit.contains("by"),
+        "{unfit}"
+    );
     assert_eq!(
-        said(&run, &Event::signal("OK", Value::Null)),
-        "transition `stop` is held back by its guard `context.amount > 100`"
+        said(&run, &Input::signal("OK", Value::Null)),
+        "transition `stop` is blocked by its guard `context.amount > 100`"
     );
     run.signal("GO", json!({"by": "ann"}));
     assert_eq!(
-        said(&run, &Event::signal("GO", json!({"by": "ann"}))),
-        "nothing takes `GO` now: it is taken in `draft`, and the run is in `review`"
+        said(&run, &Input::signal("GO", json!({"by": "ann"}))),
+        "`GO` is not accepted now: it is accepted in `draft`, and the run is in `review`"
     );
     run.signal("OK", Value::Null);
-    assert_eq!(said(&run, &Event::advance()), "the run has ended; nothing more can happen to it");
+    assert_eq!(said(&run, &Input::advance()), "the run has already ended");
 }
 
 #[test]
-fn a_payload_schema_belongs_to_the_signals_name_not_to_a_transition() {
+fn payload_schema_applies_wherever_its_signal_is_taken() {
     let spec = Spec::new("both")
         .step("a")
         .wait("b", "GO")
@@ -176,31 +181,31 @@ fn a_payload_schema_belongs_to_the_signals_name_not_to_a_transition() {
         .on_signal("first", "a", "GO", "b")
         .auto("second", "b", "done");
     let mut run = Driver::start(spec);
-    assert!(matches!(run.refused(&Event::signal("GO", json!({}))), Refusal::PayloadUnfit { .. }));
+    assert!(matches!(run.refused(&Input::signal("GO", json!({}))), Refusal::InvalidPayload { .. }));
     run.signal("GO", json!({"by": "ann"}));
     assert_eq!(run.places(), ["b"]);
-    assert!(matches!(run.refused(&Event::signal("GO", json!({}))), Refusal::PayloadUnfit { .. }));
+    assert!(matches!(run.refused(&Input::signal("GO", json!({}))), Refusal::InvalidPayload { .. }));
     run.signal("GO", json!({"by": "bob"}));
 }
 
 #[test]
-fn a_payload_that_is_too_large_or_too_deep_is_an_error_with_the_limit() {
+fn too_large_or_too_deep_payload_names_the_limit() {
     let limits = Limits { payload_bytes: 20, value_depth: 3, ..Limits::default() };
     let definition = review().build_within(&limits).unwrap();
     let created = start(&definition, RunId::nil(), json!({}), at(0)).unwrap();
-    let run = Driver::holding(&definition, created.snapshot);
-    let limit = |payload: Value| match run.undecidable(&Event::signal("OK", payload)) {
+    let run = Driver::from_snapshot(&definition, created.snapshot);
+    let limit = |payload: Value| match run.undecidable(&Input::signal("OK", payload)) {
         DecideError::Limit(exceeded) => (exceeded.limit, exceeded.actual, exceeded.max),
         other => panic!("{other:?}"),
     };
     assert_eq!(limit(json!("x".repeat(19))), ("payload_bytes".to_owned(), 21, 20));
     assert_eq!(limit(json!([[[[]]]])), ("value_depth".to_owned(), 4, 3));
-    assert!(matches!(run.refused(&Event::signal("OK", json!([[[]]]))), Refusal::NoActiveSource { .. }));
+    assert!(matches!(run.refused(&Input::signal("OK", json!([[[]]]))), Refusal::NoActiveSource { .. }));
 }
 
 // ---- guards (A6) ----
 
-/// One signal transition with this guard; `seen` is completed, `draft` and the wait `also` are active.
+/// A run with one signal transition that has this guard. `seen` is completed, `draft` is active, `also` is waiting.
 fn guarded(guard: Guard) -> Driver {
     let spec = Spec::new("guarded")
         .step("seen")
@@ -218,17 +223,17 @@ fn guarded(guard: Guard) -> Driver {
     run
 }
 
-/// The guard that says no, or nothing.
-fn said_no(run: &Driver, payload: Value) -> Option<String> {
-    match run.decide(&Event::signal("GO", payload)) {
+/// Returns the guard that blocks GO, or `None` if GO changes the run.
+fn blocking_guard(run: &Driver, payload: Value) -> Option<String> {
+    match run.decide(&Input::signal("GO", payload)) {
         Ok(Decision::Change(_)) => None,
-        Err(Rejected::Refused(Refusal::GuardSaidNo { verdicts })) => Some(verdicts[0].guard.clone()),
+        Err(Rejected::Refused(Refusal::GuardRejected { verdicts })) => Some(verdicts[0].guard.clone()),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn guards_of_every_kind_say_yes_and_no() {
+fn every_kind_of_guard_passes_and_blocks() {
     let place = |name: &str| Name::from(name);
     let (yes, no) = (|| Guard::expr("context.amount = 5"), || Guard::expr("amount > 5"));
     let rows: Vec<(Guard, Option<&str>)> = vec![
@@ -255,36 +260,36 @@ fn guards_of_every_kind_say_yes_and_no() {
     ];
     for (guard, expected) in rows {
         let run = guarded(guard.clone());
-        assert_eq!(said_no(&run, json!({"ok": true})).as_deref(), expected, "{guard:?}");
+        assert_eq!(blocking_guard(&run, json!({"ok": true})).as_deref(), expected, "{guard:?}");
     }
 }
 
 #[test]
-fn a_guard_that_fails_is_an_error_that_names_its_transition() {
+fn failing_guard_error_names_its_transition() {
     let run = guarded(Guard::expr("context.amount + 'x' > 1"));
-    let error = run.undecidable(&Event::signal("GO", Value::Null));
+    let error = run.undecidable(&Input::signal("GO", Value::Null));
     assert!(matches!(error, DecideError::Expression { .. }), "{error:?}");
     assert!(error.to_string().starts_with("guard of transition `go`: "), "{error}");
 }
 
 #[test]
-fn an_unanswered_named_guard_is_an_error_that_names_it_and_its_transition() {
+fn unresolved_guard_error_names_guard_and_transition() {
     let mut run = guarded(Guard::And(vec![Guard::named("manager"), Guard::named("open")]));
     let unresolved =
         |guard: &str| DecideError::UnresolvedGuard { guard: guard.into(), transition: "go".into() };
-    let go = Event::signal("GO", Value::Null);
+    let go = Input::signal("GO", Value::Null);
     assert_eq!(run.undecidable(&go), unresolved("manager"));
     assert!(unresolved("manager").to_string().contains("`manager`"));
     run.answers = Answers::none().with("manager", true);
     assert_eq!(run.undecidable(&go), unresolved("open"));
     run.answers = Answers::none().with("manager", false);
-    assert_eq!(said_no(&run, Value::Null).as_deref(), Some("`manager`"));
+    assert_eq!(blocking_guard(&run, Value::Null).as_deref(), Some("`manager`"));
     run.answers = Answers::none().with("manager", true).with("open", true);
-    assert_eq!(said_no(&run, Value::Null), None);
+    assert_eq!(blocking_guard(&run, Value::Null), None);
 }
 
 #[test]
-fn the_questions_are_exactly_the_named_guards_the_event_may_ask() {
+fn questions_list_exactly_the_named_guards_needed() {
     let named = Guard::named;
     let spec = Spec::new("asking")
         .step("here")
@@ -299,21 +304,21 @@ fn the_questions_are_exactly_the_named_guards_the_event_may_ask() {
         .transition(auto("e", "here", "done").after_ms(5).guard(named("late")))
         .transition(auto("f", "there", "done").on_signal("GO").guard(named("elsewhere")));
     let run = Driver::start(spec);
-    let asked = |event: &Event| -> Vec<String> {
+    let asked = |event: &Input| -> Vec<String> {
         let questions = questions(&run.definition, &run.snapshot, event);
         assert!(questions.iter().all(|question| question.activation == run.id_in("here")));
         questions.into_iter().map(|question| question.guard.to_string()).collect()
     };
-    assert_eq!(asked(&Event::signal("GO", Value::Null)), ["x", "y"]);
-    assert_eq!(asked(&Event::signal("STOP", Value::Null)), ["z"]);
-    assert_eq!(asked(&Event::advance()), ["by itself"]);
-    assert_eq!(asked(&Event::TimerFired { activation: run.id_in("here") }), ["late"]);
-    assert_eq!(asked(&Event::Cancelled), [""; 0]);
-    assert_eq!(asked(&Event::signal("UNKNOWN", Value::Null)), [""; 0]);
+    assert_eq!(asked(&Input::signal("GO", Value::Null)), ["x", "y"]);
+    assert_eq!(asked(&Input::signal("STOP", Value::Null)), ["z"]);
+    assert_eq!(asked(&Input::advance()), ["by itself"]);
+    assert_eq!(asked(&Input::TimerFired { activation: run.id_in("here") }), ["late"]);
+    assert_eq!(asked(&Input::Cancelled), [""; 0]);
+    assert_eq!(asked(&Input::signal("UNKNOWN", Value::Null)), [""; 0]);
 }
 
 #[test]
-fn named_guards_are_answered_for_each_activation_by_itself() {
+fn named_guards_are_answered_per_activation() {
     let spec = Spec::new("two")
         .fork("fork", ["left", "right"])
         .step("left")
@@ -323,7 +328,7 @@ fn named_guards_are_answered_for_each_activation_by_itself() {
         .transition(auto("to l", "left", "l").guard(Guard::named("turn")))
         .transition(auto("to r", "right", "r").guard(Guard::named("turn")));
     let mut run = Driver::start(spec);
-    let asked = questions(&run.definition, &run.snapshot, &Event::advance());
+    let asked = questions(&run.definition, &run.snapshot, &Input::advance());
     assert_eq!(asked.len(), 2);
     let question = |place: &str| Question { guard: "turn".into(), activation: run.id_in(place) };
     let mut answers = Answers::none().with("turn", false);
@@ -333,7 +338,7 @@ fn named_guards_are_answered_for_each_activation_by_itself() {
 }
 
 #[test]
-fn guards_written_as_functions_see_state_activation_and_payload_and_are_injected_again_after_restoring() {
+fn guard_functions_must_be_injected_again_after_restore() {
     let spec = Spec::new("limit")
         .step("draft")
         .end("done")
@@ -350,7 +355,7 @@ fn guards_written_as_functions_see_state_activation_and_payload_and_are_injected
     run.inject_guard("enough", enough);
     assert!(matches!(
         run.signal("GO", json!({"amount": 9}), at(1)).unwrap_err().refusal(),
-        Some(Refusal::GuardSaidNo { .. })
+        Some(Refusal::GuardRejected { .. })
     ));
     let saved = bytes(run.snapshot());
     let mut again = Instance::restore(&definition, &saved).unwrap();
@@ -359,14 +364,14 @@ fn guards_written_as_functions_see_state_activation_and_payload_and_are_injected
     again.inject_guard("enough", enough);
     again.signal("GO", json!({"amount": 10}), at(1)).unwrap();
     assert!(again.snapshot().is_terminal());
-    assert_eq!(bytes(run.snapshot()), saved, "the other copy is where it was");
+    assert_eq!(bytes(run.snapshot()), saved, "the other copy has not changed");
 }
 
 #[test]
-fn the_hash_covers_the_names_of_guards_and_not_their_code() {
+fn hash_covers_guard_names_but_not_their_code() {
     let definition = build(guarded(Guard::named("x")).definition.spec().clone());
     let snapshot = guarded(Guard::named("x")).snapshot;
-    let go = Event::signal("GO", Value::Null);
+    let go = Input::signal("GO", Value::Null);
     let yes = Guards::new().with("x", |_| true).answer(&definition, &snapshot, &go);
     let no = Guards::new().with("x", |_| false).answer(&definition, &snapshot, &go);
     assert!(dispatch(&definition, &snapshot, &go, &yes, at(0)).is_ok());
@@ -376,7 +381,7 @@ fn the_hash_covers_the_names_of_guards_and_not_their_code() {
 // ---- which transition fires (A8) ----
 
 #[test]
-fn the_first_that_passes_fires_by_priority_then_by_order() {
+fn first_passing_transition_fires_by_priority_then_order() {
     let chosen = |spec: Spec, context: Value| {
         let mut run = Driver::start_with(spec, context);
         let entry = run.advance().entry;
@@ -399,7 +404,7 @@ fn the_first_that_passes_fires_by_priority_then_by_order() {
 }
 
 #[test]
-fn firing_all_fires_every_transition_that_passes_in_one_version() {
+fn firing_all_fires_all_passing_transitions_in_one_version() {
     let spec = Spec::new("graph")
         .firing(Firing::All)
         .step("a")
@@ -427,7 +432,7 @@ fn firing_all_fires_every_transition_that_passes_in_one_version() {
 }
 
 #[test]
-fn firing_all_refuses_only_when_every_guard_says_no_and_names_each() {
+fn firing_all_refusal_names_every_blocking_guard() {
     let spec = Spec::new("graph")
         .firing(Firing::All)
         .step("a")
@@ -435,14 +440,16 @@ fn firing_all_refuses_only_when_every_guard_says_no_and_names_each() {
         .transition(auto("one", "a", "z").when("false"))
         .transition(auto("two", "a", "z").when("1 = 2"));
     let run = Driver::start(spec);
-    let no =
-        |transition: &str, guard: &str| GuardNo { transition: transition.into(), guard: guard.to_owned() };
+    let no = |transition: &str, guard: &str| GuardRejection {
+        transition: transition.into(),
+        guard: guard.to_owned(),
+    };
     let verdicts = vec![no("one", "`false`"), no("two", "`1 = 2`")];
-    assert_eq!(run.refused(&Event::advance()), Refusal::GuardSaidNo { verdicts });
+    assert_eq!(run.refused(&Input::advance()), Refusal::GuardRejected { verdicts });
 }
 
 #[test]
-fn firing_all_resolves_the_waits_of_a_signal_together_with_the_transitions_it_fires() {
+fn firing_all_also_resolves_the_waits_of_a_signal() {
     let spec = Spec::new("graph")
         .firing(Firing::All)
         .fork("fork", ["w1", "w2", "s"])
@@ -480,13 +487,13 @@ fn firing_all_into_an_end_completes_the_run_once() {
         .auto("bz", "b", "z");
     let mut run = Driver::start(spec);
     run.advance();
-    let finished = Finished::Completed { place: "y".into(), output: Some(json!("y")) };
+    let finished = RunEnd::Completed { place: "y".into(), output: Some(json!("y")) };
     assert_eq!(run.snapshot.finished(), Some(&finished));
     assert_eq!(run.places(), [""; 0]);
 }
 
 #[test]
-fn of_two_runs_of_a_place_the_older_takes_a_signal_first() {
+fn older_activation_takes_a_signal_first() {
     let spec = Spec::new("twice")
         .fork("fork", ["ask", "ask"])
         .wait("ask", "ANSWER")
@@ -507,7 +514,7 @@ fn of_two_runs_of_a_place_the_older_takes_a_signal_first() {
 // ---- automatic transitions (B1) ----
 
 #[test]
-fn automatic_transitions_go_on_one_version_each_until_the_run_rests() {
+fn each_automatic_transition_is_one_version() {
     let spec = Spec::new("chain")
         .step("a")
         .step("b")
@@ -519,16 +526,16 @@ fn automatic_transitions_go_on_one_version_each_until_the_run_rests() {
         .auto("cd", "c", "d");
     let mut run = Driver::start(spec);
     assert_eq!(run.advance().entry.action, "__auto:ab");
-    assert_eq!(run.rest(), 1);
+    assert_eq!(run.run_until_idle(), 1);
     assert_eq!((run.snapshot.version(), run.places()), (2, vec!["c".to_owned()]));
-    assert_eq!(run.refused(&Event::advance()), Refusal::AtRest);
+    assert_eq!(run.refused(&Input::advance()), Refusal::Idle);
     run.signal("GO", Value::Null);
-    assert_eq!(run.rest(), 1);
+    assert_eq!(run.run_until_idle(), 1);
     assert!(run.snapshot.is_terminal());
 }
 
 #[test]
-fn only_the_activation_that_is_named_advances() {
+fn only_the_named_activation_advances() {
     let spec = Spec::new("two")
         .fork("fork", ["left", "right"])
         .step("left")
@@ -538,16 +545,16 @@ fn only_the_activation_that_is_named_advances() {
         .auto("to l", "left", "l")
         .auto("to r", "right", "r");
     let run = Driver::start(spec);
-    let advance = |place: &str| Event::Advanced { activation: Some(run.id_in(place)) };
+    let advance = |place: &str| Input::Advanced { activation: Some(run.id_in(place)) };
     let Ok(Decision::Change(change)) = run.decide(&advance("right")) else { panic!("it can go on") };
     assert_eq!(texts(&change.entry.transitions), ["to r"]);
-    assert_eq!(run.refused(&Event::Advanced { activation: Some(99) }), Refusal::AtRest);
+    assert_eq!(run.refused(&Input::Advanced { activation: Some(99) }), Refusal::Idle);
 }
 
 // ---- timers ----
 
-/// A wait for ANSWER with a reminder after 10 ms, and the end of all patience at `context.deadline`.
-fn patient() -> Spec {
+/// A wait for ANSWER with a reminder after 10 ms. It expires at `context.deadline`.
+fn reminding() -> Spec {
     Spec::new("patient")
         .wait("ask", "ANSWER")
         .step("reminded")
@@ -556,7 +563,7 @@ fn patient() -> Spec {
         .signal("ANSWER")
         .auto("ok", "ask", "answered")
         .transition(auto("remind", "ask", "reminded").after_ms(10).when("$not(context.silent)"))
-        .transition(auto("expire", "ask", "expired").on(Trigger::Until("context.deadline".into())))
+        .transition(auto("expire", "ask", "expired").on(TransitionTrigger::Until("context.deadline".into())))
         .auto("on", "reminded", "ask")
 }
 
@@ -566,8 +573,8 @@ fn deadline(ms: u64) -> Value {
 
 #[test]
 fn a_timer_fires_when_it_is_due_and_not_before() {
-    let mut run = Driver::start_with(patient(), deadline(100));
-    let ask = Event::TimerFired { activation: run.id_in("ask") };
+    let mut run = Driver::start_with(reminding(), deadline(100));
+    let ask = Input::TimerFired { activation: run.id_in("ask") };
     run.now = at(9);
     assert_eq!(run.refused(&ask), Refusal::NotDue { due: at(10), now: at(9) });
     assert_eq!(run.snapshot.next_due(at(9)), Some(at(10)));
@@ -578,42 +585,52 @@ fn a_timer_fires_when_it_is_due_and_not_before() {
 }
 
 #[test]
-fn of_several_timers_the_earliest_due_fires_first() {
-    let mut late = Driver::start_with(patient(), deadline(100));
+fn earliest_due_timer_fires_first() {
+    let mut late = Driver::start_with(reminding(), deadline(100));
     assert_eq!(texts(&late.timer("ask", at(500)).entry.transitions), ["remind"]);
-    let mut early = Driver::start_with(patient(), deadline(5));
+    let mut early = Driver::start_with(reminding(), deadline(5));
     assert_eq!(texts(&early.timer("ask", at(500)).entry.transitions), ["expire"]);
 }
 
 #[test]
-fn a_timer_whose_guard_says_no_gives_way_to_the_next_that_is_due() {
+fn timer_blocked_by_its_guard_lets_the_next_one_fire() {
     let silent = json!({"deadline": at(100), "silent": true});
-    let mut run = Driver::start_with(patient(), silent);
-    let ask = Event::TimerFired { activation: run.id_in("ask") };
+    let mut run = Driver::start_with(reminding(), silent);
+    let ask = Input::TimerFired { activation: run.id_in("ask") };
     run.now = at(10);
-    assert!(matches!(run.refused(&ask), Refusal::GuardSaidNo { .. }));
+    assert!(matches!(run.refused(&ask), Refusal::GuardRejected { .. }));
     assert_eq!(
         run.snapshot.next_due(at(10)),
         Some(at(100)),
-        "the host is not woken for the refused one again"
+        "the blocked timer does not wake the host again"
     );
     assert_eq!(texts(&run.timer("ask", at(100)).entry.transitions), ["expire"]);
 }
 
 #[test]
-fn until_takes_an_instant_from_the_state_as_it_is_on_entering() {
-    let mut run = Driver::start_with(patient(), deadline(100));
-    run.go(&Event::Patched { patch: Patch::set("deadline", json!(at(7))) });
-    assert_eq!(run.snapshot.activation(run.id_in("ask")).unwrap().due(), Some(at(10)), "it was read before");
-    let definition = build(patient());
+fn until_is_evaluated_when_the_place_is_entered() {
+    let mut run = Driver::start_with(reminding(), deadline(100));
+    run.go(&Input::Patched { patch: Patch::set("deadline", json!(at(7))) });
+    assert_eq!(
+        run.snapshot.activation(run.id_in("ask")).unwrap().due(),
+        Some(at(10)),
+        "it was read on entry"
+    );
+    let definition = build(reminding());
     for (deadline, found) in [(json!("tomorrow"), "\"tomorrow\""), (json!(5), "5")] {
         let error = start(&definition, RunId::nil(), json!({"deadline": deadline}), at(0)).unwrap_err();
-        let expected =
-            DecideError::NotAnInstant { transition: "expire".into(), word: "until", found: found.to_owned() };
+        let expected = DecideError::InvalidTimestamp {
+            transition: "expire".into(),
+            word: "until",
+            found: found.to_owned(),
+        };
         assert_eq!(error, expected);
     }
     let error = start(&definition, RunId::nil(), json!({}), at(0)).unwrap_err();
-    assert_eq!(error.to_string(), "transition `expire`: `until` gave nothing, not an RFC 3339 instant");
+    assert_eq!(
+        error.to_string(),
+        "transition `expire`: `until` gave nothing; expected an RFC 3339 timestamp"
+    );
     let offset = json!({"deadline": "2023-11-14T23:13:21+01:00"});
     let created = start(&definition, RunId::nil(), offset, at(0)).unwrap();
     assert_eq!(created.snapshot.activations()[0].timers[1].at, at(1_000));
@@ -621,17 +638,17 @@ fn until_takes_an_instant_from_the_state_as_it_is_on_entering() {
 
 #[test]
 fn resolving_a_wait_ends_its_timers() {
-    let mut run = Driver::start_with(patient(), deadline(100));
+    let mut run = Driver::start_with(reminding(), deadline(100));
     run.signal("ANSWER", Value::Null);
     assert_eq!(run.snapshot.next_due(at(0)), None);
     run.now = at(500);
-    let timer = Event::TimerFired { activation: run.id_in("ask") };
+    let timer = Input::TimerFired { activation: run.id_in("ask") };
     assert!(matches!(run.refused(&timer), Refusal::NoActiveSource { .. }));
 }
 
 #[test]
-fn entering_a_place_again_starts_its_timers_again() {
-    let mut run = Driver::start_with(patient(), deadline(10_000));
+fn reentering_a_place_restarts_its_timers() {
+    let mut run = Driver::start_with(reminding(), deadline(10_000));
     run.timer("ask", at(10));
     run.now = at(50);
     run.advance();
@@ -639,7 +656,7 @@ fn entering_a_place_again_starts_its_timers_again() {
 }
 
 #[test]
-fn a_timer_on_a_step_is_overtaken_by_a_signal() {
+fn signal_overtakes_a_due_timer_on_a_step() {
     let spec = Spec::new("step")
         .step("a")
         .end("late")
@@ -648,14 +665,14 @@ fn a_timer_on_a_step_is_overtaken_by_a_signal() {
         .transition(auto("late", "a", "late").after_ms(10))
         .on_signal("early", "a", "GO", "early");
     let mut run = Driver::start(spec);
-    let timer = Event::TimerFired { activation: run.id_in("a") };
+    let timer = Input::TimerFired { activation: run.id_in("a") };
     run.now = at(10);
     run.signal("GO", Value::Null);
     assert_eq!(run.refused(&timer), Refusal::Terminal);
 }
 
 #[test]
-fn the_longest_timer_is_an_instant_that_can_be_written_down() {
+fn longest_timer_can_be_stored_and_restored() {
     let spec = Spec::new("forever").step("a").end("z").transition(auto("never", "a", "z").after_ms(u64::MAX));
     let run = Driver::start(spec);
     let again = stepwell_core::Snapshot::restore(&run.definition, &bytes(&run.snapshot)).unwrap();
@@ -664,9 +681,9 @@ fn the_longest_timer_is_an_instant_that_can_be_written_down() {
 
 // ---- waits ----
 
-/// Waits for ANSWER; what it is given reaches a guard and an action's input.
+/// A wait for ANSWER, whose payload is used by guards and by the input of an action.
 fn asking() -> Spec {
-    let action = Action {
+    let action = ActionSpec {
         name: "file".into(),
         input: json!({"by": {"$expr": "event.by"}, "case": {"$expr": "context.case"}}),
         save_as: None,
@@ -685,11 +702,11 @@ fn asking() -> Spec {
 fn a_wait_is_waiting_until_it_is_resolved_then_active() {
     let mut run = Driver::start(asking());
     assert_eq!(run.snapshot.status_of("ask"), PlaceStatus::Waiting);
-    assert_eq!(run.refused(&Event::advance()), Refusal::AtRest);
+    assert_eq!(run.refused(&Input::advance()), Refusal::Idle);
     let change = run.signal("ANSWER", json!({"ok": false}));
     assert_eq!(change.entry.action, "__resolve_wait:ask");
     assert_eq!((run.snapshot.version(), run.snapshot.status_of("ask")), (1, PlaceStatus::Active));
-    assert_eq!(run.id_in("ask"), 1, "it is still the same being there");
+    assert_eq!(run.id_in("ask"), 1, "it is still the same activation");
     run.advance();
     assert_eq!(run.snapshot.status_of("ask"), PlaceStatus::Completed);
     assert_eq!(run.snapshot.status_of("no"), PlaceStatus::Completed);
@@ -697,47 +714,47 @@ fn a_wait_is_waiting_until_it_is_resolved_then_active() {
 }
 
 #[test]
-fn what_a_wait_is_resolved_with_reaches_the_next_guard_and_action() {
+fn wait_payload_reaches_the_next_guard_and_action() {
     let payload = json!({"ok": true, "by": "ann"});
     let mut signalled = Driver::start_with(asking(), json!({"case": 7}));
     signalled.signal("ANSWER", payload.clone());
     let mut direct = Driver::start_with(asking(), json!({"case": 7}));
     let activation = direct.id_in("ask");
-    let change = direct.go(&Event::WaitResolved { activation, payload: payload.clone() });
+    let change = direct.go(&Input::WaitResolved { activation, payload: payload.clone() });
     assert_eq!(change.entry.action, "__resolve_wait:ask");
     assert_eq!(change.entry.payload, Some(payload.clone()));
     for run in [signalled, direct] {
-        let call = run.act(&Event::advance());
+        let call = run.act(&Input::advance());
         assert_eq!(call.input, json!({"by": "ann", "case": 7}));
         assert_eq!((call.payload, call.cause), (payload.clone(), Cause::Auto));
     }
 }
 
 #[test]
-fn only_a_wait_that_waits_can_be_resolved() {
+fn only_an_open_wait_can_be_resolved() {
     let mut run = Driver::start(asking());
-    let resolve = |activation| Event::WaitResolved { activation, payload: json!({"ok": false}) };
+    let resolve = |activation| Input::WaitResolved { activation, payload: json!({"ok": false}) };
     assert!(matches!(run.refused(&resolve(99)), Refusal::NoActiveSource { .. }));
     run.go(&resolve(1));
     assert!(matches!(run.refused(&resolve(1)), Refusal::NoActiveSource { .. }), "not a second time");
-    assert!(matches!(run.refused(&Event::signal("ANSWER", json!({}))), Refusal::NoActiveSource { .. }));
+    assert!(matches!(run.refused(&Input::signal("ANSWER", json!({}))), Refusal::NoActiveSource { .. }));
     let step = Driver::start(review());
     assert!(matches!(step.refused(&resolve(1)), Refusal::NoActiveSource { .. }));
 }
 
-/// A10: whoever answers a wait directly is asked the same as whoever sends its signal.
+/// A10: a direct answer to a wait is checked against the same schema as its signal.
 #[test]
-fn a_wait_that_is_resolved_directly_takes_what_its_signal_would() {
+fn direct_answer_must_match_the_signals_payload_schema() {
     let wanted = json!({"type": "object", "required": ["by"]});
     let spec = Spec::new("asking").wait("ask", "ANSWER").end("done").signal_with("ANSWER", wanted);
     let mut run = Driver::start(spec.auto("go_on", "ask", "done"));
-    let resolve = |payload| Event::WaitResolved { activation: 1, payload };
-    assert!(matches!(run.refused(&resolve(json!({}))), Refusal::PayloadUnfit { .. }));
+    let resolve = |payload| Input::WaitResolved { activation: 1, payload };
+    assert!(matches!(run.refused(&resolve(json!({}))), Refusal::InvalidPayload { .. }));
     run.go(&resolve(json!({"by": "ann"})));
 }
 
 #[test]
-fn a_step_is_active_until_a_transition_leaves_it_also_one_that_needs_a_signal() {
+fn step_is_active_until_a_transition_leaves_it() {
     let mut run = Driver::start(review());
     assert_eq!(run.snapshot.status_of("draft"), PlaceStatus::Active);
     run.signal("GO", json!({"by": "ann"}));
@@ -747,9 +764,9 @@ fn a_step_is_active_until_a_transition_leaves_it_also_one_that_needs_a_signal() 
 
 // ---- actions (B1, B15) ----
 
-/// `bill` runs between `order` and `billed`.
+/// PAY leads from `order` to `billed` with the action `bill`.
 fn billing(retry: Retry) -> Spec {
-    let action = Action {
+    let action = ActionSpec {
         name: "bill".into(),
         input: json!({"amount": {"$expr": "context.amount"}, "key": {"$secret": "KEY"}}),
         save_as: Some("bill".to_owned()),
@@ -777,10 +794,10 @@ fn only_bill(retry: Retry) -> Driver {
 }
 
 #[test]
-fn an_action_is_given_out_and_the_snapshot_stays_as_it_is() {
+fn requesting_an_action_does_not_change_the_snapshot() {
     let run = only_bill(Retry::default());
     let before = bytes(&run.snapshot);
-    let call = run.act(&Event::signal("PAY", json!({"with": "card"})));
+    let call = run.act(&Input::signal("PAY", json!({"with": "card"})));
     assert_eq!(bytes(&run.snapshot), before);
     assert_eq!((call.activation, call.transition.as_str(), call.action.as_str()), (1, "bill", "bill"));
     assert_eq!(call.input, json!({"amount": 5, "key": {"$secret": "KEY"}}));
@@ -792,10 +809,10 @@ fn an_action_is_given_out_and_the_snapshot_stays_as_it_is() {
 }
 
 #[test]
-fn a_timeout_is_five_minutes_unless_the_transition_says_otherwise() {
+fn action_timeout_defaults_to_five_minutes() {
     let call = |t: Transition| {
         let spec = Spec::new("t").step("a").end("z").transition(t.action("x"));
-        Driver::start(spec).act(&Event::advance()).timeout_ms
+        Driver::start(spec).act(&Input::advance()).timeout_ms
     };
     assert_eq!(call(auto("go", "a", "z")), 300_000);
     assert_eq!(call(auto("go", "a", "z").timeout_ms(7)), 7);
@@ -803,10 +820,10 @@ fn a_timeout_is_five_minutes_unless_the_transition_says_otherwise() {
 }
 
 #[test]
-fn a_done_action_applies_context_output_session_and_locals_in_one_version() {
+fn action_result_is_applied_in_one_version() {
     let mut run = only_bill(Retry::default());
-    let call = run.act(&Event::signal("PAY", json!({"with": "card"})));
-    let outcome = Outcome {
+    let call = run.act(&Input::signal("PAY", json!({"with": "card"})));
+    let outcome = ActionResult {
         whole: None,
         context: patch(&json!({"kept": {"a": 1}}), &json!({"kept": {"a": 9}, "new": true})),
         session: Patch::set("tries", json!(3)),
@@ -827,30 +844,30 @@ fn a_done_action_applies_context_output_session_and_locals_in_one_version() {
 }
 
 #[test]
-fn a_done_action_is_superseded_when_its_branch_has_ended_or_moved() {
+fn late_action_result_is_superseded() {
     let mut run = only_bill(Retry::default());
-    let call = run.act(&Event::signal("PAY", Value::Null));
-    run.done(&call, Outcome::default());
+    let call = run.act(&Input::signal("PAY", Value::Null));
+    run.done(&call, ActionResult::default());
     let superseded = Refusal::Superseded { activation: call.activation, what: "bill".into() };
-    let done = Event::ActionDone { call: call.clone(), outcome: Outcome::default() };
+    let done = Input::ActionDone { call: call.clone(), outcome: ActionResult::default() };
     assert_eq!(run.refused(&done), superseded, "not a second time");
-    let failed = Event::ActionFailed { call: call.clone(), failure: Failure::new("x", "y"), retries: 0 };
+    let failed = Input::ActionFailed { call: call.clone(), failure: Failure::new("x", "y"), retries: 0 };
     assert_eq!(run.refused(&failed), superseded);
     let mut odd = only_bill(Retry::default());
     let elsewhere = stepwell_core::ActionCall { transition: "close".into(), ..call.clone() };
-    let event = Event::ActionDone { call: elsewhere, outcome: Outcome::default() };
+    let event = Input::ActionDone { call: elsewhere, outcome: ActionResult::default() };
     assert!(matches!(odd.refused(&event), Refusal::Superseded { .. }), "a transition without an action");
     let both = Driver::start(two_actions());
-    let left = both.act(&Event::Advanced { activation: Some(both.id_in("left")) });
+    let left = both.act(&Input::Advanced { activation: Some(both.id_in("left")) });
     let wrong = stepwell_core::ActionCall { transition: "right".into(), ..left };
-    let event = Event::ActionDone { call: wrong, outcome: Outcome::default() };
+    let event = Input::ActionDone { call: wrong, outcome: ActionResult::default() };
     assert!(matches!(both.refused(&event), Refusal::Superseded { .. }), "another place's transition");
-    odd.go(&Event::Cancelled);
+    odd.go(&Input::Cancelled);
     assert_eq!(odd.refused(&done), Refusal::Terminal);
 }
 
 #[test]
-fn the_result_of_a_time_limit_is_superseded_when_the_wait_was_resolved_meanwhile() {
+fn timer_action_is_superseded_once_the_wait_is_resolved() {
     let spec = Spec::new("race")
         .wait("ask", "ANSWER")
         .end("answered")
@@ -860,18 +877,18 @@ fn the_result_of_a_time_limit_is_superseded_when_the_wait_was_resolved_meanwhile
         .transition(auto("escalate", "ask", "escalated").after_ms(10).action("tell boss"));
     let mut run = Driver::start(spec);
     run.now = at(10);
-    let call = run.act(&Event::TimerFired { activation: run.id_in("ask") });
+    let call = run.act(&Input::TimerFired { activation: run.id_in("ask") });
     assert_eq!(call.cause, Cause::Timer);
-    let mut unanswered = Driver::holding(&run.definition, run.snapshot.clone());
-    assert_eq!(unanswered.done(&call, Outcome::default()).entry.action, "__timer:ask");
+    let mut unanswered = Driver::from_snapshot(&run.definition, run.snapshot.clone());
+    assert_eq!(unanswered.done(&call, ActionResult::default()).entry.action, "__timer:ask");
     run.signal("ANSWER", json!("yes"));
-    let done = Event::ActionDone { call: call.clone(), outcome: Outcome::default() };
+    let done = Input::ActionDone { call: call.clone(), outcome: ActionResult::default() };
     assert_eq!(run.refused(&done), Refusal::Superseded { activation: 1, what: "escalate".into() });
-    let failed = Event::ActionFailed { call, failure: Failure::new("x", "y"), retries: 0 };
+    let failed = Input::ActionFailed { call, failure: Failure::new("x", "y"), retries: 0 };
     assert!(matches!(run.refused(&failed), Refusal::Superseded { .. }));
 }
 
-/// Two branches with an action each.
+/// A fork of two branches with one action each.
 fn two_actions() -> Spec {
     Spec::new("two")
         .fork("fork", ["left", "right"])
@@ -888,12 +905,12 @@ fn two_actions() -> Spec {
 }
 
 #[test]
-fn a_result_is_not_lost_when_another_branch_has_moved_the_run_meanwhile() {
+fn results_of_concurrent_branches_are_merged() {
     let mut run = Driver::start_with(two_actions(), json!({"shared": {"a": 0, "b": 0}, "list": []}));
     let given = run.snapshot.context().clone();
-    let advance = |place: &str, run: &Driver| Event::Advanced { activation: Some(run.id_in(place)) };
+    let advance = |place: &str, run: &Driver| Input::Advanced { activation: Some(run.id_in(place)) };
     let (left, right) = (run.act(&advance("left", &run)), run.act(&advance("right", &run)));
-    let outcome = |after: Value| Outcome { context: patch(&given, &after), ..Outcome::default() };
+    let outcome = |after: Value| ActionResult { context: patch(&given, &after), ..ActionResult::default() };
     run.done(&right, outcome(json!({"shared": {"a": 0, "b": 2}, "list": [1]})));
     run.done(&left, outcome(json!({"shared": {"a": 1, "b": 0}, "list": [], "new": true})));
     assert_eq!(run.snapshot.version(), 2);
@@ -902,7 +919,7 @@ fn a_result_is_not_lost_when_another_branch_has_moved_the_run_meanwhile() {
 }
 
 #[test]
-fn a_result_that_does_not_fit_the_context_schema_changes_nothing() {
+fn result_violating_the_context_schema_changes_nothing() {
     let schema =
         json!({"type": "object", "properties": {"bill": {"type": "object"}, "n": {"type": "integer"}}});
     let spec = billing(Retry::default()).context_schema(schema);
@@ -910,57 +927,63 @@ fn a_result_that_does_not_fit_the_context_schema_changes_nothing() {
     let error = start(&definition, RunId::nil(), json!({"n": "one"}), at(0)).unwrap_err();
     assert!(error.to_string().contains("/n"), "{error}");
     let created = start(&definition, RunId::nil(), json!({"amount": 1}), at(0)).unwrap();
-    let run = Driver::holding(&definition, created.snapshot);
-    let call = run.act(&Event::signal("PAY", Value::Null));
-    let done = |outcome| Event::ActionDone { call: call.clone(), outcome };
+    let run = Driver::from_snapshot(&definition, created.snapshot);
+    let call = run.act(&Input::signal("PAY", Value::Null));
+    let done = |outcome| Input::ActionDone { call: call.clone(), outcome };
     let unfit = [
-        Outcome { output: json!("a string"), ..Outcome::default() },
-        Outcome { context: Patch::set("n", json!(1.5)), output: json!({}), ..Outcome::default() },
+        ActionResult { output: json!("a string"), ..ActionResult::default() },
+        ActionResult { context: Patch::set("n", json!(1.5)), output: json!({}), ..ActionResult::default() },
     ];
     for outcome in unfit {
         let error = run.undecidable(&done(outcome));
-        assert!(matches!(error, DecideError::ContextUnfit(ref misfits) if misfits.len() == 1), "{error:?}");
+        assert!(
+            matches!(error, DecideError::InvalidContext(ref violations) if violations.len() == 1),
+            "{error:?}"
+        );
     }
-    let patched = Event::Patched { patch: Patch::set("n", json!("one")) };
-    assert!(matches!(run.undecidable(&patched), DecideError::ContextUnfit(_)));
+    let patched = Input::Patched { patch: Patch::set("n", json!("one")) };
+    assert!(matches!(run.undecidable(&patched), DecideError::InvalidContext(_)));
 }
 
 #[test]
-fn only_the_whole_result_has_to_fit_the_schema_not_its_parts() {
-    // `paid` asks for `bill`, which `saveAs` writes after the action's own change.
+fn schema_applies_to_the_whole_result_not_its_parts() {
+    // `paid` requires `bill`, which `saveAs` writes after the action's patch is applied.
     let schema = json!({"type": "object", "dependentRequired": {"paid": ["bill"]}});
     let mut run = Driver::start_with(billing(Retry::default()).context_schema(schema), json!({"amount": 5}));
-    let call = run.act(&Event::signal("PAY", Value::Null));
-    let outcome =
-        Outcome { context: Patch::set("paid", json!(true)), output: json!(1), ..Outcome::default() };
+    let call = run.act(&Input::signal("PAY", Value::Null));
+    let outcome = ActionResult {
+        context: Patch::set("paid", json!(true)),
+        output: json!(1),
+        ..ActionResult::default()
+    };
     run.done(&call, outcome);
     assert_eq!(run.snapshot.context(), &json!({"amount": 5, "paid": true, "bill": 1}));
 }
 
 #[test]
-fn without_a_schema_a_context_is_an_object() {
+fn context_without_a_schema_must_be_an_object() {
     let definition = build(review());
     let error = start(&definition, RunId::nil(), json!([1]), at(0)).unwrap_err();
-    assert!(error.to_string().contains("a context is an object"), "{error}");
+    assert!(error.to_string().contains("the context must be an object"), "{error}");
     let empty = start(&definition, RunId::nil(), Value::Null, at(0)).unwrap();
     assert_eq!(empty.snapshot.context(), &json!({}));
     let run = Driver::start_with(review(), json!({"a": 1}));
-    let whole = Event::Patched { patch: patch(&json!({"a": 1}), &json!("text")) };
-    assert!(matches!(run.undecidable(&whole), DecideError::ContextUnfit(_)));
+    let whole = Input::Patched { patch: patch(&json!({"a": 1}), &json!("text")) };
+    assert!(matches!(run.undecidable(&whole), DecideError::InvalidContext(_)));
 }
 
 #[test]
-fn session_slots_are_limited_in_number_and_size_and_stay_an_object() {
+fn session_slots_are_limited_in_number_and_size() {
     let limits = Limits { session_keys: 2, session_bytes: 30, ..Limits::default() };
     let definition = only_bill(Retry::default()).definition.spec().clone().build_within(&limits).unwrap();
     let created = start(&definition, RunId::nil(), json!({"amount": 1}), at(0)).unwrap();
-    let mut run = Driver::holding(&definition, created.snapshot);
-    let call = run.act(&Event::signal("PAY", Value::Null));
-    let with = |session: Patch| Event::ActionDone {
+    let mut run = Driver::from_snapshot(&definition, created.snapshot);
+    let call = run.act(&Input::signal("PAY", Value::Null));
+    let with = |session: Patch| Input::ActionDone {
         call: call.clone(),
-        outcome: Outcome { session, ..Outcome::default() },
+        outcome: ActionResult { session, ..ActionResult::default() },
     };
-    let limit = |event: &Event| match run.undecidable(event) {
+    let limit = |event: &Input| match run.undecidable(event) {
         DecideError::Limit(exceeded) => exceeded.limit,
         other => panic!("{other:?}"),
     };
@@ -969,23 +992,23 @@ fn session_slots_are_limited_in_number_and_size_and_stay_an_object() {
     assert_eq!(limit(&with(slots(json!({"a": "x".repeat(40)})))), "session_bytes");
     let not_slots = with(patch(&json!({}), &json!([1])));
     assert!(
-        matches!(run.undecidable(&not_slots), DecideError::SessionUnfit),
-        "nothing is dropped in silence"
+        matches!(run.undecidable(&not_slots), DecideError::InvalidSession),
+        "nothing is dropped silently"
     );
     run.go(&with(slots(json!({"a": 1, "b": 2}))));
     assert_eq!(run.snapshot.session(), &object(json!({"a": 1, "b": 2})));
 }
 
 #[test]
-fn an_input_that_cannot_be_made_is_an_error_that_names_the_transition() {
-    let action = Action {
+fn action_input_error_names_the_transition() {
+    let action = ActionSpec {
         name: "x".into(),
         input: json!([{"$expr": "context.missing"}]),
         save_as: None,
         version: None,
     };
     let spec = Spec::new("t").step("a").end("z").transition(auto("go", "a", "z").action_with(action));
-    let error = Driver::start(spec).undecidable(&Event::advance());
+    let error = Driver::start(spec).undecidable(&Input::advance());
     assert!(error.to_string().starts_with("input of transition `go`: "), "{error}");
 }
 
@@ -996,10 +1019,10 @@ fn broken() -> Failure {
 }
 
 #[test]
-fn a_failure_is_retried_as_often_and_as_late_as_the_policy_says() {
+fn retries_follow_the_count_and_delays_of_the_policy() {
     let retry = Retry { attempts: 3, delay_ms: 100, max_delay_ms: 250, ..Retry::default() };
     let run = only_bill(retry.clone());
-    let call = run.act(&Event::signal("PAY", Value::Null));
+    let call = run.act(&Input::signal("PAY", Value::Null));
     let again = |run: &Driver, retries| match run.failed(&call, broken(), retries) {
         Ok(Decision::Retry { retry, at: when }) => (retry, when.ms_since(at(0))),
         other => panic!("{other:?}"),
@@ -1012,31 +1035,31 @@ fn a_failure_is_retried_as_often_and_as_late_as_the_policy_says() {
 }
 
 #[test]
-fn without_a_policy_a_failure_stops_the_run_where_it_is() {
+fn failure_without_a_policy_stops_the_run_in_place() {
     let run = only_bill(Retry::default());
     let before = bytes(&run.snapshot);
-    let call = run.act(&Event::signal("PAY", Value::Null));
+    let call = run.act(&Input::signal("PAY", Value::Null));
     assert_eq!(run.failed(&call, broken(), 0), Ok(Decision::Stop(broken())));
     assert_eq!(bytes(&run.snapshot), before);
-    assert_eq!(run.act(&Event::signal("PAY", Value::Null)), call, "a retry by hand does the same again");
+    assert_eq!(run.act(&Input::signal("PAY", Value::Null)), call, "a manual retry requests the same");
 }
 
 #[test]
-fn final_failures_and_those_not_listed_are_not_retried() {
+fn final_and_unlisted_failures_are_not_retried() {
     let listed = Retry { attempts: 9, retry_on: Some(vec!["timeout".into()]), ..Retry::default() };
     let run = only_bill(listed);
-    let call = run.act(&Event::signal("PAY", Value::Null));
+    let call = run.act(&Input::signal("PAY", Value::Null));
     assert!(matches!(run.failed(&call, broken(), 0), Ok(Decision::Retry { retry: 1, .. })));
     let other = Failure::new("declined", "no");
     assert_eq!(run.failed(&call, other.clone(), 0), Ok(Decision::Stop(other)));
-    assert_eq!(run.failed(&call, broken().finally(), 0), Ok(Decision::Stop(broken().finally())));
+    assert_eq!(run.failed(&call, broken().non_retryable(), 0), Ok(Decision::Stop(broken().non_retryable())));
     let all = only_bill(Retry { attempts: 9, ..Retry::default() });
     assert!(matches!(all.failed(&call, Failure::new("any", ""), 0), Ok(Decision::Retry { .. })));
-    assert!(matches!(all.failed(&call, broken().finally(), 0), Ok(Decision::Stop(_))));
+    assert!(matches!(all.failed(&call, broken().non_retryable(), 0), Ok(Decision::Stop(_))));
 }
 
 #[test]
-fn when_the_retries_are_spent_the_run_goes_to_the_error_place_with_the_error() {
+fn run_goes_to_the_error_place_after_its_last_retry() {
     let retry = Retry { attempts: 1, place: Some("failed".into()), ..Retry::default() };
     let spec = billing(retry)
         .step("failed")
@@ -1044,9 +1067,9 @@ fn when_the_retries_are_spent_the_run_goes_to_the_error_place_with_the_error() {
     let spec =
         Spec { transitions: spec.transitions.into_iter().filter(|t| t.id != "apologise").collect(), ..spec };
     let mut run = Driver::start_with(spec, json!({"amount": 5}));
-    let call = run.act(&Event::signal("PAY", json!({"with": "card"})));
+    let call = run.act(&Input::signal("PAY", json!({"with": "card"})));
     assert!(matches!(run.failed(&call, broken(), 0), Ok(Decision::Retry { .. })));
-    let spent = Event::ActionFailed { call: call.clone(), failure: broken(), retries: 1 };
+    let spent = Input::ActionFailed { call: call.clone(), failure: broken(), retries: 1 };
     let change = run.go(&spent);
     assert_eq!(change.entry.action, "__error:bill");
     assert_eq!(change.entry.payload, Some(json!({"with": "card"})));
@@ -1057,7 +1080,7 @@ fn when_the_retries_are_spent_the_run_goes_to_the_error_place_with_the_error() {
         failed.locals["error"],
         json!({"code": "timeout", "message": "it took too long", "final": false})
     );
-    assert_eq!(run.rest(), 1, "automatic transitions out of it run");
+    assert_eq!(run.run_until_idle(), 1, "automatic transitions out of it run");
     assert!(run.snapshot.is_terminal());
 }
 
@@ -1065,9 +1088,9 @@ fn when_the_retries_are_spent_the_run_goes_to_the_error_place_with_the_error() {
 fn a_final_failure_goes_to_the_error_place_at_once() {
     let retry = Retry { attempts: 5, place: Some("sorry".into()), ..Retry::default() };
     let mut run = only_bill(retry);
-    let call = run.act(&Event::signal("PAY", Value::Null));
-    run.go(&Event::ActionFailed { call, failure: broken().finally(), retries: 0 });
-    assert!(matches!(run.snapshot.finished(), Some(Finished::Completed { place, .. }) if *place == "sorry"));
+    let call = run.act(&Input::signal("PAY", Value::Null));
+    run.go(&Input::ActionFailed { call, failure: broken().non_retryable(), retries: 0 });
+    assert!(matches!(run.snapshot.finished(), Some(RunEnd::Completed { place, .. }) if *place == "sorry"));
 }
 
 // ---- children (B11) ----
@@ -1088,8 +1111,8 @@ fn parts(rule: ChildRule, error_place: Option<&str>) -> Spec {
 
 fn with_children(rule: ChildRule, error_place: Option<&str>, children: u32) -> Driver {
     let mut run = Driver::start(parts(rule, error_place));
-    let call = run.act(&Event::advance());
-    run.done(&call, Outcome { children, ..Outcome::default() });
+    let call = run.act(&Input::advance());
+    run.done(&call, ActionResult { children, ..ActionResult::default() });
     run
 }
 
@@ -1101,7 +1124,7 @@ fn failed() -> ChildEnd {
     ChildEnd::Failed { error: broken() }
 }
 
-/// Ends the children in turn; the status of the wait after each.
+/// Ends the children in order. Returns the status of the wait after each.
 fn statuses(rule: ChildRule, children: u32, ends: &[ChildEnd]) -> Vec<PlaceStatus> {
     let mut run = with_children(rule, None, children);
     let each = ends.iter().enumerate();
@@ -1113,7 +1136,7 @@ fn statuses(rule: ChildRule, children: u32, ends: &[ChildEnd]) -> Vec<PlaceStatu
 }
 
 #[test]
-fn a_wait_for_children_is_resolved_as_its_rule_says() {
+fn wait_for_children_follows_its_rule() {
     use PlaceStatus::{Active, Waiting};
     let ends = [completed(1), failed(), completed(3)];
     let good = [completed(1), completed(2), completed(3)];
@@ -1126,7 +1149,7 @@ fn a_wait_for_children_is_resolved_as_its_rule_says() {
 }
 
 #[test]
-fn how_the_children_ended_is_what_the_wait_is_resolved_with() {
+fn wait_for_children_receives_how_each_child_ended() {
     let mut run = with_children(ChildRule::AllSettled, None, 3);
     assert_eq!(run.child("parts", 2, ChildEnd::Cancelled).entry.action, "__child:parts");
     run.child("parts", 0, completed(7));
@@ -1142,7 +1165,7 @@ fn how_the_children_ended_is_what_the_wait_is_resolved_with() {
 }
 
 #[test]
-fn no_children_resolve_a_wait_for_all_at_once_and_make_one_for_any_impossible() {
+fn zero_children_resolve_all_and_fail_any() {
     for rule in [ChildRule::All, ChildRule::AllSettled] {
         let run = with_children(rule, None, 0);
         assert_eq!(run.snapshot.status_of("parts"), PlaceStatus::Active, "{rule:?}");
@@ -1155,11 +1178,11 @@ fn no_children_resolve_a_wait_for_all_at_once_and_make_one_for_any_impossible() 
 }
 
 #[test]
-fn a_child_counts_once_and_strangers_not_at_all() {
+fn repeated_or_unknown_children_are_superseded() {
     let mut run = with_children(ChildRule::N(2), None, 3);
     let activation = run.id_in("parts");
     run.child("parts", 1, completed(1));
-    let done = |activation, child| Event::ChildDone { activation, child, end: completed(1) };
+    let done = |activation, child| Input::ChildDone { activation, child, end: completed(1) };
     for event in [done(activation, 1), done(activation, 3), done(99, 0)] {
         assert!(matches!(run.refused(&event), Refusal::Superseded { .. }), "{event:?}");
     }
@@ -1171,13 +1194,13 @@ fn a_child_counts_once_and_strangers_not_at_all() {
 }
 
 #[test]
-fn children_that_can_no_longer_do_it_lead_to_the_error_place_or_stop_the_run() {
+fn impossible_child_rule_leads_to_error_place_or_stops_run() {
     let rows =
         [(ChildRule::All, 3, 1), (ChildRule::Any, 2, 2), (ChildRule::N(2), 3, 2), (ChildRule::N(4), 3, 0)];
     for (rule, children, needed) in rows {
         let mut run = Driver::start(parts(rule, Some("sorry")));
-        let call = run.act(&Event::advance());
-        run.done(&call, Outcome { children, ..Outcome::default() });
+        let call = run.act(&Input::advance());
+        run.done(&call, ActionResult { children, ..ActionResult::default() });
         for child in 0..needed {
             assert_eq!(run.places(), ["parts"], "{rule:?}");
             run.child("parts", child, ChildEnd::Cancelled);
@@ -1196,12 +1219,12 @@ fn children_that_can_no_longer_do_it_lead_to_the_error_place_or_stop_the_run() {
 }
 
 #[test]
-fn an_action_starts_no_more_children_than_allowed() {
+fn number_of_children_per_action_is_limited() {
     let run = Driver::start(parts(ChildRule::All, None));
-    let call = run.act(&Event::advance());
-    let done = |children| Event::ActionDone {
+    let call = run.act(&Input::advance());
+    let done = |children| Input::ActionDone {
         call: call.clone(),
-        outcome: Outcome { children, ..Outcome::default() },
+        outcome: ActionResult { children, ..ActionResult::default() },
     };
     assert!(matches!(run.decide(&done(1_000)), Ok(Decision::Change(_))));
     let DecideError::Limit(exceeded) = run.undecidable(&done(1_001)) else { panic!("it is a limit") };
@@ -1211,7 +1234,7 @@ fn an_action_starts_no_more_children_than_allowed() {
 // ---- loops (A2) ----
 
 #[test]
-fn a_loop_counts_its_iterations_and_nests() {
+fn nested_loops_count_their_iterations() {
     let spec = Spec::new("loops")
         .step("before")
         .step("outer")
@@ -1244,7 +1267,7 @@ fn a_loop_counts_its_iterations_and_nests() {
 }
 
 #[test]
-fn each_iteration_is_another_activation_so_a_late_result_of_the_last_one_is_superseded() {
+fn late_result_of_an_earlier_iteration_is_superseded() {
     let spec = Spec::new("loop")
         .step("begin")
         .step("body")
@@ -1256,20 +1279,20 @@ fn each_iteration_is_another_activation_so_a_late_result_of_the_last_one_is_supe
     run.advance();
     let mut calls = Vec::new();
     for n in 1..=2 {
-        let call = run.act(&Event::advance());
-        run.done(&call, Outcome { context: Patch::set("n", json!(n)), ..Outcome::default() });
+        let call = run.act(&Input::advance());
+        run.done(&call, ActionResult { context: Patch::set("n", json!(n)), ..ActionResult::default() });
         calls.push(call);
     }
     assert_ne!(calls[0].activation, calls[1].activation);
     assert_eq!(run.snapshot.activations()[0].position, [2]);
-    let late = Event::ActionDone { call: calls[0].clone(), outcome: Outcome::default() };
+    let late = Input::ActionDone { call: calls[0].clone(), outcome: ActionResult::default() };
     assert!(matches!(run.refused(&late), Refusal::Superseded { .. }));
     run.advance();
     assert!(run.snapshot.is_terminal());
 }
 
 #[test]
-fn locals_go_along_to_the_next_places_and_come_before_the_context() {
+fn locals_follow_the_run_and_shadow_the_context() {
     let spec = Spec::new("locals")
         .step("a")
         .step("b")
@@ -1277,58 +1300,58 @@ fn locals_go_along_to_the_next_places_and_come_before_the_context() {
         .transition(auto("ab", "a", "b").action("x"))
         .auto("bz", "b", "z");
     let mut run = Driver::start_with(spec, json!({"item": "the context's"}));
-    let call = run.act(&Event::advance());
-    run.done(&call, Outcome { locals: object(json!({"item": 5})), ..Outcome::default() });
+    let call = run.act(&Input::advance());
+    run.done(&call, ActionResult { locals: object(json!({"item": 5})), ..ActionResult::default() });
     run.advance();
     let output = Some(json!({"item": 5, "same": 5}));
-    assert_eq!(run.snapshot.finished(), Some(&Finished::Completed { place: "z".into(), output }));
+    assert_eq!(run.snapshot.finished(), Some(&RunEnd::Completed { place: "z".into(), output }));
 }
 
 // ---- the end (B19) ----
 
 #[test]
-fn a_run_completes_when_an_end_is_entered_and_what_else_is_active_ends_with_it() {
+fn entering_an_end_completes_the_run_and_ends_the_rest() {
     let mut run = Driver::start(two_actions());
-    let advance = |place: &str, run: &Driver| Event::Advanced { activation: Some(run.id_in(place)) };
+    let advance = |place: &str, run: &Driver| Input::Advanced { activation: Some(run.id_in(place)) };
     let (left, right) = (run.act(&advance("left", &run)), run.act(&advance("right", &run)));
-    run.done(&left, Outcome::default());
+    run.done(&left, ActionResult::default());
     let change = run.signal("END", Value::Null);
     assert!(run.snapshot.is_terminal());
     assert_eq!(change.ended, [right.activation]);
     assert_eq!(texts(&change.entry.exited), ["l", "right"]);
     assert_eq!(texts(&change.entry.entered), ["done"]);
     assert_eq!(run.snapshot.activations(), []);
-    assert_eq!(run.snapshot.passings(), []);
+    assert_eq!(run.snapshot.fork_instances(), []);
     assert_eq!(run.snapshot.status_of("right"), PlaceStatus::Idle, "it was ended, not completed");
-    let late = Event::ActionDone { call: right, outcome: Outcome::default() };
+    let late = Input::ActionDone { call: right, outcome: ActionResult::default() };
     assert_eq!(run.refused(&late), Refusal::Terminal);
 }
 
 #[test]
-fn cancelling_ends_everything_and_says_what() {
+fn cancelling_ends_and_reports_all_activations() {
     let mut run = Driver::start(two_actions());
-    let change = run.go(&Event::Cancelled);
-    assert_eq!(run.snapshot.finished(), Some(&Finished::Cancelled));
+    let change = run.go(&Input::Cancelled);
+    assert_eq!(run.snapshot.finished(), Some(&RunEnd::Cancelled));
     assert!(run.snapshot.is_terminal());
     assert_eq!(change.entry.action, "__operator:cancel");
     assert_eq!(texts(&change.entry.exited), ["left", "right"]);
     assert_eq!(change.ended.len(), 2);
-    assert_eq!(run.refused(&Event::Cancelled), Refusal::Terminal);
+    assert_eq!(run.refused(&Input::Cancelled), Refusal::Terminal);
 }
 
 #[test]
-fn an_operators_patch_is_one_version_and_moves_nothing() {
+fn operator_patch_is_one_version_and_moves_nothing() {
     let mut run = Driver::start_with(review(), json!({"a": {"b": 1, "c": 2}, "d": 1}));
     let before = run.snapshot.activations().to_vec();
     let fix = patch(&json!({"a": {"b": 1}, "d": 1}), &json!({"a": {"b": null}}));
-    let change = run.go(&Event::Patched { patch: fix });
+    let change = run.go(&Input::Patched { patch: fix });
     assert_eq!(change.entry.action, "__operator:patch");
     assert_eq!(run.snapshot.context(), &json!({"a": {"b": null, "c": 2}}));
     assert_eq!(run.snapshot.activations(), before);
 }
 
 #[test]
-fn the_result_is_what_the_end_place_gives_checked_against_the_output_schema() {
+fn end_output_is_checked_against_the_output_schema() {
     let spec = |schema: Value| {
         Spec::new("out")
             .step("a")
@@ -1341,21 +1364,21 @@ fn the_result_is_what_the_end_place_gives_checked_against_the_output_schema() {
     let mut run = Driver::start_with(spec(fits), json!({"n": 21}));
     run.signal("GO", json!({"by": "ann"}));
     let output = Some(json!({"total": 42, "by": "ann"}));
-    assert_eq!(run.snapshot.finished(), Some(&Finished::Completed { place: "z".into(), output }));
+    assert_eq!(run.snapshot.finished(), Some(&RunEnd::Completed { place: "z".into(), output }));
 
     let unfit = json!({"type": "object", "properties": {"total": {"type": "string"}}});
     let run = Driver::start_with(spec(unfit), json!({"n": 21}));
-    let error = run.undecidable(&Event::signal("GO", json!({"by": "ann"})));
-    assert!(matches!(&error, DecideError::OutputUnfit { place, .. } if *place == "z"), "{error:?}");
+    let error = run.undecidable(&Input::signal("GO", json!({"by": "ann"})));
+    assert!(matches!(&error, DecideError::InvalidOutput { place, .. } if *place == "z"), "{error:?}");
     assert!(error.to_string().contains("/total"), "{error}");
 
     let broken = Driver::start_with(spec(json!({})), json!({"n": "many"}));
-    let error = broken.undecidable(&Event::signal("GO", Value::Null));
+    let error = broken.undecidable(&Input::signal("GO", Value::Null));
     assert!(error.to_string().starts_with("output of place `z`: "), "{error}");
 }
 
 #[test]
-fn too_many_activations_are_an_error_and_not_a_larger_run() {
+fn number_of_activations_is_limited() {
     let limits = Limits { activations: 2, ..Limits::default() };
     let spec = Spec::new("wide")
         .step("a")
@@ -1366,7 +1389,7 @@ fn too_many_activations_are_an_error_and_not_a_larger_run() {
         .auto("bz", "b", "z");
     let definition = spec.build_within(&limits).unwrap();
     let created = start(&definition, RunId::nil(), json!({}), at(0)).unwrap();
-    let run = Driver::holding(&definition, created.snapshot);
-    let DecideError::Limit(exceeded) = run.undecidable(&Event::advance()) else { panic!("it is a limit") };
+    let run = Driver::from_snapshot(&definition, created.snapshot);
+    let DecideError::Limit(exceeded) = run.undecidable(&Input::advance()) else { panic!("it is a limit") };
     assert_eq!((exceeded.limit.as_str(), exceeded.actual), ("activations", 3));
 }

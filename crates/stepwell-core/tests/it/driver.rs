@@ -1,16 +1,16 @@
-//! A run driven event by event: what the other files here say in one word.
+//! Drives a run input by input. The other test modules use it.
 //!
-//! Every step checks what holds for all of them: deciding twice gives the same, a change is exactly one version and
-//! leaves a sound snapshot, and anything else leaves the snapshot as it was, byte for byte.
+//! Every call checks the general invariants: deciding twice gives the same decision, a change is exactly one version
+//! and leaves a valid snapshot, and anything else leaves the snapshot unchanged byte for byte.
 
 use serde_json::{Value, json};
 use stepwell_core::snapshot::{ActivationId, ChildEnd};
 use stepwell_core::{
-    ActionCall, Activation, Answers, Change, DecideError, Decision, Definition, Event, Failure, Limits, Name,
-    Outcome, Refusal, Rejected, RunId, Snapshot, Spec, Timestamp, dispatch, start,
+    ActionCall, ActionResult, Activation, Answers, Change, DecideError, Decision, Definition, Failure, Input,
+    Limits, Name, Refusal, Rejected, RunId, Snapshot, Spec, Timestamp, dispatch, start,
 };
 
-/// So many milliseconds after the run began.
+/// Returns the time this many milliseconds after the start of the run.
 pub(crate) fn at(ms: u64) -> Timestamp {
     Timestamp::from_millis(1_700_000_000_000).plus_ms(ms)
 }
@@ -35,7 +35,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// A run with an empty context.
+    /// Starts a run with an empty context.
     pub(crate) fn start(spec: Spec) -> Self {
         Driver::start_with(spec, json!({}))
     }
@@ -44,25 +44,25 @@ impl Driver {
         let definition = build(spec);
         let created = start(&definition, RunId::nil(), context, at(0)).expect("the run starts");
         assert_eq!(created.stopped, None);
-        Driver::holding(&definition, created.snapshot)
+        Driver::from_snapshot(&definition, created.snapshot)
     }
 
-    pub(crate) fn holding(definition: &Definition, snapshot: Snapshot) -> Self {
+    pub(crate) fn from_snapshot(definition: &Definition, snapshot: Snapshot) -> Self {
         assert_eq!(snapshot.contradictions(definition), [""; 0]);
         Driver { definition: definition.clone(), snapshot, answers: Answers::none(), now: at(0) }
     }
 
-    pub(crate) fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
+    pub(crate) fn decide(&self, event: &Input) -> Result<Decision, Rejected> {
         let before = bytes(&self.snapshot);
         let decision = dispatch(&self.definition, &self.snapshot, event, &self.answers, self.now);
         let again = dispatch(&self.definition, &self.snapshot, event, &self.answers, self.now);
-        assert_eq!(decision, again, "the same question has the same answer");
-        assert_eq!(bytes(&self.snapshot), before, "deciding changes nothing");
+        assert_eq!(decision, again, "the same input gives the same decision");
+        assert_eq!(bytes(&self.snapshot), before, "deciding does not change the snapshot");
         decision
     }
 
-    /// The event changes the run.
-    pub(crate) fn go(&mut self, event: &Event) -> Change {
+    /// Applies an input that must change the run.
+    pub(crate) fn go(&mut self, event: &Input) -> Change {
         let change = match self.decide(event) {
             Ok(Decision::Change(change)) => *change,
             other => panic!("{event:?} does not change the run: {other:?}"),
@@ -75,40 +75,40 @@ impl Driver {
     }
 
     pub(crate) fn signal(&mut self, name: &str, payload: Value) -> Change {
-        self.go(&Event::signal(name, payload))
+        self.go(&Input::signal(name, payload))
     }
 
     pub(crate) fn advance(&mut self) -> Change {
-        self.go(&Event::advance())
+        self.go(&Input::advance())
     }
 
-    /// Goes on by itself until it rests; the number of changes.
-    pub(crate) fn rest(&mut self) -> usize {
+    /// Advances until the run is idle. Returns the number of changes.
+    pub(crate) fn run_until_idle(&mut self) -> usize {
         for changes in 0..100 {
-            match self.decide(&Event::advance()) {
+            match self.decide(&Input::advance()) {
                 Ok(Decision::Change(_)) => drop(self.advance()),
                 _ => return changes,
             }
         }
-        panic!("the run does not come to rest");
+        panic!("the run does not become idle");
     }
 
-    /// The timers of the place fire, at this time.
+    /// Fires the due timers of a place at this time.
     pub(crate) fn timer(&mut self, place: &str, now: Timestamp) -> Change {
         self.now = now;
-        self.go(&Event::TimerFired { activation: self.id_in(place) })
+        self.go(&Input::TimerFired { activation: self.id_in(place) })
     }
 
-    /// The event gives out an action.
-    pub(crate) fn act(&self, event: &Event) -> ActionCall {
+    /// Returns the action call that the input must request.
+    pub(crate) fn act(&self, event: &Input) -> ActionCall {
         match self.decide(event) {
             Ok(Decision::Act(call)) => call,
-            other => panic!("{event:?} gives out no action: {other:?}"),
+            other => panic!("{event:?} requests no action: {other:?}"),
         }
     }
 
-    pub(crate) fn done(&mut self, call: &ActionCall, outcome: Outcome) -> Change {
-        self.go(&Event::ActionDone { call: call.clone(), outcome })
+    pub(crate) fn done(&mut self, call: &ActionCall, outcome: ActionResult) -> Change {
+        self.go(&Input::ActionDone { call: call.clone(), outcome })
     }
 
     pub(crate) fn failed(
@@ -117,22 +117,22 @@ impl Driver {
         failure: Failure,
         retries: u32,
     ) -> Result<Decision, Rejected> {
-        self.decide(&Event::ActionFailed { call: call.clone(), failure, retries })
+        self.decide(&Input::ActionFailed { call: call.clone(), failure, retries })
     }
 
     pub(crate) fn child(&mut self, place: &str, child: u32, end: ChildEnd) -> Change {
-        self.go(&Event::ChildDone { activation: self.id_in(place), child, end })
+        self.go(&Input::ChildDone { activation: self.id_in(place), child, end })
     }
 
-    /// The workflow says no.
-    pub(crate) fn refused(&self, event: &Event) -> Refusal {
+    /// Returns the refusal of an input that must be refused.
+    pub(crate) fn refused(&self, event: &Input) -> Refusal {
         match self.decide(event) {
             Err(Rejected::Refused(refusal)) => refusal,
             other => panic!("{event:?} is not refused: {other:?}"),
         }
     }
 
-    pub(crate) fn undecidable(&self, event: &Event) -> DecideError {
+    pub(crate) fn undecidable(&self, event: &Input) -> DecideError {
         match self.decide(event) {
             Err(Rejected::Undecidable(error)) => error,
             other => panic!("{event:?} can be decided: {other:?}"),
@@ -143,14 +143,14 @@ impl Driver {
         self.snapshot.current_places().iter().map(ToString::to_string).collect()
     }
 
-    /// The oldest activation in a place, as it is now.
-    pub(crate) fn here(&self, place: &str) -> Activation {
+    /// Returns the oldest activation in a place.
+    pub(crate) fn activation_in(&self, place: &str) -> Activation {
         self.snapshot.activation(self.id_in(place)).cloned().expect("it was found in the place")
     }
 
-    /// The number of the oldest activation in a place.
+    /// Returns the id of the oldest activation in a place.
     pub(crate) fn id_in(&self, place: &str) -> ActivationId {
-        let here = self.snapshot.activations().iter().find(|activation| activation.place == *place);
-        here.unwrap_or_else(|| panic!("the run is not in `{place}` but in {:?}", self.places())).id
+        let activation_in = self.snapshot.activations().iter().find(|activation| activation.place == *place);
+        activation_in.unwrap_or_else(|| panic!("the run is not in `{place}` but in {:?}", self.places())).id
     }
 }

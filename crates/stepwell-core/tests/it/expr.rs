@@ -1,4 +1,4 @@
-//! The expression dialect: what is accepted means what JSONata means by it, and the rest is refused by name.
+//! The expression dialect: accepted expressions mean the same as in JSONata. Unsupported features are refused by name.
 
 mod budgets;
 mod errors;
@@ -40,7 +40,7 @@ fn eval(source: &str) -> Result<Option<Value>, ExprError> {
     Expr::parse(source)?.eval(&scope(), &mut Budget::default())
 }
 
-/// On a value as JSONata has it, at noon on New Year's Day.
+/// Evaluates with `data` as the input, as JSONata does. The clock shows noon on 1 January 2026.
 fn on(data: &Value, source: &str) -> Result<Option<Value>, ExprError> {
     let now: Timestamp = "2026-01-01T12:00:00.123Z".parse().expect("it is an instant");
     Expr::parse(source)?.eval(&Data::new(data).with_now(now), &mut Budget::default())
@@ -57,14 +57,14 @@ fn failure(source: &str) -> ExprError {
     }
 }
 
-/// Each row: an expression and its value.
+/// Checks each row: an expression and its value.
 fn all_give(rows: &[(&str, Value)]) {
     for (source, expected) in rows {
         assert_eq!(value(source).as_ref(), Some(expected), "{source}");
     }
 }
 
-/// Each row: an expression and its value on `data`.
+/// Checks each row: an expression and its value with `data` as the input.
 fn all_give_on(data: &Value, rows: &[(&str, Value)]) {
     for (source, expected) in rows {
         let found = on(data, source).unwrap_or_else(|error| panic!("{source}: {error}"));
@@ -78,7 +78,7 @@ fn all_undefined(sources: &[&str]) {
     }
 }
 
-/// Each row: an expression, the sort of its error and a part of the message.
+/// Checks each row: an expression, the kind of its error and a part of the message.
 fn all_fail(rows: &[(&str, ExprErrorKind, &str)]) {
     for (source, kind, part) in rows {
         let error = failure(source);
@@ -87,7 +87,7 @@ fn all_fail(rows: &[(&str, ExprErrorKind, &str)]) {
     }
 }
 
-/// Each row: an expression and the code of its error.
+/// Checks each row: an expression and the code of its error.
 fn all_fail_with(rows: &[(&str, &str)]) {
     for (source, code) in rows {
         let error = failure(source);
@@ -96,7 +96,7 @@ fn all_fail_with(rows: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_scope_may_have_variables_and_a_clock_and_need_not() {
+fn scope_may_provide_variables_and_a_clock() {
     struct Run {
         input: Value,
         limit: Value,
@@ -147,7 +147,7 @@ fn roots_are_named_once_and_sorted() {
             "context meta odd one payload",
         ),
         ("1 + 1", ""),
-        // A name behind a step, in a predicate or in a grouping is about an item.
+        // A name after a step, in a predicate or in a grouping refers to an item, not to a root.
         ("payload.items[sku = limit].(n * factor)", "payload"),
         ("payload.items^(n){sku: price}", "payload"),
         ("payload.items[sku = $$.context.sku]", "context payload"),

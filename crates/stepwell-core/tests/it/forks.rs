@@ -1,17 +1,17 @@
-//! Forks fan out and joins bring together: each branch counts once, each passing for itself, and late ones are absorbed.
+//! Forks and joins: a join counts each branch once and per fork instance, and absorbs late branches.
 
 use serde_json::{Value, json};
 use stepwell_core::patch::Patch;
-use stepwell_core::snapshot::{ActivationStatus, Finished};
-use stepwell_core::spec::{Completion, Firing, Join, LoopStep, Place, Quorum, Transition, Trigger};
+use stepwell_core::snapshot::{ActivationStatus, RunEnd};
+use stepwell_core::spec::{Completion, Firing, Join, LoopStep, Place, Quorum, Transition, TransitionTrigger};
 use stepwell_core::{
-    Answers, Decision, Event, Outcome, PlaceStatus, ProblemCode, Refusal, Rejected, RunId, Spec, dispatch,
-    start,
+    ActionResult, Answers, Decision, Input, PlaceStatus, ProblemCode, Refusal, Rejected, RunId, Spec,
+    dispatch, start,
 };
 
 use crate::driver::{Driver, at, build, texts};
 
-/// Steps `a`, `b` and `c` side by side; the signals A, B and C bring them to the join `j`, from which ON leads on.
+/// A fork of the steps `a`, `b` and `c`. The signals A, B and C lead to the join `j`. ON leads from there to `done`.
 fn abc(quorum: Quorum, cancel_rest: bool) -> Spec {
     let of = ["a", "b", "c"].map(Into::into).to_vec();
     Spec::new("abc")
@@ -37,15 +37,15 @@ fn go(run: &mut Driver, signal: &str) {
 
 fn finished_in(run: &Driver) -> Option<&str> {
     match run.snapshot.finished()? {
-        Finished::Completed { place, .. } => Some(place.as_str()),
-        Finished::Cancelled => None,
+        RunEnd::Completed { place, .. } => Some(place.as_str()),
+        RunEnd::Cancelled => None,
     }
 }
 
 #[test]
 fn a_fork_opens_all_its_branches_in_one_version() {
     let created = start(&build(abc(Quorum::All, false)), RunId::nil(), json!({}), at(0)).unwrap();
-    let run = Driver::holding(&build(abc(Quorum::All, false)), created.snapshot);
+    let run = Driver::from_snapshot(&build(abc(Quorum::All, false)), created.snapshot);
     assert_eq!(run.snapshot.version(), 0);
     assert_eq!(run.places(), ["a", "b", "c"]);
     assert_eq!(run.snapshot.status_of("f"), PlaceStatus::Completed);
@@ -53,7 +53,7 @@ fn a_fork_opens_all_its_branches_in_one_version() {
     assert_eq!(texts(&created.entry.exited), ["f"]);
     let branches: Vec<_> = run.snapshot.activations().iter().map(|a| a.branch.unwrap().index).collect();
     assert_eq!(branches, [0, 1, 2]);
-    assert_eq!(run.snapshot.passings().len(), 1);
+    assert_eq!(run.snapshot.fork_instances().len(), 1);
 }
 
 #[test]
@@ -62,19 +62,19 @@ fn a_join_of_all_fires_with_the_last_branch() {
     go(&mut run, "B");
     go(&mut run, "A");
     assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Waiting);
-    assert!(matches!(run.refused(&Event::signal("ON", Value::Null)), Refusal::NoActiveSource { .. }));
+    assert!(matches!(run.refused(&Input::signal("ON", Value::Null)), Refusal::NoActiveSource { .. }));
     go(&mut run, "C");
     assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Active);
     assert_eq!(run.places(), ["j"]);
-    assert_eq!(run.snapshot.activations().len(), 1, "the branches are one again");
+    assert_eq!(run.snapshot.activations().len(), 1, "the branches are joined");
     assert_eq!(run.snapshot.activations()[0].branch, None);
-    assert_eq!(run.snapshot.passings(), []);
+    assert_eq!(run.snapshot.fork_instances(), []);
     go(&mut run, "ON");
     assert_eq!(finished_in(&run), Some("done"));
 }
 
 #[test]
-fn a_join_of_any_fires_with_the_first_branch_and_absorbs_the_others() {
+fn join_of_any_fires_once_and_absorbs_late_branches() {
     let mut run = Driver::start(abc(Quorum::Any, false));
     go(&mut run, "C");
     assert_eq!(run.places(), ["a", "b", "j"]);
@@ -86,13 +86,13 @@ fn a_join_of_any_fires_with_the_first_branch_and_absorbs_the_others() {
     assert_eq!(run.id_in("j"), before, "it fired once");
     go(&mut run, "B");
     assert_eq!(run.places(), ["j"]);
-    assert_eq!(run.snapshot.passings(), [], "the last branch closes the passing");
+    assert_eq!(run.snapshot.fork_instances(), [], "the last branch closes the fork instance");
     go(&mut run, "ON");
     assert!(run.snapshot.is_terminal());
 }
 
 #[test]
-fn a_join_of_some_fires_with_that_many_branches() {
+fn join_of_n_fires_with_the_nth_branch() {
     let mut run = Driver::start(abc(Quorum::N(2), false));
     go(&mut run, "A");
     assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Waiting);
@@ -104,14 +104,14 @@ fn a_join_of_some_fires_with_that_many_branches() {
 }
 
 #[test]
-fn late_branches_are_absorbed_also_after_the_run_has_gone_on_from_the_join() {
+fn late_branches_are_absorbed_after_the_run_left_the_join() {
     let spec = abc(Quorum::Any, false)
         .step("beyond")
         .on_signal("go", "j", "A", "beyond")
         .on_signal("end", "beyond", "ON", "done");
     let mut run = Driver::start(spec);
     go(&mut run, "B");
-    // A is taken by the branch in `a` and by the join; the branch is first by order.
+    // Both the branch in `a` and the join accept A. The first A moves the branch, whose transition is declared first.
     go(&mut run, "A");
     go(&mut run, "A");
     assert_eq!(run.places(), ["beyond", "c"]);
@@ -121,7 +121,7 @@ fn late_branches_are_absorbed_also_after_the_run_has_gone_on_from_the_join() {
 }
 
 #[test]
-fn cancel_rest_ends_the_branches_that_are_still_going_and_says_which() {
+fn cancel_rest_ends_and_reports_the_other_branches() {
     let mut run = Driver::start(abc(Quorum::N(2), true));
     go(&mut run, "A");
     let (b, c) = (run.id_in("b"), run.id_in("c"));
@@ -131,28 +131,28 @@ fn cancel_rest_ends_the_branches_that_are_still_going_and_says_which() {
     assert_eq!(texts(&change.entry.exited), ["b", "c"]);
     assert_eq!(run.places(), ["j"]);
     assert_eq!(run.snapshot.status_of("c"), PlaceStatus::Idle, "it was ended, not completed");
-    assert_eq!(run.snapshot.passings(), []);
-    assert!(matches!(run.refused(&Event::signal("C", Value::Null)), Refusal::NoActiveSource { .. }));
+    assert_eq!(run.snapshot.fork_instances(), []);
+    assert!(matches!(run.refused(&Input::signal("C", Value::Null)), Refusal::NoActiveSource { .. }));
 }
 
 #[test]
-fn the_result_of_an_action_in_a_branch_that_cancel_rest_ended_is_superseded() {
+fn action_result_in_a_cancelled_branch_is_superseded() {
     let mut spec = abc(Quorum::Any, true);
-    spec.transitions[1].action = Some(stepwell_core::spec::Action {
+    spec.transitions[1].action = Some(stepwell_core::spec::ActionSpec {
         name: "slow".into(),
         input: Value::Null,
         save_as: None,
         version: None,
     });
     let mut run = Driver::start(spec);
-    let call = run.act(&Event::signal("B", Value::Null));
+    let call = run.act(&Input::signal("B", Value::Null));
     let change = run.signal("A", Value::Null);
     assert!(change.ended.contains(&call.activation));
-    let done = Event::ActionDone { call: call.clone(), outcome: Outcome::default() };
+    let done = Input::ActionDone { call: call.clone(), outcome: ActionResult::default() };
     assert_eq!(run.refused(&done), Refusal::Superseded { activation: call.activation, what: "bj".into() });
 }
 
-/// The fork `outer` of `x` and the fork `inner` of `p` and `q`; P and Q lead to `in`, X and IN to `out`, OUT to the end.
+/// The fork `outer` of `x` and the fork `inner` of `p` and `q`. P and Q lead to `in`, X and IN to `out`, OUT to `done`.
 fn nested(inner: Join, outer: Join) -> Spec {
     Spec::new("nested")
         .fork("outer", ["x", "inner"])
@@ -187,18 +187,21 @@ fn outer(quorum: Quorum, cancel_rest: bool) -> Join {
 fn nested_forks_are_joined_from_the_inside_out() {
     let mut run = Driver::start(nested(inner(Quorum::All), outer(Quorum::All, false)));
     assert_eq!(run.places(), ["p", "q", "x"]);
-    let passings = run.snapshot.passings();
-    assert_eq!(passings.iter().map(|passing| passing.fork.as_str()).collect::<Vec<_>>(), ["outer", "inner"]);
-    assert_eq!(passings[1].outer.unwrap().passing, passings[0].id);
+    let fork_instances = run.snapshot.fork_instances();
+    assert_eq!(
+        fork_instances.iter().map(|fork_instance| fork_instance.fork.as_str()).collect::<Vec<_>>(),
+        ["outer", "inner"]
+    );
+    assert_eq!(fork_instances[1].outer.unwrap().fork_instance, fork_instances[0].id);
     for signal in ["P", "X", "Q"] {
         go(&mut run, signal);
     }
     assert_eq!(run.places(), ["in", "out"]);
-    assert_eq!(run.snapshot.passings().len(), 1, "the inner passing is closed");
+    assert_eq!(run.snapshot.fork_instances().len(), 1, "the inner fork instance is closed");
     let back = run.snapshot.activation(run.id_in("in")).unwrap().branch.unwrap();
     assert_eq!(
-        (back.passing, back.index),
-        (run.snapshot.passings()[0].id, 1),
+        (back.fork_instance, back.index),
+        (run.snapshot.fork_instances()[0].id, 1),
         "it is the outer branch again"
     );
     go(&mut run, "IN");
@@ -208,20 +211,20 @@ fn nested_forks_are_joined_from_the_inside_out() {
 }
 
 #[test]
-fn a_late_inner_branch_is_absorbed_also_when_the_outer_join_has_fired() {
+fn late_inner_branch_is_absorbed_after_the_outer_join() {
     let mut run = Driver::start(nested(inner(Quorum::Any), outer(Quorum::All, false)));
     for signal in ["P", "IN", "X"] {
         go(&mut run, signal);
     }
     assert_eq!(run.places(), ["out", "q"]);
-    assert_eq!(run.snapshot.passings().len(), 2);
+    assert_eq!(run.snapshot.fork_instances().len(), 2);
     go(&mut run, "Q");
     assert_eq!(run.places(), ["out"]);
-    assert_eq!(run.snapshot.passings(), []);
+    assert_eq!(run.snapshot.fork_instances(), []);
 }
 
 #[test]
-fn cancel_rest_ends_inner_forks_with_the_branch_they_are_in() {
+fn cancel_rest_ends_forks_nested_in_a_branch() {
     let mut run = Driver::start(nested(inner(Quorum::All), outer(Quorum::Any, true)));
     go(&mut run, "P");
     let mut inside = vec![run.id_in("q"), run.id_in("in")];
@@ -230,35 +233,35 @@ fn cancel_rest_ends_inner_forks_with_the_branch_they_are_in() {
     assert_eq!(change.ended, inside);
     assert_eq!(texts(&change.entry.exited), ["x", "in", "q"]);
     assert_eq!(run.places(), ["out"]);
-    assert_eq!(run.snapshot.passings(), []);
+    assert_eq!(run.snapshot.fork_instances(), []);
 }
 
 #[test]
-fn the_next_passing_of_a_loop_counts_afresh() {
+fn each_fork_instance_of_a_loop_counts_separately() {
     let again = abc(Quorum::N(2), false).signal("AGAIN").on_signal("again", "j", "AGAIN", "f");
     let mut run = Driver::start(again);
     go(&mut run, "A");
     go(&mut run, "B");
     go(&mut run, "AGAIN");
-    assert_eq!(run.snapshot.passings().len(), 2, "a branch of the first passing is still going");
+    assert_eq!(run.snapshot.fork_instances().len(), 2, "a branch of the first instance is still active");
     assert_eq!(run.snapshot.activations().iter().filter(|a| a.place == "c").count(), 2);
     go(&mut run, "A");
     assert_eq!(
         run.snapshot.status_of("j"),
         PlaceStatus::Waiting,
-        "the first passing's branches do not count"
+        "branches of the first instance do not count"
     );
-    // The older of the two in `c` is the first passing's, which is absorbed.
+    // The older activation in `c` belongs to the first fork instance and is absorbed.
     go(&mut run, "C");
     assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Waiting);
-    assert_eq!(run.snapshot.passings().len(), 1);
+    assert_eq!(run.snapshot.fork_instances().len(), 1);
     go(&mut run, "C");
     assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Active);
     assert_eq!(run.places(), ["b", "j"]);
 }
 
 #[test]
-fn a_loop_passes_a_join_of_all_any_number_of_times() {
+fn loop_can_pass_a_join_of_all_repeatedly() {
     let again = abc(Quorum::All, false).signal("AGAIN").on_signal("again", "j", "AGAIN", "f");
     let mut run = Driver::start(again);
     for _ in 0..3 {
@@ -269,10 +272,10 @@ fn a_loop_passes_a_join_of_all_any_number_of_times() {
         go(&mut run, "AGAIN");
     }
     assert_eq!(run.places(), ["a", "b", "c"]);
-    assert_eq!(run.snapshot.passings().len(), 1);
+    assert_eq!(run.snapshot.fork_instances().len(), 1);
 }
 
-/// With `firing: all` the branch in `a` splits in two, and both come to the join.
+/// With `firing: all`, the branch in `a` splits in two, and both parts reach the join.
 fn splitting(quorum: Quorum, cancel_rest: bool) -> Spec {
     let of = ["a", "a2", "b"].map(Into::into).to_vec();
     Spec::new("split")
@@ -295,12 +298,12 @@ fn splitting(quorum: Quorum, cancel_rest: bool) -> Spec {
 }
 
 #[test]
-fn a_join_counts_each_branch_once_however_often_it_comes() {
+fn join_counts_each_branch_once() {
     let mut run = Driver::start(splitting(Quorum::All, false));
     go(&mut run, "A");
     assert_eq!(run.places(), ["a2", "b", "j"]);
     go(&mut run, "A2");
-    assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Waiting, "the same branch came twice");
+    assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Waiting, "the same branch arrived twice");
     assert_eq!(run.places(), ["b", "j"]);
     go(&mut run, "B");
     assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Active);
@@ -308,8 +311,8 @@ fn a_join_counts_each_branch_once_however_often_it_comes() {
 }
 
 #[test]
-fn cancel_rest_also_ends_what_would_have_moved_with_the_same_signal() {
-    // One signal brings `a` to the join, which ends `b` and the other half of `a`, whatever the order they fire in.
+fn cancel_rest_ends_branches_moved_by_the_same_signal() {
+    // One signal moves `a` to the join. That ends `b` and the other half of `a`, in any order of the transitions.
     let all = |reversed: bool| {
         let mut spec = splitting(Quorum::Any, true).on_signal("b2", "b", "A", "a2");
         if reversed {
@@ -320,7 +323,7 @@ fn cancel_rest_also_ends_what_would_have_moved_with_the_same_signal() {
         let fired = texts(&change.entry.transitions).contains(&"b2");
         assert_eq!(fired, reversed, "it fires only if it is before the one that ends it");
         assert_eq!(run.places(), ["j"], "reversed: {reversed}");
-        assert_eq!(run.snapshot.passings(), []);
+        assert_eq!(run.snapshot.fork_instances(), []);
     };
     all(false);
     all(true);
@@ -345,11 +348,11 @@ fn a_branch_may_lead_straight_to_the_join() {
     go(&mut run, "B");
     assert_eq!(run.places(), ["j"]);
     let run = Driver::start(spec(true));
-    assert_eq!(run.places(), ["j"], "the other branch does not even begin");
-    assert_eq!(run.snapshot.passings(), []);
+    assert_eq!(run.places(), ["j"], "the other branch does not start");
+    assert_eq!(run.snapshot.fork_instances(), []);
 }
 
-/// `a` and `b` can come to the join or end on their own.
+/// `a`, `b` and `c` can each reach the join or end without it.
 fn unreliable(quorum: Quorum) -> Spec {
     let of = ["a", "b", "c"].map(Into::into).to_vec();
     Spec::new("unreliable")
@@ -374,47 +377,53 @@ fn unreliable(quorum: Quorum) -> Spec {
 }
 
 #[test]
-fn the_run_stops_with_an_error_that_names_the_join_when_the_number_can_no_longer_come() {
+fn run_stops_and_names_the_join_that_cannot_fire() {
     let mut run = Driver::start(unreliable(Quorum::N(2)));
     go(&mut run, "JOIN");
-    assert_eq!(run.signal("END", Value::Null).stopped, None, "another branch is still going");
+    assert_eq!(run.signal("END", Value::Null).stopped, None, "another branch is still active");
     let change = run.signal("END", Value::Null);
-    let stopped = change.stopped.expect("the number is not reached");
+    let stopped = change.stopped.expect("the quorum is not reached");
     assert_eq!((stopped.code.as_str(), stopped.is_final), ("joinUnreached", true));
-    assert_eq!(stopped.message, "join `j` needs 2 branches; 1 came, and no other is still going");
+    assert_eq!(
+        stopped.message,
+        "join `j` needs 2 branches, but only 1 arrived and no other branch is active"
+    );
     assert!(!run.snapshot.is_terminal());
     assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Waiting);
-    let patched = run.go(&Event::Patched { patch: Patch::set("x", json!(1)) });
-    assert_eq!(patched.stopped, Some(stopped), "it is still so after the next change");
+    let patched = run.go(&Input::Patched { patch: Patch::set("x", json!(1)) });
+    assert_eq!(patched.stopped, Some(stopped), "the error stays after the next change");
 }
 
 #[test]
-fn the_run_stops_also_when_no_branch_at_all_came_to_the_join() {
+fn run_stops_when_no_branch_reached_the_join() {
     let mut run = Driver::start(unreliable(Quorum::Any));
     go(&mut run, "END");
     go(&mut run, "END");
     let stopped = run.signal("END", Value::Null).stopped.unwrap();
-    assert_eq!(stopped.message, "join `j` needs 1 branches; 0 came, and no other is still going");
+    assert_eq!(
+        stopped.message,
+        "join `j` needs 1 branches, but only 0 arrived and no other branch is active"
+    );
     assert_eq!(run.places(), [""; 0]);
     assert!(!run.snapshot.is_terminal());
-    run.go(&Event::Cancelled);
+    run.go(&Input::Cancelled);
     assert!(run.snapshot.is_terminal());
 }
 
 #[test]
-fn branches_that_end_do_not_hinder_a_join_that_has_its_number() {
+fn ended_branches_do_not_block_a_join_with_its_quorum() {
     let mut run = Driver::start(unreliable(Quorum::N(2)));
     assert_eq!(run.signal("END", Value::Null).stopped, None);
     go(&mut run, "JOIN");
     go(&mut run, "JOIN");
     assert_eq!(run.snapshot.status_of("j"), PlaceStatus::Active);
-    assert_eq!(run.snapshot.passings(), []);
+    assert_eq!(run.snapshot.fork_instances(), []);
     go(&mut run, "ON");
     assert_eq!(finished_in(&run), Some("done"));
 }
 
 #[test]
-fn when_all_branches_must_end_the_run_completes_with_the_last_and_its_result() {
+fn all_branches_completion_happens_at_the_last_end() {
     let spec = Spec::new("all")
         .completion(Completion::AllBranches)
         .fork("f", ["a", "b"])
@@ -433,13 +442,13 @@ fn when_all_branches_must_end_the_run_completes_with_the_last_and_its_result() {
     assert_eq!(run.places(), ["a"]);
     assert_eq!(run.snapshot.status_of("right"), PlaceStatus::Completed);
     go(&mut run, "A");
-    let expected = Finished::Completed { place: "left".into(), output: Some(json!("left")) };
+    let expected = RunEnd::Completed { place: "left".into(), output: Some(json!("left")) };
     assert_eq!(run.snapshot.finished(), Some(&expected));
-    assert_eq!(run.snapshot.passings(), []);
+    assert_eq!(run.snapshot.fork_instances(), []);
 }
 
 #[test]
-fn when_all_branches_must_end_late_ones_are_waited_for() {
+fn all_branches_completion_waits_for_late_branches() {
     let spec = abc(Quorum::Any, false).completion(Completion::AllBranches);
     let mut run = Driver::start(spec);
     go(&mut run, "A");
@@ -452,7 +461,7 @@ fn when_all_branches_must_end_late_ones_are_waited_for() {
 }
 
 #[test]
-fn when_the_first_end_completes_the_run_an_end_in_one_branch_ends_the_others() {
+fn first_end_completion_ends_the_other_branches() {
     let spec = abc(Quorum::All, false).signal("QUIT").on_signal("quit", "b", "QUIT", "done");
     let mut run = Driver::start(spec);
     go(&mut run, "A");
@@ -464,11 +473,11 @@ fn when_the_first_end_completes_the_run_an_end_in_one_branch_ends_the_others() {
     assert_eq!(finished_in(&run), Some("done"));
 }
 
-// ---- entering any kind as the initial place behaves as entering it later ----
+// ---- initial places ----
 
-/// The run of a spec that begins in its initial place, and of one that comes there by a transition; without versions
-/// and the numbers of activations, which differ.
-fn begun_and_entered(spec: &Spec) -> [Value; 2] {
+/// Returns the state of a run that starts in the initial place, and of a run that enters the same place by a
+/// transition. Leaves out versions and activation ids, which differ.
+fn started_and_entered(spec: &Spec) -> [Value; 2] {
     let begun = Driver::start(spec.clone());
     let initial = spec.initial.clone().expect("it has one");
     let mut entered =
@@ -487,7 +496,7 @@ fn begun_and_entered(spec: &Spec) -> [Value; 2] {
         };
         json!({
             "activations": run.snapshot.activations().iter().map(shown).collect::<Vec<_>>(),
-            "passings": run.snapshot.passings().iter().map(|p| json!([p.fork, p.fired])).collect::<Vec<_>>(),
+            "forkInstances": run.snapshot.fork_instances().iter().map(|p| json!([p.fork, p.fired])).collect::<Vec<_>>(),
             "finished": run.snapshot.finished(),
             "terminal": run.snapshot.is_terminal(),
         })
@@ -495,7 +504,7 @@ fn begun_and_entered(spec: &Spec) -> [Value; 2] {
 }
 
 #[test]
-fn any_kind_of_place_is_entered_at_the_start_as_it_is_later() {
+fn initial_place_is_entered_like_any_other() {
     let timer = Transition::new("late", "w", "z").after_ms(5);
     let specs = [
         Spec::new("step").step("s").end("z").auto("sz", "s", "z"),
@@ -505,29 +514,29 @@ fn any_kind_of_place_is_entered_at_the_start_as_it_is_later() {
         Spec::new("end").end_with("z", json!({"ok": true})),
     ];
     for spec in specs {
-        let [begun, entered] = begun_and_entered(&spec);
+        let [begun, entered] = started_and_entered(&spec);
         assert_eq!(begun, entered, "{}", spec.name);
     }
 }
 
 #[test]
-fn a_run_that_begins_in_an_end_is_complete_at_version_0() {
+fn run_that_starts_in_an_end_completes_at_version_0() {
     let run = Driver::start(Spec::new("end").end_with("z", json!({"ok": true})));
     assert_eq!(run.snapshot.version(), 0);
     assert!(run.snapshot.is_terminal());
     assert_eq!(finished_in(&run), Some("z"));
-    assert_eq!(run.refused(&Event::advance()), Refusal::Terminal);
+    assert_eq!(run.refused(&Input::advance()), Refusal::Terminal);
 }
 
 #[test]
-fn a_run_that_begins_in_a_wait_waits() {
+fn run_that_starts_in_a_wait_is_waiting() {
     let spec = Spec::new("wait").wait("w", "GO").end("z").signal("GO").auto("wz", "w", "z");
     let run = Driver::start(spec);
     assert_eq!(run.snapshot.activations()[0].status, ActivationStatus::Waiting);
 }
 
 #[test]
-fn a_quorum_of_none_or_of_more_than_the_branches_is_refused_when_built() {
+fn quorum_of_zero_or_above_the_branch_count_is_refused() {
     for quorum in [0, 4, u32::MAX] {
         let problems = abc(Quorum::N(quorum), false).build().unwrap_err().0;
         assert_eq!(problems.len(), 1, "{problems:?}");
@@ -536,7 +545,7 @@ fn a_quorum_of_none_or_of_more_than_the_branches_is_refused_when_built() {
             (ProblemCode::BadQuorum, "place `j`".to_owned())
         );
     }
-    // A fork may name a place twice: two branches come from it.
+    // A fork may name a place twice, which gives two branches.
     let twice = |quorum| {
         Spec::new("twice")
             .fork("f", ["a", "a"])
@@ -551,10 +560,10 @@ fn a_quorum_of_none_or_of_more_than_the_branches_is_refused_when_built() {
     assert_eq!(twice(3).unwrap_err().0[0].code, ProblemCode::BadQuorum);
 }
 
-// ---- what goes along ----
+// ---- position, locals and timers of a join ----
 
 #[test]
-fn a_join_goes_on_with_the_loop_and_the_locals_of_its_fork() {
+fn join_restores_the_loop_position_and_locals_of_its_fork() {
     let spec = Spec::new("loop")
         .step("begin")
         .fork("f", ["a", "b"])
@@ -567,23 +576,26 @@ fn a_join_goes_on_with_the_loop_and_the_locals_of_its_fork() {
         .auto("bj", "b", "j")
         .transition(Transition::new("jz", "j", "z").when("false"));
     let mut run = Driver::start(spec);
-    let call = run.act(&Event::advance());
+    let call = run.act(&Input::advance());
     let locals = |value: Value| value.as_object().cloned().unwrap();
-    run.done(&call, Outcome { locals: locals(json!({"item": 1})), ..Outcome::default() });
+    run.done(&call, ActionResult { locals: locals(json!({"item": 1})), ..ActionResult::default() });
     for place in ["a", "b"] {
         let branch = run.snapshot.activation(run.id_in(place)).unwrap();
         assert_eq!((branch.position.as_slice(), &branch.locals["item"]), (&[0][..], &json!(1)), "{place}");
     }
-    let call = run.act(&Event::Advanced { activation: Some(run.id_in("a")) });
-    run.go(&Event::Advanced { activation: Some(run.id_in("b")) });
-    run.done(&call, Outcome { locals: locals(json!({"item": 2, "mine": true})), ..Outcome::default() });
+    let call = run.act(&Input::Advanced { activation: Some(run.id_in("a")) });
+    run.go(&Input::Advanced { activation: Some(run.id_in("b")) });
+    run.done(
+        &call,
+        ActionResult { locals: locals(json!({"item": 2, "mine": true})), ..ActionResult::default() },
+    );
     let joined = run.snapshot.activation(run.id_in("j")).unwrap();
     assert_eq!(joined.position, [0]);
     assert_eq!(joined.locals, locals(json!({"item": 1})));
 }
 
 #[test]
-fn a_joins_timers_begin_when_it_fires_and_not_with_the_first_branch() {
+fn timers_of_a_join_start_when_it_fires() {
     let spec = Spec::new("timed")
         .fork("f", ["a", "b"])
         .step("a")
@@ -594,20 +606,25 @@ fn a_joins_timers_begin_when_it_fires_and_not_with_the_first_branch() {
         .on_signal("aj", "a", "A", "j")
         .transition(Transition::new("bj", "b", "j").action("set the deadline"))
         .transition(Transition::new("after", "j", "z").after_ms(10))
-        .transition(Transition::new("until", "j", "z").on(Trigger::Until("context.deadline".into())));
+        .transition(
+            Transition::new("until", "j", "z").on(TransitionTrigger::Until("context.deadline".into())),
+        );
     let mut run = Driver::start(spec);
     run.signal("A", Value::Null);
     assert_eq!(run.snapshot.next_due(at(0)), None, "the deadline is not known yet");
     run.now = at(100);
-    let call = run.act(&Event::advance());
-    run.done(&call, Outcome { context: Patch::set("deadline", json!(at(500))), ..Outcome::default() });
+    let call = run.act(&Input::advance());
+    run.done(
+        &call,
+        ActionResult { context: Patch::set("deadline", json!(at(500))), ..ActionResult::default() },
+    );
     let timers: Vec<_> = run.snapshot.activations()[0].timers.iter().map(|timer| timer.at).collect();
     assert_eq!(timers, [at(110), at(500)]);
 }
 
-/// A signal for one activation moves that one, whichever of several that take it comes first.
+/// An answer moves its own activation, even if another activation that accepts the signal comes first.
 #[test]
-fn an_answer_moves_the_activation_it_is_for_and_no_other() {
+fn answer_moves_only_the_activation_it_is_for() {
     let definition = Spec::new("two")
         .fork("ask", ["left", "right"])
         .wait("left", "OK")
@@ -624,8 +641,8 @@ fn an_answer_moves_the_activation_it_is_for_and_no_other() {
     let run = RunId::new(uuid::Uuid::from_u128(1));
     let begun = start(&definition, run, json!({}), now).unwrap().snapshot;
     let of = |place: &str| begun.activations().iter().find(|one| one.place == place).unwrap().id;
-    let answer = |activation, payload| Event::Answered { activation, signal: "OK".into(), payload };
-    let decide = |event: &Event| dispatch(&definition, &begun, event, &Answers::none(), now);
+    let answer = |activation, payload| Input::Answered { activation, signal: "OK".into(), payload };
+    let decide = |event: &Input| dispatch(&definition, &begun, event, &Answers::none(), now);
     for (place, other) in [("left", "right"), ("right", "left")] {
         let Ok(Decision::Change(change)) = decide(&answer(of(place), json!({}))) else { panic!("{place}") };
         assert_eq!(
@@ -636,7 +653,7 @@ fn an_answer_moves_the_activation_it_is_for_and_no_other() {
         assert_ne!(change.snapshot.activation(of(place)), begun.activation(of(place)));
     }
     let unfit = decide(&answer(of("left"), json!(1)));
-    assert!(matches!(unfit, Err(Rejected::Refused(Refusal::PayloadUnfit { .. }))));
+    assert!(matches!(unfit, Err(Rejected::Refused(Refusal::InvalidPayload { .. }))));
     let nobody = decide(&answer(99, json!({})));
     assert!(matches!(nobody, Err(Rejected::Refused(Refusal::NoActiveSource { .. }))));
 }

@@ -1,17 +1,17 @@
-//! The workflow as a picture with the run laid over it, and what can be asked of a run without moving it.
+//! The graph of a workflow, with and without the status of a run, and queries that do not change a run.
 
 use serde_json::{Value, json};
 use stepwell_core::dispatch::Available;
-use stepwell_core::graph::{Graph, OpenWait, open_waits};
+use stepwell_core::graph::{Graph, OpenWait, WaitKind, open_waits};
 use stepwell_core::retry::Retry;
-use stepwell_core::spec::{ChildRule, Guard, Place, Quorum, Transition, Trigger, Wait};
+use stepwell_core::spec::{ChildRule, Guard, Place, Quorum, Transition, TransitionTrigger, Wait};
 use stepwell_core::{
-    Answers, Decision, Event, Outcome, PlaceStatus, Refusal, Rejected, Spec, available, can_execute,
+    ActionResult, Answers, Decision, Input, PlaceStatus, Refusal, Rejected, Spec, available, can_execute,
 };
 
 use crate::driver::{Driver, at, build, bytes};
 
-/// One of every kind of place and way.
+/// A workflow with a fork, a join, waits, children, signals, timers, guards, an action and error places.
 fn order() -> Spec {
     let ask = Wait {
         signal: Some("ANSWER".into()),
@@ -42,7 +42,10 @@ fn order() -> Spec {
         .transition(
             Transition::new("refuse", "check", "sorry").on_signal("GO").guard(Guard::named("manager")),
         )
-        .transition(Transition::new("expire", "check", "sorry").on(Trigger::Until("context.deadline".into())))
+        .transition(
+            Transition::new("expire", "check", "sorry")
+                .on(TransitionTrigger::Until("context.deadline".into())),
+        )
 }
 
 fn begun() -> Driver {
@@ -51,19 +54,19 @@ fn begun() -> Driver {
     run
 }
 
-/// In `check`, the last place before the ends.
+/// A run in `check`, the last place before the ends.
 fn checking() -> Driver {
     let mut run = begun();
-    let call = run.act(&Event::advance());
-    run.done(&call, Outcome::default());
+    let call = run.act(&Input::advance());
+    run.done(&call, ActionResult::default());
     run.signal("ANSWER", Value::Null);
-    run.rest();
+    run.run_until_idle();
     assert_eq!(run.places(), ["check"]);
     run
 }
 
 #[test]
-fn the_json_graph_has_every_place_and_every_way() {
+fn json_graph_has_every_place_and_edge() {
     let graph = serde_json::to_value(Graph::of(&build(order()))).unwrap();
     assert_eq!(graph["workflow"], "order");
     let node = |id: &str, kind: &str, initial: bool| json!({"id": id, "kind": kind, "initial": initial});
@@ -99,7 +102,7 @@ fn the_json_graph_has_every_place_and_every_way() {
 }
 
 #[test]
-fn the_json_graph_of_a_run_has_the_status_and_number_of_activations_of_every_place() {
+fn json_graph_of_a_run_has_status_and_activation_counts() {
     let run = begun();
     let graph = Graph::with_status(&run.definition, &run.snapshot);
     let status = |id: &str| {
@@ -148,7 +151,7 @@ fn mermaid_draws_the_workflow() {
 }
 
 #[test]
-fn the_way_back_of_a_retry_is_drawn() {
+fn retry_target_is_drawn_as_an_edge() {
     let retry = Retry { attempts: 2, target: Some("check".into()), ..Retry::default() };
     let spec = Spec::new("pay")
         .step("check")
@@ -164,7 +167,7 @@ fn the_way_back_of_a_retry_is_drawn() {
 }
 
 #[test]
-fn mermaid_lays_the_status_of_a_run_over_it() {
+fn mermaid_shows_the_status_of_a_run() {
     let spec = Spec::new("small")
         .step("a")
         .wait("b", "GO")
@@ -212,10 +215,10 @@ fn mermaid_quotes_odd_names_and_keeps_a_label_on_one_line() {
     "#);
 }
 
-// ---- asking without moving ----
+// ---- queries ----
 
 #[test]
-fn a_dry_run_says_what_a_signal_would_do_and_does_nothing() {
+fn dry_run_reports_the_effect_of_a_signal_without_applying_it() {
     let run = Driver::start_with(order(), json!({"total": 1, "deadline": at(90_000)}));
     let before = bytes(&run.snapshot);
     let ask = |signal: &str| {
@@ -229,21 +232,21 @@ fn a_dry_run_says_what_a_signal_would_do_and_does_nothing() {
     assert_eq!(run.snapshot.version(), 0);
 }
 
-/// Transition, target, signal and what holds it back.
+/// Returns each available transition with its target, its signal and what blocks it.
 fn shown(run: &Driver, answers: &Answers, now: stepwell_core::Timestamp) -> Vec<Value> {
     let all = available(&run.definition, &run.snapshot, answers, now).expect("all is answered");
     assert!(
         all.iter().all(|one| run.snapshot.activation(one.activation).is_some_and(|a| a.place == one.from))
     );
     all.into_iter()
-        .map(|Available { transition, to, signal, held_back_by, .. }| {
-            json!([transition, to, signal, held_back_by])
+        .map(|Available { transition, to, signal, blocked_by, .. }| {
+            json!([transition, to, signal, blocked_by])
         })
         .collect()
 }
 
 #[test]
-fn available_transitions_say_what_holds_them_back() {
+fn available_transitions_say_what_blocks_them() {
     let run = begun();
     let expected = [
         json!(["asked", "both", null, "`ask` is waiting"]),
@@ -267,24 +270,24 @@ fn available_transitions_say_what_holds_them_back() {
 }
 
 #[test]
-fn a_timer_that_ended_with_its_wait_is_said_to_have_ended() {
+fn timer_of_a_resolved_wait_is_reported_as_ended() {
     let mut run = begun();
     run.signal("ANSWER", Value::Null);
     let late = &shown(&run, &Answers::none(), at(60_000))[1];
-    assert_eq!(late, &json!(["late", "sorry", null, "its wait was resolved before the timer"]));
+    assert_eq!(late, &json!(["late", "sorry", null, "the wait was resolved before the timer was due"]));
 }
 
 #[test]
-fn nothing_is_available_in_a_run_that_has_ended() {
+fn ended_run_has_no_available_transitions() {
     let mut run = begun();
-    run.go(&Event::Cancelled);
+    run.go(&Input::Cancelled);
     assert_eq!(shown(&run, &Answers::none(), at(0)), [json!(null); 0]);
     assert_eq!(open_waits(&run.definition, &run.snapshot), []);
     assert_eq!(run.snapshot.current_places(), [""; 0]);
 }
 
 #[test]
-fn current_places_are_each_named_once_and_sorted() {
+fn current_places_are_sorted_and_unique() {
     let spec = Spec::new("c")
         .fork("f", ["b", "a", "b"])
         .step("a")
@@ -300,7 +303,7 @@ fn current_places_are_each_named_once_and_sorted() {
 // ---- open waits ----
 
 #[test]
-fn open_waits_say_what_for_since_and_until_when_the_form_and_who_may_answer() {
+fn open_wait_reports_signal_times_form_and_answerers() {
     let mut run = Driver::start_with(order(), json!({"total": 1, "deadline": at(90_000)}));
     run.now = at(500);
     run.signal("GO", Value::Null);
@@ -314,6 +317,10 @@ fn open_waits_say_what_for_since_and_until_when_the_form_and_who_may_answer() {
         form: Some(json!({"type": "object", "properties": {"ok": {"type": "boolean"}}})),
         answerers: vec!["role:manager".to_owned(), "user:ann".to_owned()],
         event: None,
+        workflow: run.definition.name().clone(),
+        kind: WaitKind::Task,
+        title: None,
+        prompt: None,
     };
     assert_eq!(open_waits(&run.definition, &run.snapshot), [expected]);
     run.signal("ANSWER", Value::Null);
@@ -321,10 +328,10 @@ fn open_waits_say_what_for_since_and_until_when_the_form_and_who_may_answer() {
 }
 
 #[test]
-fn open_waits_count_the_children_still_missing_and_leave_out_joins() {
+fn open_waits_count_missing_children_and_skip_joins() {
     let mut run = begun();
-    let call = run.act(&Event::advance());
-    run.done(&call, Outcome { children: 3, ..Outcome::default() });
+    let call = run.act(&Input::advance());
+    run.done(&call, ActionResult { children: 3, ..ActionResult::default() });
     run.child("parts", 1, stepwell_core::snapshot::ChildEnd::Completed { output: Value::Null });
     run.signal("ANSWER", Value::Null);
     run.advance();
@@ -336,7 +343,7 @@ fn open_waits_count_the_children_still_missing_and_leave_out_joins() {
 }
 
 #[test]
-fn a_step_that_takes_signals_is_an_open_wait_too_and_one_that_takes_none_is_not() {
+fn step_that_accepts_signals_is_an_open_wait() {
     let run = Driver::start_with(order(), json!({"total": 1, "deadline": at(90_000)}));
     let waits = open_waits(&run.definition, &run.snapshot);
     assert_eq!(waits.len(), 1);
@@ -350,7 +357,7 @@ fn a_step_that_takes_signals_is_an_open_wait_too_and_one_that_takes_none_is_not(
 }
 
 #[test]
-fn open_waits_are_told_to_programs_in_json() {
+fn open_waits_serialize_to_json() {
     let run = begun();
     let waits = serde_json::to_value(open_waits(&run.definition, &run.snapshot)).unwrap();
     assert_eq!(waits[0]["since"], "2023-11-14T22:13:20Z");

@@ -1,4 +1,4 @@
-//! What stepwell-core promises, promise by promise.
+//! Tests of the guarantees of stepwell-core, one module per topic.
 
 mod bad_definition;
 mod branching;
@@ -7,6 +7,7 @@ mod dispatch;
 mod driver;
 mod expr;
 mod forks;
+mod formats;
 mod graph;
 mod history;
 mod migrate;

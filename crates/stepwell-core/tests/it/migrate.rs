@@ -1,4 +1,4 @@
-//! A run is taken over to another definition of its workflow: what stays, what changes, and what stands in the way.
+//! Migration of a run to another definition of its workflow: what it keeps, what it changes, and the obstacles.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,13 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 use serde_json::{Value, json};
 use stepwell_core::patch::Patch;
 use stepwell_core::retry::Retry;
-use stepwell_core::snapshot::{Activation, ActivationStatus, ChildEnd, Finished};
-use stepwell_core::spec::{ChildRule, Completion, Guard, Join, Place, Quorum, Transition, Trigger, Wait};
+use stepwell_core::snapshot::{Activation, ActivationStatus, ChildEnd, RunEnd};
+use stepwell_core::spec::{
+    ChildRule, Completion, Guard, Join, Place, Quorum, Transition, TransitionTrigger, Wait,
+};
 use stepwell_core::{
-    CannotMigrate, Change, Decision, Definition, Event, History, Limits, Mapping, Name, Obstacle, Outcome,
-    Retrial, Snapshot, Spec, migrate,
+    ActionResult, Change, Decision, Definition, History, Input, Limits, Mapping, MigrationError, Name,
+    Obstacle, RetryRequest, Snapshot, Spec, migrate,
 };
 
 use crate::driver::{Driver, at, build, bytes, texts};
@@ -24,8 +26,8 @@ fn mapping(places: &[(&str, &str)]) -> Mapping {
     Mapping { places, context: None }
 }
 
-/// The run on the new definition, checked.
-fn taken(run: &Driver, spec: Spec, mapping: &Mapping) -> (Driver, Change) {
+/// Migrates a run, checks the change, and returns the run on the new definition.
+fn migrated(run: &Driver, spec: Spec, mapping: &Mapping) -> (Driver, Change) {
     let to = build(spec);
     let before = bytes(&run.snapshot);
     let change = migrate(&run.definition, &to, &run.snapshot, mapping, run.now)
@@ -35,19 +37,19 @@ fn taken(run: &Driver, spec: Spec, mapping: &Mapping) -> (Driver, Change) {
     assert_eq!(change.entry.version, change.snapshot.version());
     assert_eq!(change.entry.action, "__operator:migrate");
     assert_eq!(change.snapshot.verify(&to), Ok(()));
-    let driver = Driver { now: run.now, ..Driver::holding(&to, change.snapshot.clone()) };
+    let driver = Driver { now: run.now, ..Driver::from_snapshot(&to, change.snapshot.clone()) };
     (driver, change)
 }
 
-/// What stands in the way.
+/// Returns the obstacles of a migration that must be refused.
 fn obstacles(run: &Driver, spec: Spec, mapping: &Mapping) -> Vec<Obstacle> {
     match migrate(&run.definition, &build(spec), &run.snapshot, mapping, run.now) {
-        Err(CannotMigrate(obstacles)) => obstacles,
+        Err(MigrationError(obstacles)) => obstacles,
         Ok(change) => panic!("it can be migrated: {change:?}"),
     }
 }
 
-/// `draft`, `review` (by GO), `done` (by OK).
+/// `draft`, which GO leaves to `review`, which OK leaves to `done`.
 fn review(version: u32) -> Spec {
     Spec::new("review")
         .version(version)
@@ -60,7 +62,7 @@ fn review(version: u32) -> Spec {
         .on_signal("approve", "review", "OK", "done")
 }
 
-/// The same with `review` called `check`, and a step in between.
+/// The workflow of [`review`] with `review` renamed to `check`, and the step `triage` before it.
 fn longer() -> Spec {
     Spec::new("review")
         .version(2)
@@ -75,18 +77,22 @@ fn longer() -> Spec {
         .on_signal("approve", "check", "OK", "done")
 }
 
-// ---- what stays and what changes ----
+// ---- kept and changed state ----
 
 #[test]
-fn a_run_is_taken_over_by_the_mapping_in_one_version_and_goes_on() {
+fn mapping_migrates_a_run_in_one_version() {
     let mut run = Driver::start_with(review(1), json!({"n": 1}));
     run.signal("GO", Value::Null);
-    let before = run.here("review");
+    let before = run.activation_in("review");
     run.now = at(9);
-    let (mut run, change) = taken(&run, longer(), &mapping(&[("review", "check")]));
+    let (mut run, change) = migrated(&run, longer(), &mapping(&[("review", "check")]));
     assert_eq!((texts(&change.entry.exited), texts(&change.entry.entered)), (vec!["review"], vec!["check"]));
     assert_eq!((change.entry.at, change.entry.payload, change.ended), (at(9), None, vec![]));
-    assert_eq!(run.here("check"), Activation { place: "check".into(), ..before }, "only the name is new");
+    assert_eq!(
+        run.activation_in("check"),
+        Activation { place: "check".into(), ..before },
+        "only the name is new"
+    );
     let snapshot = &run.snapshot;
     assert_eq!((snapshot.definition_version(), snapshot.definition_hash()), (2, run.definition.hash()));
     assert_eq!((snapshot.created_at(), snapshot.updated_at()), (at(0), at(9)));
@@ -96,15 +102,15 @@ fn a_run_is_taken_over_by_the_mapping_in_one_version_and_goes_on() {
 }
 
 #[test]
-fn places_that_are_not_mapped_keep_their_name() {
+fn unmapped_places_keep_their_name() {
     let run = Driver::start(review(1));
-    let (run, change) = taken(&run, longer(), &Mapping::default());
+    let (run, change) = migrated(&run, longer(), &Mapping::default());
     assert_eq!(run.places(), ["draft"]);
     assert_eq!((change.entry.entered, change.entry.exited), (vec![], vec![]));
 }
 
 #[test]
-fn several_places_may_lead_to_one_and_two_may_change_their_names() {
+fn mapping_may_swap_and_merge_places() {
     let two = |left: &str, right: &str| {
         Spec::new("two")
             .fork("fork", [left, right])
@@ -117,7 +123,7 @@ fn several_places_may_lead_to_one_and_two_may_change_their_names() {
     };
     let run = Driver::start(two("a", "b"));
     let (a, b) = (run.id_in("a"), run.id_in("b"));
-    let (swapped, change) = taken(&run, two("b", "a").version(2), &mapping(&[("a", "b"), ("b", "a")]));
+    let (swapped, change) = migrated(&run, two("b", "a").version(2), &mapping(&[("a", "b"), ("b", "a")]));
     assert_eq!((swapped.id_in("b"), swapped.id_in("a")), (a, b));
     assert_eq!((texts(&change.entry.exited), texts(&change.entry.entered)), (vec!["a", "b"], vec!["b", "a"]));
     let one = Spec::new("two")
@@ -126,12 +132,12 @@ fn several_places_may_lead_to_one_and_two_may_change_their_names() {
         .end("done")
         .signal("GO")
         .on_signal("c", "c", "GO", "done");
-    let (run, _) = taken(&run, one, &mapping(&[("a", "c"), ("b", "c")]));
+    let (run, _) = migrated(&run, one, &mapping(&[("a", "c"), ("b", "c")]));
     assert_eq!((run.places(), run.snapshot.activations().len()), (vec!["c".to_owned()], 2));
 }
 
 #[test]
-fn completed_places_are_renamed_and_those_that_are_gone_are_forgotten() {
+fn completed_places_are_renamed_or_dropped() {
     let asking = |spec: Spec| {
         let guard = Guard::Completed("written".into());
         spec.transition(Transition::new("skip", "check", "done").guard(guard))
@@ -153,32 +159,35 @@ fn completed_places_are_renamed_and_those_that_are_gone_are_forgotten() {
         .signal("OK")
         .auto("go", "written", "check")
         .on_signal("approve", "check", "OK", "done");
-    let (mut run, _) = taken(&run, asking(spec), &mapping(&[("review", "check"), ("draft", "written")]));
+    let (mut run, _) = migrated(&run, asking(spec), &mapping(&[("review", "check"), ("draft", "written")]));
     let completed: Vec<_> = run.snapshot.completed().iter().map(Name::as_str).collect();
     assert_eq!(completed, ["written"]);
     run.advance();
-    assert!(run.snapshot.is_terminal(), "guards ask for it under its new name");
+    assert!(run.snapshot.is_terminal(), "guards find it under its new name");
 }
 
 #[test]
-fn the_context_is_the_transformed_one_if_there_is_one() {
+fn mapping_may_replace_the_context() {
     let run = Driver::start_with(review(1), json!({"first": "a", "last": "b"}));
     let schema = json!({"type": "object", "required": ["name"], "additionalProperties": false,
         "properties": {"name": {"type": "string"}}});
     let unfit = obstacles(&run, review(2).context_schema(schema.clone()), &Mapping::default());
-    assert!(matches!(&unfit[..], [Obstacle::ContextUnfit { misfits }] if misfits.len() == 3), "{unfit:?}");
+    assert!(
+        matches!(&unfit[..], [Obstacle::InvalidContext { violations }] if violations.len() == 3),
+        "{unfit:?}"
+    );
     let transformed = Mapping { context: Some(json!({"name": "a b"})), ..Mapping::default() };
-    let (run, _) = taken(&run, review(2).context_schema(schema), &transformed);
+    let (run, _) = migrated(&run, review(2).context_schema(schema), &transformed);
     assert_eq!(run.snapshot.context(), &json!({"name": "a b"}));
 }
 
 #[test]
-fn a_context_that_is_no_object_or_nests_too_deep_is_an_obstacle() {
+fn invalid_context_in_a_mapping_is_an_obstacle() {
     let run = Driver::start(review(1));
     let with = |context: Value| Mapping { context: Some(context), ..Mapping::default() };
     for context in [Value::Null, json!([1]), json!("text")] {
         let found = obstacles(&run, review(2), &with(context));
-        assert!(matches!(&found[..], [Obstacle::ContextUnfit { .. }]), "{found:?}");
+        assert!(matches!(&found[..], [Obstacle::InvalidContext { .. }]), "{found:?}");
     }
     let narrow = review(2).build_within(&Limits { value_depth: 1, ..Limits::default() }).unwrap();
     let refused =
@@ -187,7 +196,7 @@ fn a_context_that_is_no_object_or_nests_too_deep_is_an_obstacle() {
 }
 
 #[test]
-fn locals_session_position_and_what_a_wait_received_stay() {
+fn migration_keeps_locals_position_session_and_payloads() {
     let asking = |version| {
         Spec::new("asking")
             .version(version)
@@ -205,33 +214,33 @@ fn locals_session_position_and_what_a_wait_received_stay() {
     };
     let mut run = Driver::start(asking(1));
     let Value::Object(locals) = json!({"item": "x"}) else { unreachable!() };
-    let outcome = Outcome { locals, session: Patch::set("slot", json!(2)), ..Outcome::default() };
-    run.done(&run.act(&Event::advance()), outcome);
+    let outcome = ActionResult { locals, session: Patch::set("slot", json!(2)), ..ActionResult::default() };
+    run.done(&run.act(&Input::advance()), outcome);
     run.signal("ANSWER", json!({"by": "ann"}));
     let before = run.snapshot.clone();
-    let (run, _) = taken(&run, asking(2), &Mapping::default());
+    let (run, _) = migrated(&run, asking(2), &Mapping::default());
     assert_eq!(run.snapshot.activations(), before.activations());
     assert_eq!(run.snapshot.session(), before.session());
-    let ask = run.here("ask");
+    let ask = run.activation_in("ask");
     assert_eq!((ask.position.len(), ask.locals.len(), ask.received.is_some()), (1, 1, true));
 }
 
 #[test]
-fn the_history_goes_on_over_a_migration() {
+fn history_continues_across_a_migration() {
     let mut run = Driver::start(review(1));
     let mut history = History::new(run.snapshot.clone());
     let submitted = run.signal("GO", Value::Null);
     history.push(submitted.entry, &run.snapshot).unwrap();
     let old = run.snapshot.clone();
-    let (run, change) = taken(&run, longer(), &mapping(&[("review", "check")]));
+    let (run, change) = migrated(&run, longer(), &mapping(&[("review", "check")]));
     history.push(change.entry, &run.snapshot).unwrap();
     assert_eq!((history.rewind(1), history.rewind(2)), (Ok(old), Ok(run.snapshot)));
 }
 
 // ---- timers ----
 
-/// A wait with these time limits.
-fn limited(version: u32, limits: &[(&str, Trigger)]) -> Spec {
+/// A wait with these transitions out of it, most of them timers.
+fn limited(version: u32, limits: &[(&str, TransitionTrigger)]) -> Spec {
     let spec = Spec::new("limited")
         .version(version)
         .wait("ask", "ANSWER")
@@ -246,25 +255,25 @@ fn limited(version: u32, limits: &[(&str, Trigger)]) -> Spec {
 }
 
 fn timers(run: &Driver, place: &str) -> Vec<(String, u64)> {
-    let timers = run.here(place).timers;
+    let timers = run.activation_in(place).timers;
     timers.iter().map(|timer| (timer.transition.to_string(), timer.at.ms_since(at(0)))).collect()
 }
 
 #[test]
-fn timers_that_are_still_meant_stay_new_ones_begin_and_the_others_go() {
-    let after = Trigger::AfterMs;
+fn migration_keeps_adds_and_drops_timers() {
+    let after = TransitionTrigger::AfterMs;
     let old = [("keep", after(100)), ("turn", after(100)), ("gone", after(100)), ("far", after(100))];
     let mut run = Driver::start_with(limited(1, &old), json!({"until": at(70)}));
     run.now = at(40);
     let new = [
         ("keep", after(5)),
-        ("turn", Trigger::Until("context.until".into())),
-        ("far", Trigger::Signal("ANSWER".into())),
+        ("turn", TransitionTrigger::Until("context.until".into())),
+        ("far", TransitionTrigger::Signal("ANSWER".into())),
         ("new", after(30)),
-        ("fixed", Trigger::Until("context.until".into())),
+        ("fixed", TransitionTrigger::Until("context.until".into())),
     ];
     let spec = limited(2, &new).transition(Transition::new("gone", "later", "done").after_ms(1));
-    let (mut run, _) = taken(&run, spec, &Mapping::default());
+    let (mut run, _) = migrated(&run, spec, &Mapping::default());
     let timer = |name: &str, ms: u64| (name.to_owned(), ms);
     assert_eq!(
         timers(&run, "ask"),
@@ -275,15 +284,15 @@ fn timers_that_are_still_meant_stay_new_ones_begin_and_the_others_go() {
 }
 
 #[test]
-fn a_transition_that_now_leaves_another_place_is_new_there() {
-    let run = Driver::start(limited(1, &[("late", Trigger::AfterMs(100))]));
+fn timer_follows_its_transition_to_a_mapped_place() {
+    let run = Driver::start(limited(1, &[("late", TransitionTrigger::AfterMs(100))]));
     let spec = limited(2, &[]).wait("other", "ANSWER").auto("also", "ask", "other");
     let spec =
         spec.transition(Transition::new("late", "other", "done").after_ms(7)).auto("x", "other", "later");
     let run = Driver { now: at(50), ..run };
-    let (stays, _) = taken(&run, spec.clone(), &Mapping::default());
+    let (stays, _) = migrated(&run, spec.clone(), &Mapping::default());
     assert_eq!(timers(&stays, "ask"), []);
-    let (moves, _) = taken(&run, spec, &mapping(&[("ask", "other")]));
+    let (moves, _) = migrated(&run, spec, &mapping(&[("ask", "other")]));
     assert_eq!(
         timers(&moves, "other"),
         [("late".to_owned(), 100)],
@@ -292,36 +301,38 @@ fn a_transition_that_now_leaves_another_place_is_new_there() {
 }
 
 #[test]
-fn the_time_limits_of_a_wait_that_was_resolved_do_not_begin_again() {
-    let mut run = Driver::start(limited(1, &[("late", Trigger::AfterMs(100))]));
+fn migration_does_not_restart_timers_of_resolved_waits() {
+    let mut run = Driver::start(limited(1, &[("late", TransitionTrigger::AfterMs(100))]));
     run.signal("ANSWER", json!("yes"));
-    let spec = limited(2, &[("late", Trigger::AfterMs(100)), ("new", Trigger::AfterMs(5))]);
-    let (run, _) = taken(&run, spec, &Mapping::default());
+    let spec =
+        limited(2, &[("late", TransitionTrigger::AfterMs(100)), ("new", TransitionTrigger::AfterMs(5))]);
+    let (run, _) = migrated(&run, spec, &Mapping::default());
     assert_eq!(timers(&run, "ask"), []);
 }
 
 #[test]
-fn timers_that_cannot_be_set_are_each_an_obstacle() {
+fn each_timer_that_cannot_be_set_is_an_obstacle() {
     let run = Driver::start(limited(1, &[]));
-    let until = |text: &str| Trigger::Until(text.into());
+    let until = |text: &str| TransitionTrigger::Until(text.into());
     let spec = limited(2, &[("odd", until("'soon'")), ("missing", until("context.a.b"))]);
     let found = obstacles(&run, spec, &Mapping::default());
-    let [Obstacle::Unsound { why: odd }, Obstacle::Unsound { why: missing }] = &found[..] else {
+    let [Obstacle::Inconsistent { why: odd }, Obstacle::Inconsistent { why: missing }] = &found[..] else {
         panic!("{found:?}")
     };
     assert!(odd.contains("`odd`") && missing.contains("`missing`"), "{found:?}");
 }
 
 #[test]
-fn a_context_that_does_not_fit_is_not_also_told_as_timers_that_cannot_be_set() {
+fn invalid_context_is_reported_without_timer_obstacles() {
     let run = Driver::start_with(limited(1, &[]), json!({"until": "soon"}));
     let schema = json!({"type": "object", "properties": {"until": {"type": "string", "minLength": 20}}});
-    let spec = limited(2, &[("late", Trigger::Until("context.until".into()))]).context_schema(schema);
+    let spec =
+        limited(2, &[("late", TransitionTrigger::Until("context.until".into()))]).context_schema(schema);
     let found = obstacles(&run, spec.clone(), &Mapping::default());
-    assert!(matches!(&found[..], [Obstacle::ContextUnfit { .. }]), "{found:?}");
+    assert!(matches!(&found[..], [Obstacle::InvalidContext { .. }]), "{found:?}");
     let (run, _) =
-        taken(&run, spec, &Mapping { context: Some(json!({"until": at(9)})), ..Mapping::default() });
-    assert_eq!(timers(&run, "ask"), [("late".to_owned(), 9)], "and they are set from the new one");
+        migrated(&run, spec, &Mapping { context: Some(json!({"until": at(9)})), ..Mapping::default() });
+    assert_eq!(timers(&run, "ask"), [("late".to_owned(), 9)], "timers are set from the new context");
 }
 
 // ---- forks and joins ----
@@ -354,13 +365,13 @@ fn join(quorum: Quorum, cancel_rest: bool) -> Join {
 }
 
 #[test]
-fn open_forks_are_taken_over_with_their_branches_and_join_in_the_end() {
+fn open_forks_migrate_with_their_branches() {
     let mut run = Driver::start(forked(1, join(Quorum::All, false)));
     run.signal("A", Value::Null);
     let before = run.snapshot.clone();
-    let (mut run, _) = taken(&run, forked(2, join(Quorum::All, false)), &Mapping::default());
+    let (mut run, _) = migrated(&run, forked(2, join(Quorum::All, false)), &Mapping::default());
     assert_eq!(run.snapshot.activations(), before.activations());
-    assert_eq!(run.snapshot.passings(), before.passings());
+    assert_eq!(run.snapshot.fork_instances(), before.fork_instances());
     run.signal("B", Value::Null);
     run.signal("C", Value::Null);
     run.signal("ON", Value::Null);
@@ -368,60 +379,61 @@ fn open_forks_are_taken_over_with_their_branches_and_join_in_the_end() {
 }
 
 #[test]
-fn forks_branches_and_joins_may_have_other_names() {
+fn forks_branches_and_joins_can_be_renamed() {
     let mut run = Driver::start(forked(1, join(Quorum::All, false)));
     run.signal("A", Value::Null);
     let names = [("fork", "split"), ("a", "x"), ("both", "all")];
-    let (mut run, _) = taken(&run, renamed(&forked(2, join(Quorum::All, false)), &names), &mapping(&names));
+    let (mut run, _) =
+        migrated(&run, renamed(&forked(2, join(Quorum::All, false)), &names), &mapping(&names));
     assert_eq!(run.places(), ["all", "b", "c"]);
-    assert_eq!(run.snapshot.passings()[0].fork, "split");
+    assert_eq!(run.snapshot.fork_instances()[0].fork, "split");
     run.signal("B", Value::Null);
     run.signal("C", Value::Null);
-    assert_eq!(run.here("all").status, ActivationStatus::Active);
+    assert_eq!(run.activation_in("all").status, ActivationStatus::Active);
 }
 
 #[test]
-fn a_join_that_has_enough_branches_by_the_new_definition_fires() {
+fn join_fires_when_migration_lowers_its_quorum() {
     let mut run = Driver::start(forked(1, join(Quorum::All, false)));
     run.signal("A", Value::Null);
     run.signal("B", Value::Null);
-    let (fired, change) = taken(&run, forked(2, join(Quorum::N(2), false)), &Mapping::default());
-    assert_eq!(fired.here("both").status, ActivationStatus::Active);
+    let (fired, change) = migrated(&run, forked(2, join(Quorum::N(2), false)), &Mapping::default());
+    assert_eq!(fired.activation_in("both").status, ActivationStatus::Active);
     assert_eq!(
         (fired.places(), texts(&change.entry.entered)),
         (vec!["both".to_owned(), "c".into()], vec!["both"])
     );
     assert_eq!(change.ended, [0; 0]);
-    let (ended, change) = taken(&run, forked(2, join(Quorum::Any, true)), &Mapping::default());
+    let (ended, change) = migrated(&run, forked(2, join(Quorum::Any, true)), &Mapping::default());
     assert_eq!((ended.places(), change.ended), (vec!["both".to_owned()], vec![run.id_in("c")]));
-    assert_eq!(ended.snapshot.passings(), []);
+    assert_eq!(ended.snapshot.fork_instances(), []);
 }
 
 #[test]
-fn a_join_that_has_fired_and_now_ends_the_rest_ends_it() {
+fn migration_to_cancel_rest_ends_the_other_branches() {
     let mut run = Driver::start(forked(1, join(Quorum::Any, false)));
     run.signal("A", Value::Null);
     let (b, c) = (run.id_in("b"), run.id_in("c"));
-    let (run, change) = taken(&run, forked(2, join(Quorum::Any, true)), &Mapping::default());
+    let (run, change) = migrated(&run, forked(2, join(Quorum::Any, true)), &Mapping::default());
     assert_eq!((run.places(), change.ended), (vec!["both".to_owned()], vec![b, c]));
 }
 
 #[test]
-fn a_run_that_stopped_before_a_join_goes_on_when_the_new_one_asks_for_less() {
+fn lower_quorum_lets_a_stopped_run_continue() {
     let mut run = Driver::start(forked(1, join(Quorum::All, false)));
     run.signal("A", Value::Null);
     run.signal("B", Value::Null);
     assert!(run.signal("STOP", Value::Null).stopped.is_some());
-    let (_, still) = taken(&run, forked(2, join(Quorum::All, false)), &Mapping::default());
-    assert!(still.stopped.is_some(), "it still cannot go on");
-    let (mut run, change) = taken(&run, forked(2, join(Quorum::N(2), false)), &Mapping::default());
+    let (_, still) = migrated(&run, forked(2, join(Quorum::All, false)), &Mapping::default());
+    assert!(still.stopped.is_some(), "it still cannot continue");
+    let (mut run, change) = migrated(&run, forked(2, join(Quorum::N(2), false)), &Mapping::default());
     assert_eq!((change.stopped, run.places()), (None, vec!["both".to_owned()]));
     run.signal("ON", Value::Null);
-    assert!(matches!(run.snapshot.finished(), Some(Finished::Completed { place, .. }) if *place == "done"));
+    assert!(matches!(run.snapshot.finished(), Some(RunEnd::Completed { place, .. }) if *place == "done"));
 }
 
 #[test]
-fn an_open_fork_with_other_branches_is_an_obstacle_and_one_that_is_not_open_is_none() {
+fn changed_branches_of_an_open_fork_are_an_obstacle() {
     let other = |branches: [&str; 3], of: &[&str]| {
         let mut spec = forked(2, join(Quorum::Any, false));
         let branches = branches.map(Name::from).to_vec();
@@ -447,37 +459,37 @@ fn an_open_fork_with_other_branches_is_an_obstacle_and_one_that_is_not_open_is_n
     for signal in ["A", "B", "C"] {
         passed.signal(signal, Value::Null);
     }
-    taken(&passed, reordered, &Mapping::default());
-    taken(&passed, more, &Mapping::default());
+    migrated(&passed, reordered, &Mapping::default());
+    migrated(&passed, more, &Mapping::default());
 }
 
 fn no_way(place: &str, to: &str, why: &str) -> Obstacle {
-    Obstacle::NoWayOn { place: place.into(), to: to.into(), why: why.to_owned() }
+    Obstacle::CannotContinue { place: place.into(), to: to.into(), why: why.to_owned() }
 }
 
 #[test]
-fn a_place_from_which_the_run_could_not_find_its_join_is_an_obstacle() {
+fn mapping_to_a_place_of_another_fork_is_an_obstacle() {
     let new = || {
         let spec = forked(2, join(Quorum::All, false)).step("before").initial("before");
         spec.auto("in", "before", "fork")
     };
     let mut run = Driver::start(forked(1, join(Quorum::All, false)));
-    run.go(&Event::Moved { activation: Some(run.id_in("a")), to: "b".into() });
+    run.go(&Input::Moved { activation: Some(run.id_in("a")), to: "b".into() });
     let found = obstacles(&run, new(), &mapping(&[("c", "before")]));
-    let inside = no_way("c", "before", "it would enter the fork `fork` inside one of its own branches");
+    let inside = no_way("c", "before", "the run would enter fork `fork` inside one of its own branches");
     assert!(matches!(found[0], Obstacle::BranchesDiffer { .. }), "{found:?}");
     assert_eq!(found[1..], [inside]);
 
     let flat = Spec { name: "forked".into(), ..review(1) };
     let found = obstacles(&Driver::start(flat), new(), &mapping(&[("draft", "a")]));
-    assert_eq!(found, [no_way("draft", "a", "it would come to the join `both` outside its fork")]);
+    assert_eq!(found, [no_way("draft", "a", "the run would reach join `both` outside its fork")]);
 }
 
 #[test]
-fn a_branch_that_waits_in_a_join_must_wait_in_the_join_of_its_fork() {
+fn waiting_branch_must_stay_in_the_join_of_its_fork() {
     let mut run = Driver::start(forked(1, join(Quorum::All, false)));
     run.signal("A", Value::Null);
-    // The fork is no longer joined; the join belongs to another one.
+    // The fork has no join now; the join belongs to another fork.
     let spec = Spec::new("forked")
         .fork("fork", ["a", "b", "c"])
         .step("a")
@@ -492,7 +504,7 @@ fn a_branch_that_waits_in_a_join_must_wait_in_the_join_of_its_fork() {
         .on_signal("c", "c2", "GO", "both")
         .on_signal("on", "both", "GO", "done");
     let found = obstacles(&run, spec, &mapping(&[("c", "c2")]));
-    let why = "it would come to the join `both` from a branch of `fork`";
+    let why = "the run would reach join `both` from a branch of fork `fork`";
     assert!(found.contains(&no_way("both", "both", why)), "{found:?}");
     assert!(found.contains(&no_way("c", "c2", why)), "{found:?}");
 }
@@ -507,13 +519,13 @@ fn a_fork_cannot_be_mapped_into_itself() {
     let run = Driver::start(nested("inner").fork("inner", ["a", "b"]));
     let flat = nested("a").auto("a2", "c", "b");
     let found = obstacles(&run, flat, &mapping(&[("inner", "outer")]));
-    let why = "it would be open inside one of its own branches";
+    let why = "the fork would be open inside one of its own branches";
     assert!(found.contains(&no_way("inner", "outer", why)), "{found:?}");
 }
 
 #[test]
-fn a_run_that_stopped_before_a_join_is_complete_when_there_is_no_join_any_more() {
-    // Nobody came to the join. In the new definition the fork has none, and all its branches have ended.
+fn stopped_run_completes_when_its_join_is_removed() {
+    // All branches ended without reaching the join. In the new definition the fork has no join, so the run is complete.
     let mut spec = forked(1, join(Quorum::All, false));
     spec.transitions.retain(|t| t.id != "stop");
     for (from, signal) in [("a", "A"), ("b", "B"), ("c", "C")] {
@@ -529,8 +541,8 @@ fn a_run_that_stopped_before_a_join_is_complete_when_there_is_no_join_any_more()
     unjoined.places.remove("both");
     unjoined.transitions.retain(|t| t.from != "both" && t.to != "both");
     unjoined.places.remove("done");
-    let (done, _) = taken(&run, unjoined, &Mapping::default());
-    assert!(matches!(done.snapshot.finished(), Some(Finished::Completed { place, .. }) if *place == "sorry"));
+    let (done, _) = migrated(&run, unjoined, &Mapping::default());
+    assert!(matches!(done.snapshot.finished(), Some(RunEnd::Completed { place, .. }) if *place == "sorry"));
 }
 
 // ---- children and retries ----
@@ -548,26 +560,26 @@ fn parts(version: u32, rule: Option<ChildRule>) -> Spec {
 }
 
 #[test]
-fn a_wait_for_children_is_judged_by_its_new_rule() {
+fn migrated_wait_for_children_uses_its_new_rule() {
     let mut run = Driver::start(parts(1, Some(ChildRule::All)));
-    run.done(&run.act(&Event::advance()), Outcome { children: 3, ..Outcome::default() });
+    run.done(&run.act(&Input::advance()), ActionResult { children: 3, ..ActionResult::default() });
     run.child("parts", 1, ChildEnd::Completed { output: json!("b") });
     let id = run.id_in("parts");
-    let (mut still, _) = taken(&run, parts(2, Some(ChildRule::N(2))), &Mapping::default());
-    assert_eq!((still.here("parts").status, still.id_in("parts")), (ActivationStatus::Waiting, id));
+    let (mut still, _) = migrated(&run, parts(2, Some(ChildRule::N(2))), &Mapping::default());
+    assert_eq!((still.activation_in("parts").status, still.id_in("parts")), (ActivationStatus::Waiting, id));
     still.child("parts", 0, ChildEnd::Completed { output: json!("a") });
-    assert_eq!(still.here("parts").status, ActivationStatus::Active, "its children still find it");
-    let (any, _) = taken(&run, parts(2, Some(ChildRule::Any)), &Mapping::default());
-    assert_eq!(any.here("parts").status, ActivationStatus::Active);
-    assert_eq!(any.here("parts").received.unwrap()["children"][0]["child"], 1);
-    let (_, never) = taken(&run, parts(2, Some(ChildRule::N(4))), &Mapping::default());
+    assert_eq!(still.activation_in("parts").status, ActivationStatus::Active, "its children still count");
+    let (any, _) = migrated(&run, parts(2, Some(ChildRule::Any)), &Mapping::default());
+    assert_eq!(any.activation_in("parts").status, ActivationStatus::Active);
+    assert_eq!(any.activation_in("parts").received.unwrap()["children"][0]["child"], 1);
+    let (_, never) = migrated(&run, parts(2, Some(ChildRule::N(4))), &Mapping::default());
     assert_eq!(never.stopped.unwrap().code, "childrenFailed");
 }
 
 #[test]
-fn a_wait_for_children_and_one_without_are_different_kinds() {
+fn waits_with_and_without_children_differ_in_kind() {
     let mut run = Driver::start(parts(1, Some(ChildRule::All)));
-    run.done(&run.act(&Event::advance()), Outcome { children: 1, ..Outcome::default() });
+    run.done(&run.act(&Input::advance()), ActionResult { children: 1, ..ActionResult::default() });
     let differs = |kind: &str, to_kind: &str| Obstacle::KindDiffers {
         place: "parts".into(),
         kind: kind.to_owned(),
@@ -577,13 +589,13 @@ fn a_wait_for_children_and_one_without_are_different_kinds() {
     let found = obstacles(&run, parts(2, None), &Mapping::default());
     assert_eq!(found, [differs("wait for children", "wait")]);
     let mut plain = Driver::start(parts(1, None));
-    plain.done(&plain.act(&Event::advance()), Outcome::default());
+    plain.done(&plain.act(&Input::advance()), ActionResult::default());
     let found = obstacles(&plain, parts(2, Some(ChildRule::All)), &Mapping::default());
     assert_eq!(found, [differs("wait", "wait for children")]);
 }
 
 #[test]
-fn counted_retries_stay_as_far_as_the_new_definition_counts_them() {
+fn migration_keeps_retry_counts_that_still_apply() {
     let working = |version, retry: Retry| {
         Spec::new("working")
             .version(version)
@@ -598,21 +610,24 @@ fn counted_retries_stay_as_far_as_the_new_definition_counts_them() {
     };
     let back = || Retry { attempts: 2, target: Some("begin".into()), ..Retry::default() };
     let mut run = Driver::start(working(1, back()));
-    run.rest();
-    let retrial = Retrial::of(&run.act(&Event::advance()));
-    run.go(&Event::Retried { retrial, by_hand: false });
+    run.run_until_idle();
+    let retry = RetryRequest::of(&run.act(&Input::advance()));
+    run.go(&Input::Retried { retry, manual: false });
     run.advance();
-    let (same, _) = taken(&run, working(2, back()), &Mapping::default());
-    assert_eq!(same.here("work").retried, [("pay".into(), 1)].into());
-    assert_eq!(same.snapshot.passings()[0].retried, [("pay".into(), 1)].into());
-    let (other, _) = taken(&run, working(2, Retry { target: None, ..back() }), &Mapping::default());
-    assert_eq!((other.here("work").retried, &other.snapshot.passings()[0].retried), ([].into(), &[].into()));
+    let (same, _) = migrated(&run, working(2, back()), &Mapping::default());
+    assert_eq!(same.activation_in("work").retried, [("pay".into(), 1)].into());
+    assert_eq!(same.snapshot.fork_instances()[0].retried, [("pay".into(), 1)].into());
+    let (other, _) = migrated(&run, working(2, Retry { target: None, ..back() }), &Mapping::default());
+    assert_eq!(
+        (other.activation_in("work").retried, &other.snapshot.fork_instances()[0].retried),
+        ([].into(), &[].into())
+    );
 }
 
-// ---- what stands in the way ----
+// ---- obstacles ----
 
 #[test]
-fn everything_that_stands_in_the_way_is_told_and_not_only_the_first() {
+fn all_obstacles_are_reported() {
     let mut run = Driver::start_with(review(1), json!({"n": "one"}));
     run.signal("GO", Value::Null);
     let spec = Spec::new("audit")
@@ -632,22 +647,24 @@ fn everything_that_stands_in_the_way_is_told_and_not_only_the_first() {
         Obstacle::UnknownSource { place: "drft".into(), hint: " (did you mean `draft`?)".to_owned() },
     ];
     assert_eq!(found[..3], expected);
-    assert!(matches!(found[3], Obstacle::ContextUnfit { .. }));
-    assert_eq!(found[4], Obstacle::PlaceGone { place: "review".into(), hint: String::new() });
+    assert!(matches!(found[3], Obstacle::InvalidContext { .. }));
+    assert_eq!(found[4], Obstacle::PlaceRemoved { place: "review".into(), hint: String::new() });
     assert_eq!(found.len(), 5);
-    let told = CannotMigrate(found).to_string();
+    let told = MigrationError(found).to_string();
     assert!(
         told.starts_with("the run cannot be migrated: `review` and `audit` are different workflows"),
         "{told}"
     );
     assert!(
-        told.ends_with("the run is in `review`, which the new definition does not have: map it"),
+        told.ends_with(
+            "the run is in `review`, which the new definition does not have: map it to a new place"
+        ),
         "{told}"
     );
 }
 
 #[test]
-fn a_place_that_is_mapped_to_nowhere_is_told_once() {
+fn mapping_to_an_unknown_place_is_reported_once() {
     let run = Driver::start(review(1));
     let found = obstacles(&run, review(2), &mapping(&[("draft", "nowhere at all")]));
     let (place, to) = (Name::from("draft"), Name::from("nowhere at all"));
@@ -655,21 +672,21 @@ fn a_place_that_is_mapped_to_nowhere_is_told_once() {
 }
 
 #[test]
-fn a_slip_between_the_two_definitions_is_hinted_at() {
+fn missing_place_hints_at_a_similar_name() {
     let mut run = Driver::start(review(1));
     run.signal("GO", Value::Null);
     let spec = renamed(&review(2), &[("review", "reviews")]);
     let found = obstacles(&run, spec, &Mapping::default());
     let hint = " (did you mean `reviews`?)".to_owned();
-    assert_eq!(found, [Obstacle::PlaceGone { place: "review".into(), hint }]);
+    assert_eq!(found, [Obstacle::PlaceRemoved { place: "review".into(), hint }]);
 }
 
 #[test]
-fn a_place_of_another_kind_is_an_obstacle_only_where_the_run_is() {
+fn changed_place_kind_matters_only_where_the_run_is() {
     let waiting =
         review(2).place("review", Place::Wait(Wait { signal: Some("OK".into()), ..Wait::default() }));
     let mut run = Driver::start(review(1));
-    taken(&run, waiting.clone(), &Mapping::default());
+    migrated(&run, waiting.clone(), &Mapping::default());
     run.signal("GO", Value::Null);
     let differs = |place: &str, kind: &str, to: &str, to_kind: &str| Obstacle::KindDiffers {
         place: place.into(),
@@ -683,7 +700,7 @@ fn a_place_of_another_kind_is_an_obstacle_only_where_the_run_is() {
     assert_eq!(found, [differs("review", "step", "done", "end")]);
     assert_eq!(
         found[0].to_string(),
-        "the run is in `review` (step), and `done` (end) is of another kind: map it to one of its own"
+        "the run is in `review` (step), but `done` is of another kind (end): map it to a place of the same kind"
     );
     let open = Driver::start(forked(1, join(Quorum::All, false)));
     let spec = forked(2, join(Quorum::All, false));
@@ -692,42 +709,42 @@ fn a_place_of_another_kind_is_an_obstacle_only_where_the_run_is() {
 }
 
 #[test]
-fn a_run_that_has_ended_is_not_migrated() {
+fn ended_run_is_not_migrated() {
     let mut run = Driver::start(review(1));
-    run.go(&Event::Cancelled);
+    run.go(&Input::Cancelled);
     assert_eq!(obstacles(&run, review(2), &Mapping::default()), [Obstacle::Terminal]);
 }
 
 #[test]
-fn the_same_definition_and_one_the_run_is_not_pinned_to_are_refused() {
+fn same_or_wrong_source_definition_is_refused() {
     let run = Driver::start(review(1));
     assert_eq!(obstacles(&run, review(1), &Mapping::default()), [Obstacle::SameDefinition]);
     let (from, to) = (build(review(3)), build(review(2)));
     let refused = migrate(&from, &to, &run.snapshot, &Mapping::default(), at(0)).unwrap_err();
-    let [Obstacle::NotItsDefinition { expected, found }] = &refused.0[..] else { panic!("{refused}") };
+    let [Obstacle::OtherDefinition { expected, found }] = &refused.0[..] else { panic!("{refused}") };
     assert_eq!(*expected, format!("review {}", from.hash().short()));
     assert_eq!(*found, format!("review {}", run.definition.hash().short()));
 }
 
 #[test]
-fn a_branch_that_has_ended_with_a_result_that_no_longer_fits_is_an_obstacle() {
+fn ended_branch_with_an_invalid_output_is_an_obstacle() {
     let ends = |version, schema: Value| {
         forked(version, join(Quorum::Any, false)).end_with("sorry", json!("text")).output_schema(schema)
     };
     let mut run = Driver::start(ends(1, json!({})));
     run.signal("STOP", Value::Null);
-    taken(&run, ends(2, json!({})), &Mapping::default());
+    migrated(&run, ends(2, json!({})), &Mapping::default());
     let found = obstacles(&run, ends(2, json!({"type": ["null", "integer"]})), &Mapping::default());
-    assert!(matches!(&found[..], [Obstacle::ResultUnfit { place, .. }] if *place == "sorry"), "{found:?}");
+    assert!(matches!(&found[..], [Obstacle::InvalidResult { place, .. }] if *place == "sorry"), "{found:?}");
     let (renamed, _) =
-        taken(&run, renamed(&ends(2, json!({})), &[("sorry", "pity")]), &mapping(&[("sorry", "pity")]));
+        migrated(&run, renamed(&ends(2, json!({})), &[("sorry", "pity")]), &mapping(&[("sorry", "pity")]));
     assert_eq!(serde_json::to_value(&renamed.snapshot).unwrap()["lastEnd"]["place"], "pity");
     let found = obstacles(&run, ends(2, json!({})), &mapping(&[("sorry", "a")]));
     assert!(matches!(&found[..], [Obstacle::KindDiffers { .. }]), "{found:?}");
 }
 
 #[test]
-fn a_mapping_is_kept_as_json() {
+fn mapping_and_obstacles_serialize_to_json() {
     let full = Mapping { context: Some(json!({"n": 1})), ..mapping(&[("a", "b")]) };
     let stored = serde_json::to_value(&full).unwrap();
     assert_eq!(stored, json!({"places": {"a": "b"}, "context": {"n": 1}}));
@@ -735,14 +752,14 @@ fn a_mapping_is_kept_as_json() {
     assert_eq!(serde_json::from_value::<Mapping>(json!({})).unwrap(), Mapping::default());
     assert_eq!(serde_json::to_value(Mapping::default()).unwrap(), json!({}));
     assert!(serde_json::from_value::<Mapping>(json!({"place": {}})).is_err());
-    let obstacle = Obstacle::PlaceGone { place: "a".into(), hint: String::new() };
-    let told = serde_json::to_value(CannotMigrate(vec![Obstacle::Terminal, obstacle])).unwrap();
-    assert_eq!(told, json!([{"code": "terminal"}, {"code": "placeGone", "place": "a", "hint": ""}]));
+    let obstacle = Obstacle::PlaceRemoved { place: "a".into(), hint: String::new() };
+    let told = serde_json::to_value(MigrationError(vec![Obstacle::Terminal, obstacle])).unwrap();
+    assert_eq!(told, json!([{"code": "terminal"}, {"code": "placeRemoved", "place": "a", "hint": ""}]));
 }
 
-// ---- whatever the workflow ----
+// ---- random workflows ----
 
-/// The same workflow with other names for places.
+/// Returns the workflow with some places renamed.
 fn renamed(spec: &Spec, names: &[(&str, &str)]) -> Spec {
     let names: BTreeMap<_, _> = names.iter().map(|(from, to)| (*from, Name::from(*to))).collect();
     let name = |place: &Name| names.get(place.as_str()).unwrap_or(place).clone();
@@ -790,25 +807,25 @@ fn renamed(spec: &Spec, names: &[(&str, &str)]) -> Spec {
     }
 }
 
-/// Every place with another name; the order of the names stays.
+/// Renames every place. The order of the names stays the same.
 fn all_renamed(spec: &Spec) -> (Spec, Mapping) {
     let names: Vec<_> = spec.places.keys().map(|name| (name.to_string(), format!("x{name}"))).collect();
     let names: Vec<_> = names.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
     (renamed(spec, &names), mapping(&names))
 }
 
-/// The snapshot with the new names for places and without what names the definition.
+/// Returns the snapshot as JSON with the new place names and without the hash of the definition.
 fn as_renamed(snapshot: &Snapshot, mapping: &Mapping) -> Value {
     let mut saved = serde_json::to_value(snapshot).expect("a snapshot is plain data");
     let rename = |name: &mut Value| {
         let to = name.as_str().and_then(|name| mapping.places.get(name)).map(ToString::to_string);
         *name = to.map_or_else(|| name.clone(), Value::from);
     };
-    for pointer in ["activations", "passings"] {
+    for pointer in ["activations", "forkInstances"] {
         for part in saved.get_mut(pointer).and_then(Value::as_array_mut).into_iter().flatten() {
             part.get_mut("place").map(rename);
             part.get_mut("fork").map(rename);
-            // What an error said about a place is not renamed.
+            // Error messages keep the old place names.
             part.pointer_mut("/locals/error/message").map(Value::take);
         }
     }
@@ -822,7 +839,7 @@ fn as_renamed(snapshot: &Snapshot, mapping: &Mapping) -> Value {
 
 proptest! {
     #[test]
-    fn a_run_taken_over_to_the_same_workflow_under_other_names_has_the_same_future(
+    fn migration_that_renames_places_changes_no_decision(
         plan in plan(),
         past in happenings(),
         future in happenings(),
@@ -836,8 +853,8 @@ proptest! {
         let change = migrate(&run.definition, &to, &run.snapshot, &mapping, run.now)
             .map_err(|refused| TestCaseError::fail(refused.to_string()))?;
         let mut taken = Run { definition: to, snapshot: change.snapshot, ..run.clone() };
-        // A change that changes nothing, so that both count the same versions.
-        let nothing = Event::Patched { patch: Patch::none() };
+        // An empty patch, so that both runs have the same version.
+        let nothing = Input::Patched { patch: Patch::none() };
         let Ok(Decision::Change(same)) = run.decide(&nothing) else { panic!("it changes nothing") };
         run.snapshot = same.snapshot;
         prop_assert_eq!(as_renamed(&run.snapshot, &mapping), as_renamed(&taken.snapshot, &mapping));
@@ -850,7 +867,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_new_definition_a_run_is_taken_over_soundly_or_not_at_all(
+    fn migration_gives_a_valid_run_or_is_refused(
         plan in plan(),
         other in plan(),
         seed in any::<u64>(),
@@ -864,7 +881,7 @@ proptest! {
         for spec in [plan.varied(seed).spec(), other.spec()] {
             let Ok(to) = spec.build_within(&limits()) else { continue };
             let before = bytes(&run.snapshot);
-            let taken = migrate(&run.definition, &to, &run.snapshot, &odd_mapping(&run, &to, seed), run.now);
+            let taken = migrate(&run.definition, &to, &run.snapshot, &random_mapping(&run, &to, seed), run.now);
             prop_assert_eq!(&bytes(&run.snapshot), &before);
             let Ok(change) = taken else { continue };
             prop_assert_eq!(change.snapshot.version(), run.snapshot.version() + 1);
@@ -883,8 +900,8 @@ proptest! {
     }
 }
 
-/// Nothing, or the run's places led to arbitrary ones.
-fn odd_mapping(run: &Run, to: &Definition, seed: u64) -> Mapping {
+/// Returns an empty mapping, or one of the run's places to arbitrary places.
+fn random_mapping(run: &Run, to: &Definition, seed: u64) -> Mapping {
     let mut mapping = Mapping::default();
     let new: Vec<_> = to.spec().places.keys().collect();
     for (number, old) in run.snapshot.current_places().into_iter().enumerate() {
@@ -897,7 +914,7 @@ fn odd_mapping(run: &Run, to: &Definition, seed: u64) -> Mapping {
 }
 
 #[test]
-fn the_random_migrations_are_of_every_sort() {
+fn random_migrations_cover_every_outcome() {
     let mut runner = TestRunner::deterministic();
     let (mut taken, mut caught_up, mut no_way, mut differs) = (0, 0, 0, 0);
     for seed in 0..400 {
@@ -906,14 +923,14 @@ fn the_random_migrations_are_of_every_sort() {
         let Some(mut run) = begun(&plan) else { continue };
         run.live(&past);
         let Ok(to) = plan.varied(seed).spec().build_within(&limits()) else { continue };
-        match migrate(&run.definition, &to, &run.snapshot, &odd_mapping(&run, &to, seed), run.now) {
+        match migrate(&run.definition, &to, &run.snapshot, &random_mapping(&run, &to, seed), run.now) {
             Ok(change) => {
                 taken += 1;
                 let same_places = change.snapshot.activations().len() == run.snapshot.activations().len();
                 caught_up += u32::from(!same_places);
             }
-            Err(CannotMigrate(found)) => {
-                no_way += u32::from(found.iter().any(|o| matches!(o, Obstacle::NoWayOn { .. })));
+            Err(MigrationError(found)) => {
+                no_way += u32::from(found.iter().any(|o| matches!(o, Obstacle::CannotContinue { .. })));
                 differs += u32::from(found.iter().any(|o| matches!(o, Obstacle::KindDiffers { .. })));
             }
         }

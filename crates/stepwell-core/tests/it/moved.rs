@@ -1,34 +1,34 @@
-//! An operator moves a run, or one activation of it, to a place: what ends, what goes along, and where it cannot go.
+//! An operator moves a run or one activation to a place: what ends, what is kept, and which moves are refused.
 
 use serde_json::{Value, json};
 use stepwell_core::patch::Patch;
 use stepwell_core::retry::Retry;
-use stepwell_core::snapshot::{ActivationStatus, ChildEnd, Finished};
+use stepwell_core::snapshot::{ActivationStatus, ChildEnd, RunEnd};
 use stepwell_core::spec::{
-    ChildRule, Completion, Guard, Join, LoopStep, Place, Quorum, Transition, Trigger, Wait,
+    ChildRule, Completion, Guard, Join, LoopStep, Place, Quorum, Transition, TransitionTrigger, Wait,
 };
 use stepwell_core::{
-    Answers, DecideError, Event, Outcome, Refusal, Retrial, RunId, Spec, dispatch, questions,
+    ActionResult, Answers, DecideError, Input, Refusal, RetryRequest, RunId, Spec, dispatch, questions,
 };
 
 use crate::driver::{Driver, at, texts};
 
-fn to(place: &str) -> Event {
-    Event::Moved { activation: None, to: place.into() }
+fn move_run(place: &str) -> Input {
+    Input::Moved { activation: None, to: place.into() }
 }
 
-fn one_to(activation: u64, place: &str) -> Event {
-    Event::Moved { activation: Some(activation), to: place.into() }
+fn move_one(activation: u64, place: &str) -> Input {
+    Input::Moved { activation: Some(activation), to: place.into() }
 }
 
 fn finished_in(run: &Driver) -> Option<&str> {
     match run.snapshot.finished() {
-        Some(Finished::Completed { place, .. }) => Some(place),
+        Some(RunEnd::Completed { place, .. }) => Some(place),
         _ => None,
     }
 }
 
-/// `draft` leads to a fork; `left` goes on to `left2`, both branches meet in `both`, and `next` follows.
+/// `draft` leads to a fork. `left` leads to `left2`, both branches are joined in `both`, and `next` follows.
 fn split(quorum: Quorum, cancel_rest: bool) -> Spec {
     let join = Join { of: vec!["left2".into(), "right".into()], quorum, cancel_rest, ..Join::default() };
     Spec::new("split")
@@ -63,30 +63,30 @@ fn opened(spec: Spec) -> Driver {
 // ---- the run as a whole ----
 
 #[test]
-fn moving_a_run_ends_what_goes_on_in_it_and_enters_the_place_afresh() {
+fn moving_a_run_ends_its_activations_and_forks() {
     let mut run = opened(split(Quorum::All, false));
     run.signal("R", Value::Null);
-    let call = run.act(&Event::signal("L", Value::Null));
+    let call = run.act(&Input::signal("L", Value::Null));
     let ids: Vec<_> = run.snapshot.activations().iter().map(|activation| activation.id).collect();
     run.now = at(7);
-    let change = run.go(&to("draft"));
+    let change = run.go(&move_run("draft"));
     assert_eq!(change.entry.action, "__operator:move");
     assert_eq!(texts(&change.entry.exited), ["both", "left"]);
     assert_eq!(texts(&change.entry.entered), ["draft"]);
     assert_eq!((change.entry.payload, change.stopped), (None, None));
-    assert_eq!(change.ended, ids, "whatever runs for them is fenced off");
-    assert_eq!((run.places(), run.snapshot.passings().len()), (vec!["draft".to_owned()], 0));
-    let draft = run.here("draft");
+    assert_eq!(change.ended, ids, "their actions are fenced off");
+    assert_eq!((run.places(), run.snapshot.fork_instances().len()), (vec!["draft".to_owned()], 0));
+    let draft = run.activation_in("draft");
     assert_eq!((draft.branch, draft.since, draft.status), (None, at(7), ActivationStatus::Active));
-    assert!(!run.snapshot.completed().contains("left"), "a place that is left by force is not completed");
-    let done = Event::ActionDone { call, outcome: Outcome::default() };
+    assert!(!run.snapshot.completed().contains("left"), "a place left by a move is not completed");
+    let done = Input::ActionDone { call, outcome: ActionResult::default() };
     assert!(matches!(run.refused(&done), Refusal::Superseded { .. }));
     run.signal("GO", Value::Null);
-    assert_eq!(run.places(), ["left", "right"], "and from there the run goes on");
+    assert_eq!(run.places(), ["left", "right"], "the run continues from there");
 }
 
 #[test]
-fn moving_a_run_leaves_loops_and_locals_behind_and_keeps_the_data() {
+fn moving_a_run_drops_locals_and_keeps_the_context() {
     let spec = Spec::new("loop")
         .step("begin")
         .step("body")
@@ -96,36 +96,40 @@ fn moving_a_run_leaves_loops_and_locals_behind_and_keeps_the_data() {
         .on_signal("stop", "body", "STOP", "done");
     let mut run = Driver::start_with(spec, json!({"n": 1}));
     let Value::Object(locals) = json!({"item": "x"}) else { unreachable!() };
-    let outcome = Outcome { locals, session: Patch::set("slot", json!(2)), ..Outcome::default() };
-    run.done(&run.act(&Event::advance()), outcome);
-    assert_eq!((run.here("body").position, run.here("body").locals.len()), (vec![0], 1));
-    run.go(&to("body"));
-    assert_eq!((run.here("body").position, run.here("body").locals.len()), (vec![], 0));
+    let outcome = ActionResult { locals, session: Patch::set("slot", json!(2)), ..ActionResult::default() };
+    run.done(&run.act(&Input::advance()), outcome);
+    assert_eq!((run.activation_in("body").position, run.activation_in("body").locals.len()), (vec![0], 1));
+    run.go(&move_run("body"));
+    assert_eq!((run.activation_in("body").position, run.activation_in("body").locals.len()), (vec![], 0));
     assert_eq!((run.snapshot.context(), run.snapshot.session().len()), (&json!({"n": 1}), 1));
-    assert!(run.snapshot.completed().contains("begin"), "what was completed stays so");
+    assert!(run.snapshot.completed().contains("begin"), "completed places stay completed");
 }
 
 #[test]
-fn a_run_is_moved_into_places_of_every_kind_that_it_can_be_in() {
+fn run_can_be_moved_to_steps_waits_and_forks() {
     let spec = split(Quorum::All, false)
         .wait("ask", "GO")
         .transition(Transition::new("late", "ask", "sorry").after_ms(10))
         .auto("asked", "ask", "draft")
         .on_signal("ask", "draft", "STOP", "ask");
     let mut run = Driver::start(spec);
-    run.go(&to("ask"));
-    let ask = run.here("ask");
+    run.go(&move_run("ask"));
+    let ask = run.activation_in("ask");
     assert_eq!((ask.status, ask.due()), (ActivationStatus::Waiting, Some(at(10))));
     run.now = at(50);
-    run.go(&to("ask"));
-    assert_eq!(run.here("ask").due(), Some(at(60)), "entering it again starts its timers again");
-    let change = run.go(&to("fork"));
+    run.go(&move_run("ask"));
+    assert_eq!(run.activation_in("ask").due(), Some(at(60)), "entering it again restarts its timers");
+    let change = run.go(&move_run("fork"));
     assert_eq!(run.places(), ["left", "right"]);
     assert_eq!(texts(&change.entry.entered), ["fork", "left", "right"]);
-    assert_eq!(run.snapshot.passings().len(), 1);
-    run.go(&to("fork"));
-    assert_eq!((run.places().len(), run.snapshot.passings().len()), (2, 1), "the first passing is closed");
-    run.go(&to("next"));
+    assert_eq!(run.snapshot.fork_instances().len(), 1);
+    run.go(&move_run("fork"));
+    assert_eq!(
+        (run.places().len(), run.snapshot.fork_instances().len()),
+        (2, 1),
+        "the first instance is closed"
+    );
+    run.go(&move_run("next"));
     run.signal("GO", Value::Null);
     assert_eq!(finished_in(&run), Some("done"));
 }
@@ -136,41 +140,41 @@ fn moving_a_run_to_an_end_completes_it() {
         let spec = split(Quorum::All, false).completion(completion).end_with("done", json!({"$expr": "n"}));
         let mut run = Driver::start_with(spec, json!({"n": 3}));
         run.signal("GO", Value::Null);
-        run.go(&to("done"));
-        let expected = Finished::Completed { place: "done".into(), output: Some(json!(3)) };
+        run.go(&move_run("done"));
+        let expected = RunEnd::Completed { place: "done".into(), output: Some(json!(3)) };
         assert_eq!(run.snapshot.finished(), Some(&expected));
         assert!(run.snapshot.is_terminal() && run.snapshot.activations().is_empty());
-        assert_eq!(run.refused(&to("draft")), Refusal::Terminal);
+        assert_eq!(run.refused(&move_run("draft")), Refusal::Terminal);
     }
 }
 
 #[test]
-fn a_result_that_does_not_fit_is_an_error_and_the_run_stays() {
+fn moving_to_an_end_with_an_invalid_output_is_an_error() {
     let spec = split(Quorum::All, false)
         .end_with("done", json!({"$expr": "context.n"}))
         .output_schema(json!({"type": "integer"}));
     let run = Driver::start_with(spec, json!({"n": "three"}));
-    assert!(matches!(run.undecidable(&to("done")), DecideError::OutputUnfit { .. }));
+    assert!(matches!(run.undecidable(&move_run("done")), DecideError::InvalidOutput { .. }));
 }
 
 #[test]
-fn moving_a_run_forgets_the_end_that_a_branch_came_to() {
+fn moving_a_run_clears_the_last_end_of_a_branch() {
     let mut run = opened(split(Quorum::Any, false).completion(Completion::AllBranches));
     run.signal("STOP", Value::Null);
     let last_end = |run: &Driver| serde_json::to_value(&run.snapshot).unwrap().get("lastEnd").cloned();
     assert!(last_end(&run).is_some());
-    run.go(&to("next"));
+    run.go(&move_run("next"));
     assert_eq!(last_end(&run), None);
 }
 
 #[test]
-fn a_run_that_has_stopped_can_be_moved_on() {
+fn stopped_run_can_be_moved() {
     let mut run = opened(split(Quorum::All, false).completion(Completion::AllBranches));
-    run.done(&run.act(&Event::signal("L", Value::Null)), Outcome::default());
+    run.done(&run.act(&Input::signal("L", Value::Null)), ActionResult::default());
     run.signal("L", Value::Null);
     let stopped = run.signal("STOP", Value::Null).stopped.expect("the join cannot fire any more");
     assert_eq!(stopped.code, "joinUnreached");
-    let change = run.go(&to("next"));
+    let change = run.go(&move_run("next"));
     assert_eq!(change.stopped, None);
     run.signal("GO", Value::Null);
     assert_eq!(finished_in(&run), Some("done"));
@@ -179,102 +183,102 @@ fn a_run_that_has_stopped_can_be_moved_on() {
 // ---- one activation ----
 
 #[test]
-fn moving_an_activation_takes_its_branch_position_and_locals_along_and_nothing_else_moves() {
+fn moved_activation_keeps_branch_position_and_locals() {
     let spec = split(Quorum::All, false);
     let mut run = opened(spec);
-    let call = run.act(&Event::signal("L", Value::Null));
+    let call = run.act(&Input::signal("L", Value::Null));
     let Value::Object(locals) = json!({"item": "x"}) else { unreachable!() };
-    run.done(&call, Outcome { locals, ..Outcome::default() });
-    let (before, other) = (run.here("left2"), run.here("right"));
-    let change = run.go(&one_to(before.id, "left"));
+    run.done(&call, ActionResult { locals, ..ActionResult::default() });
+    let (before, other) = (run.activation_in("left2"), run.activation_in("right"));
+    let change = run.go(&move_one(before.id, "left"));
     assert_eq!(change.entry.action, "__operator:move");
     assert_eq!((texts(&change.entry.exited), texts(&change.entry.entered)), (vec!["left2"], vec!["left"]));
     assert_eq!(change.ended, [before.id]);
-    let after = run.here("left");
+    let after = run.activation_in("left");
     assert_eq!(
         (after.branch, &after.locals, &after.position),
         (before.branch, &before.locals, &before.position)
     );
-    assert!(after.id > before.id, "an activation is one being-in-a-place");
-    assert_eq!(run.here("right"), other);
+    assert!(after.id > before.id, "each entry is a new activation");
+    assert_eq!(run.activation_in("right"), other);
     assert!(!run.snapshot.completed().contains("left2"));
 }
 
 #[test]
-fn a_result_for_an_activation_that_was_moved_is_superseded_also_where_it_was_moved_to_itself() {
+fn result_of_a_moved_activation_is_superseded() {
     let mut run = opened(split(Quorum::All, false));
-    let call = run.act(&Event::signal("L", Value::Null));
-    run.go(&one_to(call.activation, "left"));
+    let call = run.act(&Input::signal("L", Value::Null));
+    run.go(&move_one(call.activation, "left"));
     let superseded = Refusal::Superseded { activation: call.activation, what: "l".into() };
-    let done = Event::ActionDone { call: call.clone(), outcome: Outcome::default() };
+    let done = Input::ActionDone { call: call.clone(), outcome: ActionResult::default() };
     assert_eq!(run.refused(&done), superseded);
-    assert_eq!(run.refused(&Event::Retried { retrial: Retrial::of(&call), by_hand: true }), superseded);
+    assert_eq!(run.refused(&Input::Retried { retry: RetryRequest::of(&call), manual: true }), superseded);
 }
 
 #[test]
-fn a_branch_that_is_moved_to_its_join_is_counted_as_if_it_had_come() {
+fn branch_moved_to_its_join_is_counted() {
     let mut run = opened(split(Quorum::All, false));
-    run.go(&one_to(run.id_in("left"), "both"));
-    assert_eq!(run.here("both").status, ActivationStatus::Waiting);
+    run.go(&move_one(run.id_in("left"), "both"));
+    assert_eq!(run.activation_in("both").status, ActivationStatus::Waiting);
     assert_eq!(run.places(), ["both", "right"]);
-    let change = run.go(&one_to(run.id_in("right"), "both"));
+    let change = run.go(&move_one(run.id_in("right"), "both"));
     assert_eq!(texts(&change.entry.entered), ["both"]);
-    assert_eq!(run.here("both").status, ActivationStatus::Active);
+    assert_eq!(run.activation_in("both").status, ActivationStatus::Active);
     run.advance();
     assert_eq!(run.places(), ["next"]);
 }
 
 #[test]
-fn a_branch_can_be_taken_out_of_its_join_again() {
+fn branch_can_be_moved_out_of_its_join() {
     let mut run = opened(split(Quorum::All, false));
     run.signal("R", Value::Null);
-    run.go(&one_to(run.id_in("both"), "right"));
+    run.go(&move_one(run.id_in("both"), "right"));
     assert_eq!(run.places(), ["left", "right"]);
     run.signal("R", Value::Null);
-    assert_eq!(run.here("both").status, ActivationStatus::Waiting, "it comes and is counted once");
+    assert_eq!(run.activation_in("both").status, ActivationStatus::Waiting, "it arrives and is counted once");
 }
 
 #[test]
-fn a_late_branch_that_is_moved_to_its_join_is_absorbed() {
+fn late_branch_moved_to_its_join_is_absorbed() {
     let mut run = opened(split(Quorum::Any, false));
     run.signal("R", Value::Null);
-    let change = run.go(&one_to(run.id_in("left"), "both"));
+    let change = run.go(&move_one(run.id_in("left"), "both"));
     assert_eq!((texts(&change.entry.exited), change.entry.entered.len()), (vec!["left"], 0));
-    assert_eq!((run.places(), run.snapshot.passings().len()), (vec!["both".to_owned()], 0));
+    assert_eq!((run.places(), run.snapshot.fork_instances().len()), (vec!["both".to_owned()], 0));
 }
 
 #[test]
-fn a_branch_that_is_moved_to_a_join_that_ends_the_rest_ends_it() {
+fn moving_a_branch_to_a_join_applies_cancel_rest() {
     let mut run = opened(split(Quorum::Any, true));
     let (left, right) = (run.id_in("left"), run.id_in("right"));
-    let change = run.go(&one_to(right, "both"));
+    let change = run.go(&move_one(right, "both"));
     assert_eq!(change.ended, [right, left]);
     assert_eq!(run.places(), ["both"]);
 }
 
 #[test]
-fn moving_an_activation_to_an_end_completes_the_run_or_its_branch() {
+fn moving_an_activation_to_an_end_completes_run_or_branch() {
     let mut run = opened(split(Quorum::Any, false));
     let (left, right) = (run.id_in("left"), run.id_in("right"));
-    let change = run.go(&one_to(right, "sorry"));
+    let change = run.go(&move_one(right, "sorry"));
     assert_eq!((finished_in(&run), change.ended), (Some("sorry"), vec![right, left]));
 
     let mut run = opened(split(Quorum::Any, false).completion(Completion::AllBranches));
-    let change = run.go(&one_to(run.id_in("right"), "sorry"));
+    let change = run.go(&move_one(run.id_in("right"), "sorry"));
     assert_eq!((change.ended.len(), run.places()), (1, vec!["left".to_owned()]));
     assert!(!run.snapshot.is_terminal());
 }
 
 #[test]
-fn when_the_last_branch_is_moved_away_the_run_stops_with_an_error_that_names_the_join() {
+fn moving_the_last_branch_away_stops_the_run() {
     let mut run = opened(split(Quorum::All, false).completion(Completion::AllBranches));
     run.signal("R", Value::Null);
-    let change = run.go(&one_to(run.id_in("left"), "sorry"));
+    let change = run.go(&move_one(run.id_in("left"), "sorry"));
     assert!(change.stopped.unwrap().message.contains("`both`"));
 }
 
 #[test]
-fn whoever_is_moved_by_hand_has_all_its_retries_again() {
+fn moving_resets_the_retry_counts() {
     let retry = Retry { attempts: 1, target: Some("begin".into()), ..Retry::default() };
     let spec = Spec::new("again")
         .step("begin")
@@ -284,18 +288,18 @@ fn whoever_is_moved_by_hand_has_all_its_retries_again() {
         .transition(Transition::new("work", "work", "done").action("work").retry(retry));
     let mut run = Driver::start(spec);
     run.advance();
-    let retrial = Retrial::of(&run.act(&Event::advance()));
-    run.go(&Event::Retried { retrial, by_hand: false });
-    assert_eq!(run.here("begin").retried, [("work".into(), 1)].into());
-    let mut alone = Driver::holding(&run.definition, run.snapshot.clone());
-    alone.go(&one_to(alone.id_in("begin"), "work"));
-    assert_eq!(alone.here("work").retried, [].into());
-    run.go(&to("work"));
-    assert_eq!(run.here("work").retried, [].into());
+    let retry = RetryRequest::of(&run.act(&Input::advance()));
+    run.go(&Input::Retried { retry, manual: false });
+    assert_eq!(run.activation_in("begin").retried, [("work".into(), 1)].into());
+    let mut alone = Driver::from_snapshot(&run.definition, run.snapshot.clone());
+    alone.go(&move_one(alone.id_in("begin"), "work"));
+    assert_eq!(alone.activation_in("work").retried, [].into());
+    run.go(&move_run("work"));
+    assert_eq!(run.activation_in("work").retried, [].into());
 }
 
 #[test]
-fn children_of_a_wait_that_was_left_by_force_are_strangers() {
+fn children_of_a_moved_wait_are_superseded() {
     let wait = Wait { children: Some(ChildRule::All), ..Wait::default() };
     let spec = Spec::new("parts")
         .step("begin")
@@ -304,23 +308,23 @@ fn children_of_a_wait_that_was_left_by_force_are_strangers() {
         .transition(Transition::new("start", "begin", "parts").action("start"))
         .auto("on", "parts", "done");
     let mut run = Driver::start(spec);
-    run.done(&run.act(&Event::advance()), Outcome { children: 2, ..Outcome::default() });
+    run.done(&run.act(&Input::advance()), ActionResult { children: 2, ..ActionResult::default() });
     let parts = run.id_in("parts");
-    assert_eq!(run.go(&to("begin")).ended, [parts]);
-    let child = Event::ChildDone { activation: parts, child: 0, end: ChildEnd::Cancelled };
+    assert_eq!(run.go(&move_run("begin")).ended, [parts]);
+    let child = Input::ChildDone { activation: parts, child: 0, end: ChildEnd::Cancelled };
     assert!(matches!(run.refused(&child), Refusal::Superseded { .. }));
     let refusal = Refusal::CannotEnter {
         place: "parts".into(),
-        why: "it waits for children, and a move starts none".to_owned(),
+        why: "it waits for children, and a move does not start any".to_owned(),
     };
-    assert_eq!(run.refused(&to("parts")), refusal);
-    assert_eq!(run.refused(&one_to(run.id_in("begin"), "parts")), refusal);
+    assert_eq!(run.refused(&move_run("parts")), refusal);
+    assert_eq!(run.refused(&move_one(run.id_in("begin"), "parts")), refusal);
 }
 
-// ---- where nothing can be moved ----
+// ---- refused moves ----
 
-/// Why the place cannot be moved to.
-fn why(run: &Driver, event: &Event) -> String {
+/// Returns the reason why the place cannot be entered.
+fn reason(run: &Driver, event: &Input) -> String {
     match run.refused(event) {
         Refusal::CannotEnter { why, .. } => why,
         other => panic!("{other:?}"),
@@ -328,32 +332,35 @@ fn why(run: &Driver, event: &Event) -> String {
 }
 
 #[test]
-fn an_unknown_place_and_an_activation_that_is_not_there_are_refused_by_name() {
+fn unknown_move_targets_are_refused_by_name() {
     let run = opened(split(Quorum::All, false));
-    let said = |event: &Event| run.refused(event).to_string();
-    assert_eq!(said(&to("rigth")), "workflow `split` has no place `rigth` (did you mean `right`?)");
-    assert_eq!(said(&to("somewhere else")), "workflow `split` has no place `somewhere else`");
-    assert_eq!(said(&to("")), "workflow `split` has no place ``");
-    assert_eq!(said(&one_to(99, "next")), "the run has no activation 99; it is in `left`, `right`");
-    assert!(matches!(run.refused(&one_to(99, "nxt")), Refusal::UnknownPlace { .. }), "the place comes first");
-    let refusal = serde_json::to_value(run.refused(&to("rigth"))).unwrap();
+    let said = |event: &Input| run.refused(event).to_string();
+    assert_eq!(said(&move_run("rigth")), "workflow `split` has no place `rigth` (did you mean `right`?)");
+    assert_eq!(said(&move_run("somewhere else")), "workflow `split` has no place `somewhere else`");
+    assert_eq!(said(&move_run("")), "workflow `split` has no place ``");
+    assert_eq!(said(&move_one(99, "next")), "the run has no activation 99; it is in `left`, `right`");
+    assert!(
+        matches!(run.refused(&move_one(99, "nxt")), Refusal::UnknownPlace { .. }),
+        "the place is checked first"
+    );
+    let refusal = serde_json::to_value(run.refused(&move_run("rigth"))).unwrap();
     assert_eq!(refusal["reason"], "unknownPlace");
-    let refusal = serde_json::to_value(run.refused(&one_to(99, "next"))).unwrap();
+    let refusal = serde_json::to_value(run.refused(&move_one(99, "next"))).unwrap();
     assert_eq!(refusal, json!({"reason": "noActivation", "activation": 99, "active": ["left", "right"]}));
 }
 
 #[test]
-fn a_run_as_a_whole_cannot_be_moved_to_a_join_or_into_a_branch_that_leads_to_one() {
+fn whole_run_cannot_be_moved_into_a_fork_with_a_join() {
     let run = opened(split(Quorum::All, false));
-    let outside = "it would come to the join `both` outside its fork";
+    let outside = "the run would reach join `both` outside its fork";
     for place in ["both", "left", "left2", "right"] {
-        assert_eq!(why(&run, &to(place)), outside, "{place}");
+        assert_eq!(reason(&run, &move_run(place)), outside, "{place}");
     }
-    assert_eq!(run.refused(&to("both")).to_string(), format!("`both` cannot be moved to: {outside}"));
+    assert_eq!(run.refused(&move_run("both")).to_string(), format!("cannot move to `both`: {outside}"));
 }
 
 #[test]
-fn a_run_can_be_moved_into_a_branch_that_leads_to_no_join() {
+fn run_can_be_moved_into_a_branch_without_a_join() {
     let spec = Spec::new("apart")
         .fork("fork", ["left", "right"])
         .step("left")
@@ -364,38 +371,38 @@ fn a_run_can_be_moved_into_a_branch_that_leads_to_no_join() {
         .auto("to l", "left", "l")
         .auto("to r", "right", "r");
     let mut run = Driver::start(spec);
-    run.go(&to("right"));
-    assert_eq!((run.places(), run.rest()), (vec!["right".to_owned()], 1));
+    run.go(&move_run("right"));
+    assert_eq!((run.places(), run.run_until_idle()), (vec!["right".to_owned()], 1));
     assert_eq!(finished_in(&run), Some("r"));
 }
 
 #[test]
-fn an_activation_outside_a_fork_cannot_be_moved_into_a_branch_of_it() {
+fn activation_cannot_be_moved_into_a_fork_from_outside() {
     let run = Driver::start(split(Quorum::All, false));
-    let outside = "it would come to the join `both` outside its fork";
-    assert_eq!(why(&run, &one_to(run.id_in("draft"), "right")), outside);
+    let outside = "the run would reach join `both` outside its fork";
+    assert_eq!(reason(&run, &move_one(run.id_in("draft"), "right")), outside);
 }
 
 #[test]
-fn an_activation_cannot_be_moved_to_where_its_fork_would_be_entered_inside_itself() {
+fn activation_cannot_be_moved_before_its_own_fork() {
     let run = opened(split(Quorum::All, false));
-    let inside = "it would enter the fork `fork` inside one of its own branches";
+    let inside = "the run would enter fork `fork` inside one of its own branches";
     for place in ["draft", "fork"] {
-        assert_eq!(why(&run, &one_to(run.id_in("left"), place)), inside, "{place}");
+        assert_eq!(reason(&run, &move_one(run.id_in("left"), place)), inside, "{place}");
     }
 }
 
 #[test]
-fn an_activation_can_be_moved_past_its_join_when_nothing_there_needs_the_fork() {
+fn activation_can_be_moved_past_its_join() {
     let mut run = opened(split(Quorum::All, false));
-    run.go(&one_to(run.id_in("left"), "next"));
+    run.go(&move_one(run.id_in("left"), "next"));
     assert_eq!(run.places(), ["next", "right"]);
     run.signal("GO", Value::Null);
     assert_eq!(finished_in(&run), Some("done"));
 }
 
 #[test]
-fn an_activation_in_an_inner_fork_cannot_be_moved_to_the_join_of_the_outer_one() {
+fn inner_branch_cannot_be_moved_to_the_outer_join() {
     let spec = Spec::new("nested")
         .fork("outer", ["inner", "c"])
         .fork("inner", ["a", "b"])
@@ -412,20 +419,20 @@ fn an_activation_in_an_inner_fork_cannot_be_moved_to_the_join_of_the_outer_one()
         .on_signal("c", "c", "GO", "all")
         .auto("on", "all", "done");
     let mut run = Driver::start(spec);
-    let wrong = "it would come to the join `all` from a branch of `inner`";
-    assert_eq!(why(&run, &one_to(run.id_in("a"), "all")), wrong);
-    assert_eq!(why(&run, &one_to(run.id_in("a"), "c")), wrong);
-    let wrong = "it would come to the join `ab` from a branch of `outer`";
-    assert_eq!(why(&run, &one_to(run.id_in("c"), "b")), wrong);
-    run.go(&one_to(run.id_in("a"), "b"));
-    run.go(&one_to(run.id_in("c"), "inner"));
-    assert_eq!(run.snapshot.passings().len(), 3, "a fork may be open in each branch");
+    let wrong = "the run would reach join `all` from a branch of fork `inner`";
+    assert_eq!(reason(&run, &move_one(run.id_in("a"), "all")), wrong);
+    assert_eq!(reason(&run, &move_one(run.id_in("a"), "c")), wrong);
+    let wrong = "the run would reach join `ab` from a branch of fork `outer`";
+    assert_eq!(reason(&run, &move_one(run.id_in("c"), "b")), wrong);
+    run.go(&move_one(run.id_in("a"), "b"));
+    run.go(&move_one(run.id_in("c"), "inner"));
+    assert_eq!(run.snapshot.fork_instances().len(), 3, "a fork may be open in each branch");
     assert_eq!(run.places(), ["a", "b"]);
 }
 
 #[test]
-fn ways_after_a_failure_and_of_retries_are_followed_too() {
-    // From `aside` only the failure of its action, the children's failure or its retry leads into the branch.
+fn move_check_follows_error_places_and_retry_targets() {
+    // Only three edges lead from `aside` into the branch: an action failure, a failure of children, and a retry target.
     let wait = Wait {
         signal: Some("GO".into()),
         children: Some(ChildRule::All),
@@ -444,45 +451,48 @@ fn ways_after_a_failure_and_of_retries_are_followed_too() {
         .auto("parts", "parts", "sorry");
     for spec in [failing, retrying, children] {
         let run = Driver::start(spec);
-        assert_eq!(why(&run, &to("aside")), "it would come to the join `both` outside its fork");
+        assert_eq!(reason(&run, &move_run("aside")), "the run would reach join `both` outside its fork");
     }
     let run = Driver::start(risky(Retry::default()));
-    assert!(run.decide(&to("aside")).is_ok());
+    assert!(run.decide(&move_run("aside")).is_ok());
 }
 
 #[test]
-fn a_place_whose_timer_cannot_be_set_is_an_error_and_the_run_stays() {
-    let late = Transition::new("late", "next", "sorry").on(Trigger::Until("context.until".into()));
+fn moving_to_a_place_with_an_invalid_timer_is_an_error() {
+    let late = Transition::new("late", "next", "sorry").on(TransitionTrigger::Until("context.until".into()));
     let run = Driver::start(split(Quorum::All, false).transition(late));
-    let error = run.undecidable(&to("next"));
-    assert!(matches!(error, DecideError::NotAnInstant { .. } | DecideError::Expression { .. }), "{error:?}");
+    let error = run.undecidable(&move_run("next"));
+    assert!(
+        matches!(error, DecideError::InvalidTimestamp { .. } | DecideError::Expression { .. }),
+        "{error:?}"
+    );
 }
 
 #[test]
-fn a_move_asks_no_guard_and_brings_no_payload() {
+fn move_evaluates_no_guard_and_has_no_payload() {
     let guard = Guard::named("manager");
     let spec = split(Quorum::All, false)
         .transition(Transition::new("skip", "draft", "done").guard(guard.clone()))
         .transition(Transition::new("halt", "next", "done").guard(guard));
     let mut run = Driver::start(spec);
-    assert_eq!(questions(&run.definition, &run.snapshot, &to("next")), []);
-    assert_eq!(to("next").payload(), &Value::Null);
-    run.go(&to("next"));
+    assert_eq!(questions(&run.definition, &run.snapshot, &move_run("next")), []);
+    assert_eq!(move_run("next").payload(), &Value::Null);
+    run.go(&move_run("next"));
     assert_eq!(run.places(), ["next"]);
 }
 
 #[test]
-fn a_run_is_not_moved_into_the_middle_of_a_loop() {
+fn run_cannot_be_moved_into_a_loop_body() {
     let text = "
 steps:
   - { id: before, type: wait.signal, signal: GO }
   - { id: each, type: control.forEach, items: [1], body: [{ id: inner, type: wait.signal, signal: NEXT }] }
 ";
-    let document = stepwell_core::Document::read(text, Some("loop")).expect("it is sound");
+    let document = stepwell_core::WorkflowSource::read(text, Some("loop")).expect("it is sound");
     let definition = document.definition();
     let begun = stepwell_core::start(definition, RunId::nil(), Value::Null, at(0)).expect("it begins");
     let moved = |to: &str| {
-        let event = Event::Moved { activation: None, to: to.into() };
+        let event = Input::Moved { activation: None, to: to.into() };
         dispatch(definition, &begun.snapshot, &event, &Answers::none(), at(1))
     };
     assert!(moved("each").is_ok());

@@ -1,5 +1,5 @@
-//! Whatever happens to whatever workflow: a change is one version and sound, anything else changes nothing, and a
-//! saved run has the future of one that was never put away.
+//! Properties of random runs of random workflows: a change is one valid version, any other decision changes nothing,
+//! and a saved run decides like one that was never saved.
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::{
@@ -12,19 +12,19 @@ use stepwell_core::graph::{Graph, open_waits};
 use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::{ActivationId, ChildEnd};
 use stepwell_core::{
-    ActionCall, Answers, DecideError, Decision, Definition, Event, Failure, History, Limits, Outcome,
-    Refusal, Rejected, Retrial, RunId, Snapshot, Spec, Timestamp, available, dispatch, questions, start,
+    ActionCall, ActionResult, Answers, DecideError, Decision, Definition, Failure, History, Input, Limits,
+    Refusal, Rejected, RetryRequest, RunId, Snapshot, Spec, Timestamp, available, dispatch, questions, start,
 };
 
 use crate::driver::{at, bytes};
 use crate::random::{Happening, Plan, happenings, plan, signal};
 
-/// Few enough that splitting branches do not grow without end.
+/// Bounds the activations, so that branches that split repeatedly do not grow without end.
 pub(crate) fn limits() -> Limits {
     Limits { activations: 40, ..Limits::default() }
 }
 
-/// A run with what its host remembers: the time, and the actions it was told to run.
+/// A run with the state of its host: the time and the requested action calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub(crate) definition: Definition,
@@ -33,7 +33,7 @@ pub(crate) struct Run {
     pub(crate) calls: Vec<ActionCall>,
 }
 
-/// The spec as a run at version 0; nothing if the definition is refused.
+/// Starts a run of the plan at version 0. `None` if the definition or the start is refused.
 pub(crate) fn begun(plan: &Plan) -> Option<Run> {
     let definition = plan.spec().build_within(&limits()).ok()?;
     let context = json!({"n": 0, "until": at(30)});
@@ -47,31 +47,31 @@ impl Run {
         if all.is_empty() { which as u64 } else { all[which % all.len()].id }
     }
 
-    /// The event this is here and now; nothing if only time passes.
-    pub(crate) fn event(&self, happening: &Happening) -> Option<Event> {
+    /// Returns the input for a happening in the current state. `None` if only time passes or no call was requested yet.
+    pub(crate) fn event(&self, happening: &Happening) -> Option<Input> {
         Some(match happening {
             Happening::Pass(_) => return None,
             Happening::Likely { which, n } => {
                 let mut likely = self.likely(*n);
                 likely.swap_remove(which % likely.len())
             }
-            Happening::Signal { signal: number, payload } => Event::signal(signal(*number), payload.clone()),
-            Happening::UnknownSignal => Event::signal("S", Value::Null),
-            Happening::Advance => Event::advance(),
-            Happening::AdvanceOne(which) => Event::Advanced { activation: Some(self.pick(*which)) },
-            Happening::Timer(which) => Event::TimerFired { activation: self.pick(*which) },
+            Happening::Signal { signal: number, payload } => Input::signal(signal(*number), payload.clone()),
+            Happening::UnknownSignal => Input::signal("S", Value::Null),
+            Happening::Advance => Input::advance(),
+            Happening::AdvanceOne(which) => Input::Advanced { activation: Some(self.pick(*which)) },
+            Happening::Timer(which) => Input::TimerFired { activation: self.pick(*which) },
             Happening::Done { call, n, children } => done(&self.call(*call)?, *n, *children),
             Happening::Failed { call, retries, is_final } => {
                 let failure = Failure { is_final: *is_final, ..Failure::new("broken", "it broke") };
-                Event::ActionFailed { call: self.call(*call)?, failure, retries: *retries }
+                Input::ActionFailed { call: self.call(*call)?, failure, retries: *retries }
             }
-            Happening::Retry { call, by_hand } => {
-                Event::Retried { retrial: Retrial::of(&self.call(*call)?), by_hand: *by_hand }
+            Happening::Retry { call, manual } => {
+                Input::Retried { retry: RetryRequest::of(&self.call(*call)?), manual: *manual }
             }
             Happening::Move { activation, to } => {
                 let places: Vec<_> = self.definition.spec().places.keys().collect();
                 let activation = activation.map(|which| self.pick(which));
-                Event::Moved { activation, to: places[to % places.len()].clone() }
+                Input::Moved { activation, to: places[to % places.len()].clone() }
             }
             Happening::Child { activation, child, how } => {
                 let waiting = self.snapshot.activations().iter().filter(|a| a.children.is_some());
@@ -82,54 +82,54 @@ impl Run {
                     1 => ChildEnd::Failed { error: Failure::new("broken", "it broke") },
                     _ => ChildEnd::Cancelled,
                 };
-                Event::ChildDone { activation, child: *child, end }
+                Input::ChildDone { activation, child: *child, end }
             }
             Happening::Resolve(which) => {
-                Event::WaitResolved { activation: self.pick(*which), payload: json!({"n": 1}) }
+                Input::WaitResolved { activation: self.pick(*which), payload: json!({"n": 1}) }
             }
-            Happening::Patch(n) => Event::Patched { patch: Patch::set("n", json!(n)) },
-            Happening::Cancel => Event::Cancelled,
+            Happening::Patch(n) => Input::Patched { patch: Patch::set("n", json!(n)) },
+            Happening::Cancel => Input::Cancelled,
         })
     }
 
-    /// What the run is ready for.
-    fn likely(&self, n: i64) -> Vec<Event> {
-        let mut events = vec![Event::advance()];
+    /// Returns inputs that the run is ready for.
+    fn likely(&self, n: i64) -> Vec<Input> {
+        let mut events = vec![Input::advance()];
         for wait in open_waits(&self.definition, &self.snapshot) {
             let signals = wait.signals.into_iter();
-            events.extend(signals.map(|signal| Event::signal(signal, json!({ "n": n }))));
+            events.extend(signals.map(|signal| Input::signal(signal, json!({ "n": n }))));
         }
         for activation in self.snapshot.activations() {
             let id = activation.id;
-            events.push(Event::Advanced { activation: Some(id) });
+            events.push(Input::Advanced { activation: Some(id) });
             if activation.due().is_some_and(|due| due <= self.now) {
-                events.push(Event::TimerFired { activation: id });
+                events.push(Input::TimerFired { activation: id });
             }
             let missing = activation
                 .children
                 .iter()
                 .flat_map(|all| (0..all.total).filter(|child| !all.ended.contains_key(child)));
             let end = ChildEnd::Completed { output: json!(n) };
-            events.extend(missing.map(|child| Event::ChildDone { activation: id, child, end: end.clone() }));
+            events.extend(missing.map(|child| Input::ChildDone { activation: id, child, end: end.clone() }));
             for call in self.calls.iter().filter(|call| call.activation == id) {
                 events.push(done(call, n, 2));
                 let failure = Failure::new("broken", "it broke");
-                events.push(Event::ActionFailed { call: call.clone(), failure, retries: n as u32 % 2 });
-                events.push(Event::Retried { retrial: Retrial::of(call), by_hand: n % 3 == 0 });
+                events.push(Input::ActionFailed { call: call.clone(), failure, retries: n as u32 % 2 });
+                events.push(Input::Retried { retry: RetryRequest::of(call), manual: n % 3 == 0 });
             }
         }
         events
     }
 
-    /// One of the calls given out, most often a recent one; stale ones too.
+    /// Returns one of the requested calls, mostly the newest, sometimes a stale one.
     fn call(&self, which: usize) -> Option<ActionCall> {
         let newest = self.calls.len().checked_sub(1)?;
         let back = if which.is_multiple_of(4) { which / 4 % self.calls.len() } else { 0 };
         self.calls.get(newest - back).cloned()
     }
 
-    /// Answers the questions that are asked, and no others.
-    fn answers(&self, event: &Event) -> Answers {
+    /// Answers exactly the questions that the input raises.
+    fn answers(&self, event: &Input) -> Answers {
         let mut answers = Answers::none();
         for question in questions(&self.definition, &self.snapshot, event) {
             let says = !(question.activation + self.snapshot.version()).is_multiple_of(3);
@@ -138,11 +138,11 @@ impl Run {
         answers
     }
 
-    pub(crate) fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
+    pub(crate) fn decide(&self, event: &Input) -> Result<Decision, Rejected> {
         dispatch(&self.definition, &self.snapshot, event, &self.answers(event), self.now)
     }
 
-    /// Lets all of it happen that does not end the run.
+    /// Applies the happenings, but undoes each one that ends the run.
     pub(crate) fn live(&mut self, past: &[Happening]) {
         for happening in past {
             let before = self.clone();
@@ -153,7 +153,7 @@ impl Run {
         }
     }
 
-    /// Lets it happen, as a host would.
+    /// Applies a happening as a host would. Returns the decision, or `None` if there was no input to decide.
     pub(crate) fn go(&mut self, happening: &Happening) -> Option<Result<Decision, Rejected>> {
         if let Happening::Pass(ms) = happening {
             self.now = self.now.plus_ms(*ms);
@@ -169,18 +169,18 @@ impl Run {
     }
 }
 
-fn done(call: &ActionCall, n: i64, children: u32) -> Event {
-    let outcome = Outcome {
+fn done(call: &ActionCall, n: i64, children: u32) -> Input {
+    let outcome = ActionResult {
         context: Patch::set("n", json!(n)),
         session: Patch::set(format!("slot{n}"), json!(n)),
         output: json!([n]),
         children,
-        ..Outcome::default()
+        ..ActionResult::default()
     };
-    Event::ActionDone { call: call.clone(), outcome }
+    Input::ActionDone { call: call.clone(), outcome }
 }
 
-/// What holds for a snapshot at any time.
+/// Checks the invariants of every snapshot.
 pub(crate) fn check_sound(run: &Run) -> Result<(), TestCaseError> {
     let (definition, snapshot) = (&run.definition, &run.snapshot);
     prop_assert_eq!(snapshot.contradictions(definition), [""; 0]);
@@ -195,13 +195,13 @@ pub(crate) fn check_sound(run: &Run) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What holds for a decision, whatever it is.
+/// Checks the invariants of every decision.
 pub(crate) fn check_decision(
     before: &Run,
-    event: &Event,
+    event: &Input,
     decision: &Result<Decision, Rejected>,
 ) -> Result<(), TestCaseError> {
-    prop_assert_eq!(&before.decide(event), decision, "the same question has the same answer");
+    prop_assert_eq!(&before.decide(event), decision, "the same input gives the same decision");
     if before.snapshot.is_terminal() {
         prop_assert_eq!(decision, &Err(Rejected::Refused(Refusal::Terminal)));
     }
@@ -222,7 +222,7 @@ pub(crate) fn check_decision(
         }
         Ok(Decision::Act(call)) => {
             let activation = before.snapshot.activation(call.activation);
-            prop_assert!(activation.is_some(), "an action is given out for an activation that is there");
+            prop_assert!(activation.is_some(), "an action is requested for an existing activation");
         }
         Ok(Decision::Retry { at, .. }) => prop_assert!(*at >= before.now),
         Ok(Decision::Stop(_)) | Err(Rejected::Refused(_)) => {}
@@ -235,7 +235,7 @@ pub(crate) fn check_decision(
 
 proptest! {
     #[test]
-    fn whatever_happens_a_change_is_one_sound_version_and_anything_else_changes_nothing(
+    fn every_change_is_exactly_one_valid_version(
         plan in plan(),
         happenings in happenings(),
     ) {
@@ -265,7 +265,7 @@ proptest! {
     }
 
     #[test]
-    fn a_run_that_was_saved_has_the_future_of_one_that_was_not(
+    fn saved_run_decides_like_one_never_saved(
         plan in plan(),
         past in happenings(),
         future in happenings(),
@@ -288,7 +288,7 @@ proptest! {
     }
 
     #[test]
-    fn a_run_that_has_ended_refuses_everything(plan in plan(), past in happenings(), number in any::<u8>()) {
+    fn ended_run_refuses_every_input(plan in plan(), past in happenings(), number in any::<u8>()) {
         let run = begun(&plan);
         prop_assume!(run.is_some());
         let mut run = run.expect("assumed");
@@ -300,22 +300,22 @@ proptest! {
         let end = ChildEnd::Cancelled;
         let activation = u64::from(number);
         let mut events = vec![
-            Event::signal(signal(number % 4), json!({"n": 1})),
-            Event::advance(),
-            Event::Advanced { activation: Some(activation) },
-            Event::TimerFired { activation },
-            Event::WaitResolved { activation, payload: Value::Null },
-            Event::ChildDone { activation, child: 0, end },
-            Event::Patched { patch: Patch::set("n", json!(1)) },
-            Event::Moved { activation: None, to: "done".into() },
-            Event::Moved { activation: Some(activation), to: "nowhere".into() },
-            Event::Cancelled,
+            Input::signal(signal(number % 4), json!({"n": 1})),
+            Input::advance(),
+            Input::Advanced { activation: Some(activation) },
+            Input::TimerFired { activation },
+            Input::WaitResolved { activation, payload: Value::Null },
+            Input::ChildDone { activation, child: 0, end },
+            Input::Patched { patch: Patch::set("n", json!(1)) },
+            Input::Moved { activation: None, to: "done".into() },
+            Input::Moved { activation: Some(activation), to: "nowhere".into() },
+            Input::Cancelled,
         ];
         for call in &run.calls {
-            events.push(Event::ActionDone { call: call.clone(), outcome: Outcome::default() });
+            events.push(Input::ActionDone { call: call.clone(), outcome: ActionResult::default() });
             let failure = Failure::new("broken", "it broke");
-            events.push(Event::ActionFailed { call: call.clone(), failure, retries: 0 });
-            events.push(Event::Retried { retrial: Retrial::of(call), by_hand: true });
+            events.push(Input::ActionFailed { call: call.clone(), failure, retries: 0 });
+            events.push(Input::Retried { retry: RetryRequest::of(call), manual: true });
         }
         for event in events {
             prop_assert_eq!(run.decide(&event), Err(Rejected::Refused(Refusal::Terminal)));
@@ -342,7 +342,7 @@ fn document() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn a_patch_leads_from_one_document_to_the_other_also_after_it_was_stored(
+    fn stored_patch_turns_one_value_into_the_other(
         before in document(),
         after in document(),
     ) {
@@ -363,7 +363,7 @@ proptest! {
     }
 
     #[test]
-    fn any_context_comes_back_as_it_was_saved(fields in btree_map("[a-z]{0,4}", document(), 0..4)) {
+    fn any_context_is_restored_as_saved(fields in btree_map("[a-z]{0,4}", document(), 0..4)) {
         let definition = Spec::new("any").step("a").end("z").auto("az", "a", "z").build();
         let definition = definition.expect("it is sound");
         let context: Value = fields.into_iter().collect();
@@ -373,7 +373,7 @@ proptest! {
     }
 
     #[test]
-    fn any_instant_is_written_as_rfc_3339_and_read_back(micros in any::<i64>()) {
+    fn any_timestamp_round_trips_as_rfc_3339(micros in any::<i64>()) {
         let instant = Timestamp::from_micros(micros);
         let text = instant.to_string();
         prop_assert_eq!(text.parse(), Ok(instant), "{}", text);
@@ -381,7 +381,7 @@ proptest! {
     }
 }
 
-/// How often something was seen in many runs.
+/// Counts of the outcomes of many random runs.
 #[derive(Debug, Default)]
 struct Seen {
     plans: u32,
@@ -401,7 +401,7 @@ struct Seen {
 }
 
 #[test]
-fn the_random_workflows_are_mostly_sound_and_go_everywhere() {
+fn random_workflows_are_mostly_valid_and_varied() {
     let mut runner = TestRunner::deterministic();
     let mut seen = Seen::default();
     for _ in 0..300 {
@@ -416,7 +416,7 @@ fn the_random_workflows_are_mostly_sound_and_go_everywhere() {
                     seen.changes += 1;
                     seen.stopped += u32::from(change.stopped.is_some());
                     seen.ended += u32::from(!change.ended.is_empty());
-                    seen.nested += u32::from(change.snapshot.passings().len() > 1);
+                    seen.nested += u32::from(change.snapshot.fork_instances().len() > 1);
                     let moved = !change.entry.transitions.is_empty() && change.entry.entered.is_empty();
                     seen.absorbed += u32::from(moved);
                     seen.gone_back += u32::from(change.entry.action.starts_with("__retry:"));

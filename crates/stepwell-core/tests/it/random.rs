@@ -1,4 +1,4 @@
-//! Random workflows, composed of blocks so that most of them are sound, and random things that happen to their runs.
+//! Random workflows, built from blocks so that most of them are valid, and random inputs for their runs.
 
 use proptest::collection::vec;
 use proptest::option::of;
@@ -6,34 +6,35 @@ use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop_oneof};
 use serde_json::{Value, json};
 use stepwell_core::retry::Retry;
 use stepwell_core::spec::{
-    Action, ChildRule, Completion, Firing, Guard, Join, LoopStep, Place, Quorum, Transition, Trigger, Wait,
+    ActionSpec, ChildRule, Completion, Firing, Guard, Join, LoopStep, Place, Quorum, Transition,
+    TransitionTrigger, Wait,
 };
 use stepwell_core::{Name, Spec};
 
-/// A part of a workflow that is entered at one place and goes on to the next block.
+/// A part of a workflow that is entered at one place and leads to the next block.
 #[derive(Debug, Clone)]
 pub(crate) enum Block {
-    /// Goes on by itself.
+    /// A step that is left automatically.
     Step,
-    /// Goes on with a signal.
+    /// A step that is left by a signal.
     Signal(u8),
-    /// Waits for a signal, or until its time is over.
+    /// A wait for a signal, with an optional time limit.
     Wait { signal: u8, limit_ms: Option<u64> },
-    /// Goes on after a time, or at once with a signal.
+    /// A step that is left after `ms` or by signal 0; with `until`, at the time in `context.until`.
     Sleep { ms: u64, until: bool },
-    /// Goes on with an action.
+    /// A step that is left by an action.
     Act { retries: u32, on_error: OnError, save: bool },
-    /// Goes on with an action whose retries begin again before these.
+    /// The blocks, followed by an action whose retries go back to before the blocks.
     Again { retries: u32, on_error: OnError, blocks: Vec<Block> },
-    /// Starts children and waits for them.
+    /// Starts children and waits for them by the rule.
     Children { rule: ChildRule, on_error: OnError },
-    /// Goes one of these ways.
+    /// Branches with conditions. Signal 0 skips them.
     Choice(Vec<(Condition, Vec<Block>)>),
-    /// Goes all of these ways.
+    /// A fork of the branches with a join.
     Fork { branches: Vec<Vec<Block>>, quorum: u32, cancel_rest: bool },
-    /// Goes round while `context.n` is small.
+    /// A loop that repeats while `context.n` is below 3.
     Loop(Vec<Block>),
-    /// Goes on, or ends here with a signal.
+    /// A step that a signal leads to the end `quit`, and that can also be left to the next block.
     Quit(u8),
 }
 
@@ -53,7 +54,7 @@ pub(crate) enum Condition {
     BeenThere,
 }
 
-/// A workflow as it was drawn; [`Plan::spec`] lays it out.
+/// A random workflow. [`Plan::spec`] builds its spec.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) blocks: Vec<Block>,
@@ -61,10 +62,10 @@ pub(crate) struct Plan {
     pub(crate) completion: Completion,
 }
 
-/// Something that happens; what exactly depends on where the run is.
+/// A random occurrence in a run. Its input depends on the state of the run.
 #[derive(Debug, Clone)]
 pub(crate) enum Happening {
-    /// Something the run is ready for.
+    /// One of the inputs that the run is ready for.
     Likely {
         which: usize,
         n: i64,
@@ -90,7 +91,7 @@ pub(crate) enum Happening {
     },
     Retry {
         call: usize,
-        by_hand: bool,
+        manual: bool,
     },
     Child {
         activation: usize,
@@ -183,7 +184,7 @@ pub(crate) fn happenings() -> impl Strategy<Value = Vec<Happening>> {
             .prop_map(|(call, n, children)| Happening::Done { call, n, children }),
         3 => (any::<usize>(), 0_u32..4, any::<bool>())
             .prop_map(|(call, retries, is_final)| Happening::Failed { call, retries, is_final }),
-        4 => (any::<usize>(), any::<bool>()).prop_map(|(call, by_hand)| Happening::Retry { call, by_hand }),
+        4 => (any::<usize>(), any::<bool>()).prop_map(|(call, manual)| Happening::Retry { call, manual }),
         2 => (of(any::<usize>()), any::<usize>()).prop_map(|(activation, to)| Happening::Move { activation, to }),
         8 => (any::<usize>(), 0_u32..4, 0_u8..3)
             .prop_map(|(activation, child, how)| Happening::Child { activation, child, how }),
@@ -197,14 +198,14 @@ pub(crate) fn happenings() -> impl Strategy<Value = Vec<Happening>> {
     })
 }
 
-/// The next of a row of arbitrary numbers.
+/// Returns the next number of a pseudo-random sequence.
 fn draw(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *seed >> 33
 }
 
 impl Block {
-    /// The same block with other settings: the places stay what they are.
+    /// Returns the block with other settings and the same places.
     fn varied(&self, seed: &mut u64) -> Block {
         let number = draw(seed);
         let on_error = [OnError::Stay, OnError::GoOn, OnError::End][number as usize % 3];
@@ -238,7 +239,7 @@ impl Block {
 }
 
 impl Plan {
-    /// The same workflow with other settings: the places stay what they are.
+    /// Returns the workflow with other settings and the same places.
     pub(crate) fn varied(&self, mut seed: u64) -> Plan {
         let blocks = self.blocks.iter().map(|block| block.varied(&mut seed)).collect();
         Plan { blocks, ..self.clone() }
@@ -250,7 +251,7 @@ impl Plan {
         let spec = (0..SIGNALS - 1).fold(spec, |spec, number| spec.signal(signal(number)));
         let spec = spec.signal_with(signal(SIGNALS - 1), json!({"type": ["object", "null"]}));
         let mut layout = Layout { spec, places: 0 };
-        // Places for every end, so that none of them is unreachable.
+        // Transitions that never fire lead to `quit` and `failed`, so that these ends are always reachable.
         let first = layout.sequence(&self.blocks, "done".into());
         let begin = layout.step();
         layout.way(&begin, &first, |t| t.priority(9));
@@ -288,7 +289,7 @@ impl Layout {
         self.spec.transitions.push(change(Transition::new(id, from.clone(), to)));
     }
 
-    /// Lays blocks out one after the other; gives the place in which the first begins.
+    /// Adds the blocks in sequence. Returns the first place of the first block.
     fn sequence(&mut self, blocks: &[Block], next: Name) -> Name {
         blocks.iter().rev().fold(next, |next, block| self.block(block, &next))
     }
@@ -297,7 +298,7 @@ impl Layout {
         match block {
             Block::Choice(ways) => self.choice(ways, next),
             Block::Fork { branches, quorum, cancel_rest } => self.fork(branches, *quorum, *cancel_rest, next),
-            Block::Loop(body) => self.turns(body, next),
+            Block::Loop(body) => self.repeat(body, next),
             Block::Children { rule, on_error } => self.children(*rule, *on_error, next),
             Block::Again { retries, on_error, blocks } => self.again(*retries, *on_error, blocks, next),
             Block::Wait { signal: number, limit_ms } => {
@@ -317,7 +318,7 @@ impl Layout {
         }
     }
 
-    /// The ways out of a step.
+    /// Adds the transitions out of a step.
     fn leave(&mut self, block: &Block, here: &Name, next: &Name) {
         match block {
             Block::Signal(number) => self.way(here, next, |t| t.on_signal(signal(*number))),
@@ -326,13 +327,13 @@ impl Layout {
                 self.way(here, next, |t| t.on_signal(signal(0)));
             }
             Block::Sleep { until: true, .. } => {
-                self.way(here, next, |t| t.on(Trigger::Until("context.until".to_owned())));
+                self.way(here, next, |t| t.on(TransitionTrigger::Until("context.until".to_owned())));
             }
             Block::Act { retries, on_error, save } => {
                 let save_as = save.then(|| "saved".to_owned());
                 let input = json!({"n": {"$expr": "context.n"}, "at": {"$expr": "meta.version"}});
                 let retry = Retry { attempts: *retries, place: on_error.place(next), ..Retry::default() };
-                let action = Action { name: "work".into(), input, save_as, version: None };
+                let action = ActionSpec { name: "work".into(), input, save_as, version: None };
                 self.act(here, next, |t| t.action_with(action).retry(retry));
             }
             Block::Quit(number) => {
@@ -344,7 +345,7 @@ impl Layout {
         }
     }
 
-    /// A way with an action, or without where transitions fire together.
+    /// Adds a transition with an action. With `firing: all`, which allows no actions, the transition has none.
     fn act(&mut self, from: &Name, to: &str, change: impl FnOnce(Transition) -> Transition) {
         match self.spec.firing {
             Firing::First => self.way(from, to, change),
@@ -394,7 +395,7 @@ impl Layout {
         self.put(Place::Fork(stepwell_core::spec::Fork { branches, each: None }))
     }
 
-    fn turns(&mut self, body: &[Block], next: &Name) -> Name {
+    fn repeat(&mut self, body: &[Block], next: &Name) -> Name {
         let (before, turn) = (self.step(), self.step());
         let first = self.sequence(body, turn.clone());
         self.way(&before, &first, |t| t.loop_step(LoopStep::Enter));
@@ -403,7 +404,7 @@ impl Layout {
         before
     }
 
-    /// A join names the places from which ways lead to it.
+    /// Lists in each join the places that lead to it.
     fn name_joined_places(&mut self) {
         let joins: Vec<_> = self.spec.places.keys().cloned().collect();
         for join in joins {

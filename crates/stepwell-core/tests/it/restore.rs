@@ -1,22 +1,23 @@
-//! A snapshot is the complete state: what was saved behaves as what was never put away, and what does not fit is refused.
+//! A snapshot is the complete state of a run: a restored run decides like one that was never saved. Snapshots that do
+//! not match the definition are refused.
 
 use serde_json::{Value, json};
 use stepwell_core::patch::Patch;
 use stepwell_core::snapshot::{ChildEnd, PlaceStatus};
-use stepwell_core::spec::{Action, ChildRule, Join, LoopStep, Place, Quorum, Transition, Wait};
+use stepwell_core::spec::{ActionSpec, ChildRule, Join, LoopStep, Place, Quorum, Transition, Wait};
 use stepwell_core::{
-    DecideError, Definition, Event, Limits, Name, Outcome, RestoreError, RunId, Snapshot, Spec, start,
+    ActionResult, DecideError, Definition, Input, Limits, Name, RestoreError, RunId, Snapshot, Spec, start,
 };
 
 use crate::driver::{Driver, at, build, bytes};
 
-/// Has everything a snapshot can hold: branches, loops, locals, timers, children, session, a resolved wait.
+/// A workflow whose snapshots use every part: branches, loops, locals, timers, children, session, a resolved wait.
 fn rich() -> Spec {
     let children = Wait { children: Some(ChildRule::AllSettled), ..Wait::default() };
     let join =
         Join { of: vec!["wait".into(), "parts".into(), "c".into()], quorum: Quorum::All, ..Join::default() };
     let act =
-        Action { name: "x".into(), input: Value::Null, save_as: Some("saved".to_owned()), version: None };
+        ActionSpec { name: "x".into(), input: Value::Null, save_as: Some("saved".to_owned()), version: None };
     Spec::new("rich")
         .context_schema(json!({"type": "object", "properties": {"n": {"type": "number"}}}))
         .step("begin")
@@ -38,20 +39,20 @@ fn rich() -> Spec {
         .transition(Transition::new("out", "j", "done").loop_step(LoopStep::Leave))
 }
 
-/// In the middle of everything: one branch resolved, one waits for children, one has arrived.
+/// A run in the middle of [`rich`]. One branch is resolved, one waits for children, one has reached the join.
 fn middle() -> Driver {
     let mut run = Driver::start_with(rich(), json!({"n": 0.1, "text": "ünï \"code\"\n", "big": u64::MAX}));
-    let call = run.act(&Event::advance());
-    let outcome = Outcome {
+    let call = run.act(&Input::advance());
+    let outcome = ActionResult {
         context: Patch::set("n", json!(950.0981450614113)),
         session: Patch::set("slot", json!([1, null])),
         locals: json!({"item": {"deep": [1.5]}}).as_object().cloned().expect("it is an object"),
         output: json!("out"),
-        ..Outcome::default()
+        ..ActionResult::default()
     };
     run.done(&call, outcome);
-    let call = run.act(&Event::advance());
-    run.done(&call, Outcome { children: 2, ..Outcome::default() });
+    let call = run.act(&Input::advance());
+    run.done(&call, ActionResult { children: 2, ..ActionResult::default() });
     run.child("parts", 1, ChildEnd::Completed { output: json!(-0.0) });
     run.signal("C", Value::Null);
     run.signal("GO", json!({"by": "ann"}));
@@ -66,7 +67,7 @@ fn restored(definition: &Definition, saved: &Value) -> Result<Snapshot, RestoreE
     Snapshot::restore(definition, saved.to_string().as_bytes())
 }
 
-/// Restores the middle of everything after changing one thing in its JSON.
+/// Restores the run of [`middle`] with one value changed in its JSON. Returns the error.
 fn tampered(pointer: &str, value: Value) -> RestoreError {
     let run = middle();
     let mut saved = saved(&run);
@@ -75,7 +76,7 @@ fn tampered(pointer: &str, value: Value) -> RestoreError {
 }
 
 #[test]
-fn a_restored_snapshot_is_the_one_that_was_saved() {
+fn restored_snapshot_equals_the_saved_one() {
     let run = middle();
     let again = Snapshot::restore(&run.definition, &bytes(&run.snapshot)).unwrap();
     assert_eq!(again, run.snapshot);
@@ -85,17 +86,17 @@ fn a_restored_snapshot_is_the_one_that_was_saved() {
 }
 
 #[test]
-fn a_restored_snapshot_behaves_as_the_one_that_was_saved() {
+fn restored_snapshot_decides_like_the_saved_one() {
     let mut never_saved = middle();
     let parts = never_saved.id_in("parts");
     let future = [
-        Event::advance(),
-        Event::TimerFired { activation: parts },
-        Event::signal("GO", json!({})),
-        Event::ChildDone { activation: parts, child: 0, end: ChildEnd::Cancelled },
-        Event::advance(),
-        Event::advance(),
-        Event::advance(),
+        Input::advance(),
+        Input::TimerFired { activation: parts },
+        Input::signal("GO", json!({})),
+        Input::ChildDone { activation: parts, child: 0, end: ChildEnd::Cancelled },
+        Input::advance(),
+        Input::advance(),
+        Input::advance(),
     ];
     let mut put_away = middle();
     for event in future {
@@ -112,7 +113,7 @@ fn a_restored_snapshot_behaves_as_the_one_that_was_saved() {
 }
 
 #[test]
-fn the_json_has_what_the_promise_lists() {
+fn snapshot_json_has_every_promised_field() {
     let run = middle();
     let saved = saved(&run);
     assert_eq!(saved["instanceId"], json!(RunId::nil()));
@@ -124,13 +125,13 @@ fn the_json_has_what_the_promise_lists() {
     assert_eq!(saved["context"]["saved"], "out");
     assert_eq!(saved["session"], json!({"slot": [1, null]}));
     assert_eq!(saved["isTerminal"], false);
-    assert_eq!(saved["passings"][0]["fork"], "f");
+    assert_eq!(saved["forkInstances"][0]["fork"], "f");
     let activations = saved["activations"].as_array().unwrap();
     let shown: Vec<_> = activations.iter().map(|a| (&a["place"], &a["status"])).collect();
     assert_eq!(json!(shown), json!([["wait", "active"], ["parts", "waiting"], ["j", "waiting"]]));
     for activation in activations {
         assert!(activation["id"].is_u64());
-        assert_eq!(activation["branch"]["passing"], saved["passings"][0]["id"]);
+        assert_eq!(activation["branch"]["forkInstance"], saved["forkInstances"][0]["id"]);
         assert_eq!(activation["position"], json!([0]));
         assert_eq!(activation["locals"], json!({"item": {"deep": [1.5]}}));
     }
@@ -142,7 +143,7 @@ fn the_json_has_what_the_promise_lists() {
 }
 
 #[test]
-fn a_place_may_have_several_activations_at_once_and_its_status_is_read_off_them() {
+fn place_status_is_derived_from_its_activations() {
     let spec = Spec::new("each")
         .fork("f", ["w", "w", "w"])
         .wait("w", "GO")
@@ -166,14 +167,14 @@ fn timestamps_are_rfc_3339() {
     assert_eq!(saved["updatedAt"], "2023-11-14T22:13:20Z");
     assert_eq!(saved["activations"][0]["since"], "2023-11-14T22:13:20Z");
     assert_eq!(saved["activations"][0]["timers"][0]["at"], "2023-11-14T22:13:21.5Z");
-    assert!(tampered("/createdAt", json!(1_700_000_000)).to_string().starts_with("this is not a snapshot: "));
+    assert!(tampered("/createdAt", json!(1_700_000_000)).to_string().starts_with("not a valid snapshot: "));
     assert!(
         tampered("/createdAt", json!("yesterday")).to_string().contains("`yesterday` is not an RFC 3339")
     );
 }
 
 #[test]
-fn the_snapshot_of_another_workflow_is_refused_by_name() {
+fn snapshot_of_another_workflow_is_refused_by_name() {
     let run = middle();
     let mut other = rich();
     other.name = Name::from("poor");
@@ -183,7 +184,7 @@ fn the_snapshot_of_another_workflow_is_refused_by_name() {
 }
 
 #[test]
-fn the_snapshot_of_another_edition_is_refused_with_both_hashes() {
+fn snapshot_of_another_version_is_refused_with_both_hashes() {
     let run = middle();
     let other = build(rich().version(2));
     let error = restored(&other, &saved(&run)).unwrap_err();
@@ -200,15 +201,15 @@ fn the_snapshot_of_another_edition_is_refused_with_both_hashes() {
 }
 
 #[test]
-fn a_snapshot_in_a_place_that_does_not_exist_is_refused_by_the_place() {
+fn snapshot_with_an_unknown_place_is_refused_by_name() {
     let unknown = RestoreError::UnknownPlace("nowhere".into());
     assert_eq!(tampered("/activations/0/place", json!("nowhere")), unknown);
     assert_eq!(tampered("/completed/0", json!("nowhere")), unknown);
-    assert_eq!(tampered("/passings/0/fork", json!("nowhere")), unknown);
+    assert_eq!(tampered("/forkInstances/0/fork", json!("nowhere")), unknown);
     let mut ended = middle();
     ended.snapshot = start(&ended.definition, RunId::nil(), json!({}), at(0)).unwrap().snapshot;
-    let call = ended.act(&Event::advance());
-    ended.done(&call, Outcome::default());
+    let call = ended.act(&Input::advance());
+    ended.done(&call, ActionResult::default());
     ended.timer("wait", at(60_000));
     let mut saved = saved(&ended);
     restored(&ended.definition, &saved).unwrap();
@@ -221,14 +222,17 @@ fn a_snapshot_in_a_place_that_does_not_exist_is_refused_by_the_place() {
 }
 
 #[test]
-fn a_snapshot_whose_context_does_not_fit_is_refused_with_what_does_not() {
+fn snapshot_with_an_invalid_context_is_refused() {
     let error = tampered("/context/n", json!("many"));
-    assert!(matches!(&error, RestoreError::ContextUnfit(misfits) if misfits[0].pointer == "/n"), "{error:?}");
+    assert!(
+        matches!(&error, RestoreError::InvalidContext(violations) if violations[0].pointer == "/n"),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("/n"), "{error}");
 }
 
 #[test]
-fn what_is_not_a_snapshot_is_refused() {
+fn unreadable_snapshot_is_refused() {
     let run = middle();
     for bytes in [&b"{}"[..], b"", b"[]", b"{\"version\": 1}"] {
         assert!(matches!(Snapshot::restore(&run.definition, bytes), Err(RestoreError::Unreadable(_))));
@@ -242,26 +246,26 @@ fn what_is_not_a_snapshot_is_refused() {
 }
 
 #[test]
-fn a_snapshot_that_contradicts_itself_is_refused_with_what_contradicts() {
-    let branch = |passing: u64, index: u32| json!({"passing": passing, "index": index});
+fn contradictory_snapshot_is_refused_with_the_contradiction() {
+    let branch = |fork_instance: u64, index: u32| json!({"forkInstance": fork_instance, "index": index});
     let timer = json!([{"transition": "cj", "at": "2023-11-14T22:13:20Z"}]);
     let rows = [
-        ("/isTerminal", json!(true), "`isTerminal` and `finished` disagree"),
-        ("/isTerminal", json!(true), "the run has ended, and something in it has not"),
-        ("/updatedAt", json!("1999-01-01T00:00:00Z"), "it was updated before it was created"),
-        ("/nextId", json!(3), "a number is used twice or has not been given yet"),
-        ("/activations/1/id", json!(1), "activations or passings are not in the order of their numbers"),
-        ("/activations/0/place", json!("done"), "rests in `done`, where nothing can rest"),
-        ("/activations/1/place", json!("c"), "waits in the step `c`"),
-        ("/activations/0/branch", branch(99, 0), "belongs to passing 99, which is not open"),
-        ("/activations/0/branch/index", json!(7), "is in branch 7 of 3"),
-        ("/passings/0/fork", json!("c"), "is of `c`, which is not a fork"),
-        ("/passings/0/branches", json!(9), "has 9 branches, and `f` has 3"),
-        ("/passings/0/fired", json!(true), "has fired, and 1 branches still wait in it"),
-        ("/activations/1/children", Value::Null, "in `parts` has no account of its children"),
-        ("/activations/1/children/total", json!(1), "in `parts` has more children ended than started"),
-        ("/activations/2/branch", Value::Null, "waits in the join `j`, which does not join its fork"),
-        ("/activations/0/timers", timer, "has a timer for `cj`, not its place's"),
+        ("/isTerminal", json!(true), "`isTerminal` and `finished` contradict each other"),
+        ("/isTerminal", json!(true), "the run has ended, but it still has activations or open forks"),
+        ("/updatedAt", json!("1999-01-01T00:00:00Z"), "`updatedAt` is earlier than `createdAt`"),
+        ("/nextId", json!(3), "is used twice, or is not below `nextId`"),
+        ("/activations/1/id", json!(1), "activations or fork instances are not sorted by number"),
+        ("/activations/0/place", json!("done"), "is in `done`, where no activation can stay"),
+        ("/activations/1/place", json!("c"), "waits in `c`, which is not a wait or a join"),
+        ("/activations/0/branch", branch(99, 0), "belongs to fork instance 99, which is not open"),
+        ("/activations/0/branch/index", json!(7), "is in branch 7, but the fork has only 3 branches"),
+        ("/forkInstances/0/fork", json!("c"), "is of `c`, which is not a fork"),
+        ("/forkInstances/0/branches", json!(9), "has 9 branches, but `f` has 3"),
+        ("/forkInstances/0/fired", json!(true), "has fired, but 1 branches still wait in it"),
+        ("/activations/1/children", Value::Null, "in `parts` has no record of its children"),
+        ("/activations/1/children/total", json!(1), "in `parts` has an ended child that was never started"),
+        ("/activations/2/branch", Value::Null, "waits in join `j`, which does not belong to its fork"),
+        ("/activations/0/timers", timer, "has a timer for `cj`, which is not a timer of its place"),
     ];
     for (pointer, value, expected) in rows {
         let run = middle();
@@ -277,40 +281,41 @@ fn a_snapshot_that_contradicts_itself_is_refused_with_what_contradicts() {
 }
 
 #[test]
-fn a_snapshot_that_is_nowhere_or_waits_twice_for_one_branch_is_refused() {
+fn snapshot_with_impossible_activations_is_refused() {
     let run = middle();
     let said = |saved: &Value| restored(&run.definition, saved).unwrap_err().to_string();
     let mut nowhere = saved(&run);
     nowhere["activations"] = json!([]);
-    nowhere["passings"] = json!([]);
-    assert!(said(&nowhere).contains("the run has not ended and is nowhere"));
+    nowhere["forkInstances"] = json!([]);
+    assert!(said(&nowhere).contains("the run has not ended, but it is in no place"));
     let mut twice = saved(&run);
     twice["activations"][0]["place"] = json!("j");
     twice["activations"][0]["status"] = json!("waiting");
     twice["activations"][0]["branch"] = twice["activations"][2]["branch"].clone();
     assert!(said(&twice).contains("waits twice in `j`"), "{}", said(&twice));
     let mut not_an_end = saved(&run);
-    not_an_end["lastEnd"] = json!({"how": "completed", "place": "c"});
+    not_an_end["lastEnd"] = json!({"status": "completed", "place": "c"});
     assert!(
-        said(&not_an_end).contains("came to an end in `c`, which is not an end"),
+        said(&not_an_end).contains("the run ended in `c`, which is not an end place"),
         "{}",
         said(&not_an_end)
     );
     let mut strangers_children = saved(&run);
     strangers_children["activations"][0]["children"] = json!({"total": 1});
-    assert!(said(&strangers_children).contains("in `wait` waits for no children"));
+    assert!(said(&strangers_children).contains("has children, but `wait` does not wait for children"));
     let mut unfired = saved(&run);
     for (activation, index) in [(0, 0), (1, 1)] {
         unfired["activations"][activation] = unfired["activations"][2].clone();
         unfired["activations"][activation]["id"] = json!(activation + 3);
         unfired["activations"][activation]["branch"]["index"] = json!(index);
     }
-    assert!(said(&unfired).contains("have arrived, and the join has not fired"), "{}", said(&unfired));
+    assert!(said(&unfired).contains("have arrived, but the join has not fired"), "{}", said(&unfired));
 }
 
 #[test]
-fn whatever_a_run_accepts_it_can_be_restored_with() {
-    // JSON readers stop at 128 levels: a payload of 127 would be accepted, saved, and never be read again.
+fn accepted_values_are_never_too_deep_to_restore() {
+    // JSON readers stop at 128 levels. Without a limit, a payload of 127 levels would be accepted and saved, but
+    // could not be read again.
     let nested = |levels: usize| (1..levels).fold(json!([]), |inner, _| json!([inner]));
     let spec = Spec::new("deep")
         .wait("w", "GO")
@@ -321,14 +326,14 @@ fn whatever_a_run_accepts_it_can_be_restored_with() {
     for payload in [nested(65), nested(127), nested(1_000)] {
         let limit =
             |error: DecideError| matches!(error, DecideError::Limit(limit) if limit.limit == "value_depth");
-        assert!(limit(run.undecidable(&Event::signal("GO", payload.clone()))));
-        assert!(limit(run.undecidable(&Event::WaitResolved { activation: 1, payload: payload.clone() })));
-        assert!(limit(run.undecidable(&Event::Patched { patch: Patch::set("x", payload.clone()) })));
+        assert!(limit(run.undecidable(&Input::signal("GO", payload.clone()))));
+        assert!(limit(run.undecidable(&Input::WaitResolved { activation: 1, payload: payload.clone() })));
+        assert!(limit(run.undecidable(&Input::Patched { patch: Patch::set("x", payload.clone()) })));
         assert!(limit(start(&run.definition, RunId::nil(), json!({"x": payload}), at(0)).unwrap_err()));
     }
     run.signal("GO", nested(64));
     assert_eq!(restored(&run.definition, &saved(&run)), Ok(run.snapshot.clone()));
-    let error = run.undecidable(&Event::advance());
+    let error = run.undecidable(&Input::advance());
     assert!(
         matches!(error, DecideError::Limit(_)),
         "the result would nest deeper than the payload: {error:?}"
@@ -340,28 +345,31 @@ fn whatever_a_run_accepts_it_can_be_restored_with() {
 }
 
 #[test]
-fn what_an_action_or_a_child_gives_back_is_no_deeper_than_can_be_restored() {
+fn too_deep_results_of_actions_and_children_are_refused() {
     let nested = (0..200).fold(json!(1), |inner, _| json!({"in": inner}));
     let run = middle();
     let child = ChildEnd::Completed { output: nested.clone() };
-    let event = Event::ChildDone { activation: run.id_in("parts"), child: 0, end: child };
+    let event = Input::ChildDone { activation: run.id_in("parts"), child: 0, end: child };
     assert!(matches!(run.undecidable(&event), DecideError::Limit(_)));
     let begun = Driver::start(rich());
-    let call = begun.act(&Event::advance());
+    let call = begun.act(&Input::advance());
     let outcomes = [
-        Outcome { output: nested.clone(), ..Outcome::default() },
-        Outcome { session: Patch::set("x", nested.clone()), ..Outcome::default() },
-        Outcome { context: Patch::set("x", nested.clone()), ..Outcome::default() },
-        Outcome { locals: json!({"x": nested}).as_object().cloned().unwrap(), ..Outcome::default() },
+        ActionResult { output: nested.clone(), ..ActionResult::default() },
+        ActionResult { session: Patch::set("x", nested.clone()), ..ActionResult::default() },
+        ActionResult { context: Patch::set("x", nested.clone()), ..ActionResult::default() },
+        ActionResult {
+            locals: json!({"x": nested}).as_object().cloned().unwrap(),
+            ..ActionResult::default()
+        },
     ];
     for outcome in outcomes {
-        let done = Event::ActionDone { call: call.clone(), outcome };
+        let done = Input::ActionDone { call: call.clone(), outcome };
         assert!(matches!(begun.undecidable(&done), DecideError::Limit(_)), "{done:?}");
     }
 }
 
 #[test]
-fn a_snapshot_larger_than_allowed_is_not_encoded() {
+fn oversized_snapshot_is_not_encoded() {
     let run = middle();
     let size = bytes(&run.snapshot).len() as u64;
     let limits = |snapshot_bytes| Limits { snapshot_bytes, ..Limits::default() };

@@ -1,4 +1,4 @@
-use stepwell_core::schema::{MAX_DEPTH, MAX_MISFITS, Misfit, Schema, SchemaProblem};
+use stepwell_core::schema::{MAX_DEPTH, MAX_MISMATCHES, Schema, SchemaProblem, SchemaViolation};
 
 use proptest::prelude::{
     BoxedStrategy, Just, ProptestConfig, Strategy, any, prop_assert_eq, prop_oneof, proptest,
@@ -11,10 +11,10 @@ fn compiled(schema: &Value) -> Schema {
     Schema::compile(schema).unwrap_or_else(|problems| panic!("{schema} does not compile: {problems:?}"))
 }
 
-fn misfits(schema: &Value, value: &Value) -> Vec<(String, String)> {
+fn violations(schema: &Value, value: &Value) -> Vec<(String, String)> {
     let found = compiled(schema).check(value);
     assert_eq!(compiled(schema).fits(value), found.is_empty(), "{schema} and {value}");
-    found.into_iter().map(|misfit| (misfit.pointer, misfit.keyword)).collect()
+    found.into_iter().map(|violation| (violation.pointer, violation.keyword)).collect()
 }
 
 fn message(schema: &Value, value: &Value) -> String {
@@ -27,14 +27,14 @@ fn problems(schema: &Value) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
-/// A schema, a value that fits, one that does not, and where and by which keyword it does not.
+/// A schema, a valid value, an invalid value, and the pointer and keyword of its only violation.
 type Case = (Value, Value, Value, &'static str, &'static str);
 
 fn assert_cases(cases: &[Case]) {
     for (schema, fitting, other, pointer, keyword) in cases {
-        assert_eq!(misfits(schema, fitting), [], "{schema} and {fitting}");
+        assert_eq!(violations(schema, fitting), [], "{schema} and {fitting}");
         let expected = [((*pointer).to_owned(), (*keyword).to_owned())];
-        assert_eq!(misfits(schema, other), expected, "{schema} and {other}");
+        assert_eq!(violations(schema, other), expected, "{schema} and {other}");
     }
 }
 
@@ -65,8 +65,8 @@ fn keywords_for_any_value() {
         (json!({"const": u64::MAX}), json!(u64::MAX), json!(u64::MAX - 1), "", "const"),
         (json!({"const": null}), json!(null), json!(0), "", "const"),
     ]);
-    assert_eq!(misfits(&json!(true), &json!(1)), []);
-    assert_eq!(misfits(&json!(false), &json!(1)), [(String::new(), "false".to_owned())]);
+    assert_eq!(violations(&json!(true), &json!(1)), []);
+    assert_eq!(violations(&json!(false), &json!(1)), [(String::new(), "false".to_owned())]);
 }
 
 #[test]
@@ -155,11 +155,11 @@ fn keywords_for_arrays() {
         ),
         (unique, json!([[], [[]]]), json!([[1, [2]], 0, [1, [2.0]]]), "", "uniqueItems"),
     ]);
-    assert_eq!(misfits(&json!({"uniqueItems": false}), &json!([1, 1])), []);
+    assert_eq!(violations(&json!({"uniqueItems": false}), &json!([1, 1])), []);
     assert_eq!(
-        misfits(&json!({"minContains": 2, "maxContains": 0}), &json!([1])),
+        violations(&json!({"minContains": 2, "maxContains": 0}), &json!([1])),
         [],
-        "nothing without contains"
+        "no effect without contains"
     );
 }
 
@@ -229,12 +229,12 @@ fn annotations_assert_nothing() {
         "readOnly": true, "writeOnly": false, "format": "email", "contentMediaType": "text/plain",
         "contentEncoding": "base64", "x-order": [1], "$defs": {"unused": false}, "definitions": {},
     });
-    assert_eq!(misfits(&schema, &json!("anything")), []);
+    assert_eq!(violations(&schema, &json!("anything")), []);
     assert_eq!(compiled(&schema).source(), &schema);
 }
 
 #[test]
-fn messages_tell_what_was_expected_and_what_was_there() {
+fn messages_say_what_was_expected_and_found() {
     let alternatives = json!({"anyOf": [{"type": "integer"}, {"properties": {"b": {"minLength": 2}}}]});
     let many: Vec<usize> = (0..9).collect();
     let cases = [
@@ -260,38 +260,38 @@ fn messages_tell_what_was_expected_and_what_was_there() {
         "/amount: expected integer, found string \"x\"",
         &format!("expected integer or null, found string \"{}…\"", "x".repeat(60)),
         "\"amount\" is missing",
-        "/amont: \"amont\" is not an expected property (did you mean `amount`?)",
+        "/amont: unknown property \"amont\" (did you mean `amount`?)",
         "expected one of 0, 1, 2, 3, 4, 5, 6, 7, …, found array of length 2",
         "expected \"a\", found object of size 0",
         "expected 1 or more characters, found 0",
         "expected less than 1.5, found 2",
-        "/0: fits none of 2 alternatives (1: expected integer, found object of size 1; \
+        "/0: matches none of 2 alternatives (1: expected integer, found object of size 1; \
          2: /b: expected 2 or more characters, found 0)",
-        "expected just one alternative to fit, found 1 and 3",
-        "the name \"b\": expected a match of \"^a\", found string \"b\"",
+        "expected exactly one matching alternative, found alternatives 1 and 3",
+        "the property name \"b\": expected a match of \"^a\", found string \"b\"",
         "items 0 and 2 are equal",
-        "/0: expected nothing here, found boolean true",
-        "null is what \"not\" excludes",
+        "/0: no value is allowed here, found boolean true",
+        "null matches the schema of \"not\"",
         "expected 1 or more matching items, found 0",
-        "\"b\" is missing, and \"a\" requires it",
+        "\"b\" is missing, but \"a\" requires it",
     ];
     assert_eq!(found, expected);
 }
 
 #[test]
-fn several_misfits_are_reported_up_to_a_limit() {
+fn violations_are_reported_up_to_a_limit() {
     let schema =
         json!({"required": ["a", "b"], "properties": {"c": {"items": {"type": "null"}}}, "maxProperties": 0});
     let expected =
         [("", "required"), ("", "required"), ("/c/0", "type"), ("/c/2", "type"), ("", "maxProperties")];
     let expected = expected.map(|(pointer, keyword)| (pointer.to_owned(), keyword.to_owned()));
-    assert_eq!(misfits(&schema, &json!({"c": [1, null, 2]})), expected);
+    assert_eq!(violations(&schema, &json!({"c": [1, null, 2]})), expected);
     let many = json!({"items": {"type": "null"}});
-    assert_eq!(misfits(&many, &json!(vec![1; 1000])).len(), MAX_MISFITS);
+    assert_eq!(violations(&many, &json!(vec![1; 1000])).len(), MAX_MISMATCHES);
 }
 
 #[test]
-fn what_cannot_be_compiled_is_a_problem() {
+fn invalid_schemas_are_reported_as_problems() {
     let cases = [
         (json!({"foo": 1}), "#/foo: keyword \"foo\" is not supported"),
         (
@@ -331,7 +331,7 @@ fn what_cannot_be_compiled_is_a_problem() {
             json!({"prefixItems": true}),
             "#/prefixItems: expected a non-empty array of schemas, found boolean true",
         ),
-        (json!({"type": "strng"}), "#/type: \"strng\" is not a type (did you mean `string`?)"),
+        (json!({"type": "strng"}), "#/type: unknown type \"strng\" (did you mean `string`?)"),
         (
             json!({"type": []}),
             "#/type: expected a type or a non-empty array of different types, found array of length 0",
@@ -357,15 +357,18 @@ fn what_cannot_be_compiled_is_a_problem() {
         (json!({"minContains": null}), "#/minContains: expected a whole number, 0 or more, found null"),
         (json!({"uniqueItems": 1}), "#/uniqueItems: expected a boolean, found integer 1"),
         (json!({"pattern": 1}), "#/pattern: expected a string, found integer 1"),
-        (json!({"pattern": "a("}), "#/pattern: \"a(\" is not a pattern: "),
-        (json!({"pattern": "(?=a)"}), "#/pattern: \"(?=a)\" is not a pattern: "),
-        (json!({"patternProperties": {"[/": {}}}), "#/patternProperties/[~1: \"[/\" is not a pattern: "),
+        (json!({"pattern": "a("}), "#/pattern: \"a(\" is not a valid pattern: "),
+        (json!({"pattern": "(?=a)"}), "#/pattern: \"(?=a)\" is not a valid pattern: "),
+        (
+            json!({"patternProperties": {"[/": {}}}),
+            "#/patternProperties/[~1: \"[/\" is not a valid pattern: ",
+        ),
         (json!({"$ref": 1}), "#/$ref: expected a string, found integer 1"),
         (
             json!({"$ref": "https://example.com/a"}),
-            "#/$ref: \"https://example.com/a\" is outside this schema, and remote references are not fetched",
+            "#/$ref: \"https://example.com/a\" is outside this schema: remote references are not supported",
         ),
-        (json!({"$ref": "#a"}), "#/$ref: \"#a\" is not a JSON pointer, and anchors are not supported"),
+        (json!({"$ref": "#a"}), "#/$ref: \"#a\" is not a JSON pointer: anchors are not supported"),
         (json!({"$ref": "#/$defs/a"}), "#/$ref: \"#/$defs/a\" does not exist in this schema"),
         (json!({"$ref": "#/%zz"}), "#/$ref: \"#/%zz\" does not exist in this schema"),
         (json!({"$ref": "#/required", "required": []}), "#/$ref: \"#/required\" is not a schema"),
@@ -403,8 +406,8 @@ fn every_problem_is_reported() {
 }
 
 #[test]
-fn references_may_loop_only_through_parts_of_the_value() {
-    let looping = "the reference leads back here without consuming any of the value";
+fn recursive_references_must_descend_into_the_value() {
+    let looping = "the reference leads back here without descending into the value";
     let one = json!({"$ref": "#"});
     assert_eq!(problems(&one), [format!("#/$ref: {looping}")]);
     let back = json!({"anyOf": [true, {"$ref": "#/$defs/a"}]});
@@ -421,7 +424,7 @@ fn references_may_loop_only_through_parts_of_the_value() {
         json!({"then": {"$ref": "#"}}),
         json!({"propertyNames": {"$ref": "#"}}),
     ] {
-        assert_eq!(misfits(&schema, &json!({"a": [[]]})), []);
+        assert_eq!(violations(&schema, &json!({"a": [[]]})), []);
     }
 }
 
@@ -432,7 +435,7 @@ fn a_tree_is_checked_through_its_references() {
         "properties": {"name": {"type": "string"}, "children": {"items": {"$ref": "#/$defs/tree"}}},
     }}});
     let fitting = json!({"name": "a", "children": [{"name": "b", "children": [{"name": "c"}]}]});
-    assert_eq!(misfits(&schema, &fitting), []);
+    assert_eq!(violations(&schema, &fitting), []);
     let child = json!({"name": "b", "children": [{"name": "c"}, {"name": 1}]});
     let other = json!({"name": "a", "children": [child, {"size": 1}]});
     let expected = [
@@ -441,7 +444,7 @@ fn a_tree_is_checked_through_its_references() {
         ("/children/1/size", "additionalProperties"),
     ];
     assert_eq!(
-        misfits(&schema, &other),
+        violations(&schema, &other),
         expected.map(|(pointer, keyword)| (pointer.to_owned(), keyword.to_owned()))
     );
 }
@@ -453,19 +456,19 @@ fn nested(depth: usize, inner: Value) -> Value {
 #[test]
 fn depth_is_bounded() {
     let depth = |pointer: &str| [(pointer.to_owned(), "depth".to_owned())];
-    assert_eq!(misfits(&json!(true), &nested(MAX_DEPTH, json!(1))), []);
-    assert_eq!(misfits(&json!({"not": true}), &nested(MAX_DEPTH + 1, json!(1))), depth(""));
+    assert_eq!(violations(&json!(true), &nested(MAX_DEPTH, json!(1))), []);
+    assert_eq!(violations(&json!({"not": true}), &nested(MAX_DEPTH + 1, json!(1))), depth(""));
     let lists = json!({"items": {"$ref": "#"}, "type": "array"});
-    assert_eq!(misfits(&lists, &nested(MAX_DEPTH / 2 - 1, json!([]))), []);
-    assert_eq!(misfits(&lists, &nested(MAX_DEPTH / 2, json!([]))), depth(&"/0".repeat(MAX_DEPTH / 2)));
+    assert_eq!(violations(&lists, &nested(MAX_DEPTH / 2 - 1, json!([]))), []);
+    assert_eq!(violations(&lists, &nested(MAX_DEPTH / 2, json!([]))), depth(&"/0".repeat(MAX_DEPTH / 2)));
     let turned =
         json!({"not": {"$ref": "#/$defs/list"}, "$defs": {"list": {"items": {"$ref": "#/$defs/list"}}}});
     let found = compiled(&turned).check(&nested(100, json!(1)));
-    assert_eq!(found[0].keyword, "depth", "a limit that was passed is no fit, even under not");
+    assert_eq!(found[0].keyword, "depth", "exceeding a limit never fits, even under not");
 }
 
 #[test]
-fn no_depth_overflows_the_stack() {
+fn deep_values_and_schemas_do_not_overflow_the_stack() {
     let value = nested(100_000, json!(1));
     for schema in
         [json!(true), json!({"not": {"const": 1}}), json!({"uniqueItems": true}), json!({"items": {}})]
@@ -475,15 +478,15 @@ fn no_depth_overflows_the_stack() {
     let schema = (0..100_000)
         .fold(json!(true), |schema, _| Value::Object(Map::from_iter([("not".to_owned(), schema)])));
     assert_eq!(problems(&schema), ["#: the schema is nested deeper than 128 levels"]);
-    // Dropping them recurses as deep as they are, which is serde_json's affair.
+    // serde_json drops values recursively, which would overflow the stack here.
     std::mem::forget((value, schema));
 
     let chain = defined(10_000, |next| json!({"$ref": next}));
-    let long = "the reference leads through more than 128 schemas without consuming any of the value";
+    let long = "the reference leads through more than 128 schemas without descending into the value";
     assert_eq!(problems(&chain)[0], format!("#/$defs/0/$ref: {long}"));
 }
 
-/// A schema whose definitions each refer to the next one.
+/// A schema with `count` definitions, each of which refers to the next.
 fn defined(count: usize, definition: impl Fn(&str) -> Value) -> Value {
     let one = |i: usize| (i.to_string(), definition(&format!("#/$defs/{}", i + 1)));
     let mut definitions: Map<String, Value> = (0..count).map(one).collect();
@@ -494,20 +497,20 @@ fn defined(count: usize, definition: impl Fn(&str) -> Value) -> Value {
 #[test]
 fn work_is_bounded() {
     let doubling = defined(40, |next| json!({"allOf": [{"$ref": next}, {"$ref": next}]}));
-    assert_eq!(misfits(&doubling, &json!(1)), [(String::new(), "steps".to_owned())]);
+    assert_eq!(violations(&doubling, &json!(1)), [(String::new(), "steps".to_owned())]);
     let many: Vec<usize> = (0..100_000).collect();
-    assert_eq!(misfits(&json!({"uniqueItems": true, "items": {"minimum": 0}}), &json!(many)), []);
+    assert_eq!(violations(&json!({"uniqueItems": true, "items": {"minimum": 0}}), &json!(many)), []);
 }
 
 #[test]
-fn reports_survive_json() {
-    let misfit = compiled(&json!({"items": false})).check(&json!([1])).remove(0);
-    let text = serde_json::to_string(&misfit).unwrap();
+fn violations_and_problems_round_trip_through_json() {
+    let violation = compiled(&json!({"items": false})).check(&json!([1])).remove(0);
+    let text = serde_json::to_string(&violation).unwrap();
     assert_eq!(
         text,
-        r#"{"pointer":"/0","keyword":"items","message":"expected nothing here, found integer 1"}"#
+        r#"{"pointer":"/0","keyword":"items","message":"no value is allowed here, found integer 1"}"#
     );
-    assert_eq!(serde_json::from_str::<Misfit>(&text).unwrap(), misfit);
+    assert_eq!(serde_json::from_str::<SchemaViolation>(&text).unwrap(), violation);
     let problem = Schema::compile(&json!({"foo": 1})).unwrap_err().remove(0);
     let text = serde_json::to_string(&problem).unwrap();
     assert_eq!(serde_json::from_str::<SchemaProblem>(&text).unwrap(), problem);
@@ -549,7 +552,7 @@ fn value() -> BoxedStrategy<Value> {
     prop_oneof![2 => scalar(), 2 => list(small.clone(), 0), 3 => named(small)].boxed()
 }
 
-/// Keywords that mean something only beside each other, which chance alone seldom puts there.
+/// Generates combinations of keywords that have an effect only together. Random choice alone seldom combines them.
 fn together(schema: BoxedStrategy<Value>, here: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     let conditional = (here.clone(), here.clone(), here)
         .prop_map(|(test, then, otherwise)| json!([{"if": test, "then": then, "else": otherwise}]));
@@ -564,8 +567,8 @@ fn together(schema: BoxedStrategy<Value>, here: BoxedStrategy<Value>) -> BoxedSt
     prop_oneof![conditional, counted, items, members].boxed()
 }
 
-/// One keyword and a value for it; `schema` makes the schemas it applies to parts, `here` those it applies in
-/// place.
+/// Generates one keyword with a value. `schema` generates subschemas for parts of the value, `here` those for the
+/// value itself.
 fn keyword(schema: BoxedStrategy<Value>, here: BoxedStrategy<Value>) -> BoxedStrategy<(String, Value)> {
     let keyed = |names: &[&'static str], values: BoxedStrategy<Value>| {
         (select(names.to_vec()), values).prop_map(|(name, value)| (name.to_owned(), value)).boxed()
@@ -617,7 +620,8 @@ fn keywords(schema: BoxedStrategy<Value>, here: BoxedStrategy<Value>) -> BoxedSt
     keywords.prop_map(|pairs| Value::Object(pairs.into_iter().collect())).boxed()
 }
 
-/// A schema with a definition `t`, which both may refer to, `t` only where a part of the value is consumed.
+/// Generates a schema with a definition `t`. Both may refer to `t`, but `t` only from a subschema for a part of the
+/// value, because other recursion is refused.
 fn schema() -> BoxedStrategy<Value> {
     let plain = keywords(Just(json!(true)).boxed(), Just(json!(false)).boxed());
     let leaf = prop_oneof![1 => any::<bool>().prop_map(Value::from), 4 => plain].boxed();
@@ -641,7 +645,7 @@ proptest! {
     })]
 
     #[test]
-    fn verdicts_are_those_of_another_validator(
+    fn results_agree_with_another_validator(
         schema in schema(), values in proptest::collection::vec(value(), 16),
     ) {
         let ours = compiled(&schema);

@@ -1,4 +1,4 @@
-//! E11: shadow columns are declared with the workflow and read from the context alone.
+//! E11: shadow columns are declared with the workflow and read only from the context.
 
 use serde_json::{Value, json};
 use stepwell_core::shadow::{MAX_COLUMNS, MAX_TEXT_BYTES, Seen, Shadow, ShadowType, ShadowValue};
@@ -25,7 +25,7 @@ fn refused(spec: Spec, at: &str, with: &str) {
 }
 
 #[test]
-fn a_hit_copies_falsy_values_too() {
+fn falsy_values_are_copied_too() {
     let context = json!({"a": {"text": "", "zero": 0, "no": false}});
     assert_eq!(seen(Shadow::string("a.text"), &context), Seen::Hit("".into()));
     assert_eq!(seen(Shadow::number("a.zero"), &context), Seen::Hit(0.into()));
@@ -33,35 +33,35 @@ fn a_hit_copies_falsy_values_too() {
 }
 
 #[test]
-fn nothing_and_null_are_misses_and_another_type_is_unfit() {
+fn missing_or_null_is_a_miss_and_other_types_are_wrong() {
     let context = json!({"a": {"null": null, "list": [1], "object": {}, "text": "1", "number": 1}});
     for path in ["b", "a.b", "a.null", "a.text.more", "a.list.0", "a.object.x"] {
         assert_eq!(seen(Shadow::string(path), &context), Seen::Miss, "{path}");
     }
     for path in ["a.list", "a.object", "a.number", "a"] {
-        assert_eq!(seen(Shadow::string(path), &context), Seen::Unfit, "{path}");
+        assert_eq!(seen(Shadow::string(path), &context), Seen::WrongType, "{path}");
     }
-    assert_eq!(seen(Shadow::number("a.text"), &context), Seen::Unfit);
-    assert_eq!(seen(Shadow::boolean("a.number"), &context), Seen::Unfit);
+    assert_eq!(seen(Shadow::number("a.text"), &context), Seen::WrongType);
+    assert_eq!(seen(Shadow::boolean("a.number"), &context), Seen::WrongType);
     assert_eq!(seen(Shadow::string("a"), &json!("not an object")), Seen::Miss);
 }
 
-/// What a column shows is what is in the context: what it cannot hold exactly it does not show.
+/// A column has exactly the value of the context, or none: values that it cannot hold exactly are left out.
 #[test]
-fn what_no_column_can_hold_is_unfit() {
+fn values_a_column_cannot_hold_are_not_copied() {
     let number = |value: Value| seen(Shadow::number("n"), &json!({ "n": value }));
     assert_eq!(number(json!(9_007_199_254_740_992_i64)), Seen::Hit(9_007_199_254_740_992_f64.into()));
-    assert_eq!(number(json!(9_007_199_254_740_993_i64)), Seen::Unfit);
-    assert_eq!(number(json!(u64::MAX)), Seen::Unfit);
+    assert_eq!(number(json!(9_007_199_254_740_993_i64)), Seen::WrongType);
+    assert_eq!(number(json!(u64::MAX)), Seen::WrongType);
     assert_eq!(number(json!(i64::MIN)), Seen::Hit((i64::MIN as f64).into()));
     assert_eq!(number(json!(0.1)), Seen::Hit(0.1.into()));
     let Seen::Hit(ShadowValue::Number(zero)) = number(json!(-0.0)) else { panic!("it is a number") };
     assert!(zero.is_sign_positive());
     let text = |value: String| seen(Shadow::string("t"), &json!({ "t": value }));
     assert!(matches!(text("x".repeat(MAX_TEXT_BYTES)), Seen::Hit(_)));
-    assert_eq!(text("x".repeat(MAX_TEXT_BYTES + 1)), Seen::Unfit);
-    assert_eq!(text("ü".repeat(MAX_TEXT_BYTES / 2 + 1)), Seen::Unfit);
-    assert_eq!(text("a\0b".to_owned()), Seen::Unfit);
+    assert_eq!(text("x".repeat(MAX_TEXT_BYTES + 1)), Seen::WrongType);
+    assert_eq!(text("ü".repeat(MAX_TEXT_BYTES / 2 + 1)), Seen::WrongType);
+    assert_eq!(text("a\0b".to_owned()), Seen::WrongType);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn bad_names_paths_and_defaults_are_refused() {
         refused(invite().shadow(name, Shadow::string("a")), &format!("shadow column `{name}`"), "column");
     }
     for path in ["", ".", "a.", ".a", "a..b", "a[0]", "a.*", "$.a b", "a\"b"] {
-        refused(invite().shadow("it", Shadow::string(path)), "shadow column `it`", "is not a path");
+        refused(invite().shadow("it", Shadow::string(path)), "shadow column `it`", "is not a valid path");
     }
     for shadow in [
         Shadow::string("a").or(1),
@@ -85,14 +85,14 @@ fn bad_names_paths_and_defaults_are_refused() {
         refused(invite().shadow("it", shadow), "shadow column `it`", "default");
     }
     let twice = invite().shadow("email", Shadow::string("a")).shadow("eMail", Shadow::string("b"));
-    refused(twice, "shadow column `email`", "upper and lower case");
+    refused(twice, "shadow column `email`", "only in case");
     let many = (0..=MAX_COLUMNS)
         .fold(invite(), |spec, number| spec.shadow(format!("c{number}"), Shadow::string("a")));
     refused(many, "definition", "at most 64");
 }
 
 #[test]
-fn a_document_declares_them_and_says_what_it_does_not_know() {
+fn json_spec_declares_shadow_columns() {
     let document = |shadow: Value| {
         json!({
             "name": "invite", "initial": "sent", "shadows": {"email": shadow},

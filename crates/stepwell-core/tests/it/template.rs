@@ -1,4 +1,4 @@
-//! Templates: expressions in JSON are replaced, everything else stays as it is.
+//! Templates: expressions in JSON are replaced, everything else stays unchanged.
 
 use serde_json::{Map, Value, json};
 use stepwell_core::expr::{Budget, ExprErrorKind};
@@ -19,14 +19,14 @@ fn render(source: &Value) -> Result<Value, TemplateError> {
     compile(source).render(&scope(), &mut Budget::default())
 }
 
-/// Each problem as pointer and message.
+/// Returns each problem as its pointer and message.
 fn problems(source: &Value) -> Vec<(String, String)> {
     let problems = Template::compile(source).expect_err("it has problems");
     problems.into_iter().map(|problem| (problem.pointer, problem.message)).collect()
 }
 
 #[test]
-fn expressions_are_replaced_wherever_they_are() {
+fn expressions_are_replaced_at_any_depth() {
     let rows = [
         (json!({"$expr": "payload.name"}), json!("Ann")),
         (json!({"a": {"$expr": "payload.amount + 1"}, "b": "x"}), json!({"a": 6, "b": "x"})),
@@ -40,7 +40,7 @@ fn expressions_are_replaced_wherever_they_are() {
 }
 
 #[test]
-fn everything_else_stays_as_it_is() {
+fn everything_else_stays_unchanged() {
     let rows = [
         json!(null),
         json!("payload.name"),
@@ -59,7 +59,7 @@ fn everything_else_stays_as_it_is() {
 }
 
 #[test]
-fn an_undefined_field_is_left_out_and_anything_else_undefined_is_an_error() {
+fn undefined_is_omitted_in_objects_and_an_error_elsewhere() {
     let source = json!({"a": {"$expr": "payload.missing"}, "b": {"c": {"$expr": "missing"}}, "d": 1});
     assert_eq!(render(&source), Ok(json!({"b": {}, "d": 1})));
 
@@ -67,8 +67,8 @@ fn an_undefined_field_is_left_out_and_anything_else_undefined_is_an_error() {
     assert_eq!(error.pointer, "");
     assert_eq!(
         error.to_string(),
-        "at the top: `payload.missing` is undefined, and only a field of an object can be left out: \
-         `payload.missing` is not there"
+        "at the top level: `payload.missing` is undefined, but only a field of an object can be omitted: \
+         `payload.missing` has no value"
     );
     let error = render(&json!({"a/b": [1, {"$expr": "missing"}]})).unwrap_err();
     assert_eq!(error.pointer, "/a~1b/1");
@@ -77,12 +77,12 @@ fn an_undefined_field_is_left_out_and_anything_else_undefined_is_an_error() {
 }
 
 #[test]
-fn a_failing_expression_names_its_place_and_itself() {
+fn failing_expression_is_named_with_its_pointer() {
     let error = render(&json!({"a": [{"~": {"$expr": "payload.name * 2"}}]})).unwrap_err();
     assert_eq!(error.pointer, "/a/0/~0");
     assert_eq!(
         error.to_string(),
-        "/a/0/~0: `payload.name` is a string, and `*` needs numbers (at character 1 of `payload.name * 2`)"
+        "/a/0/~0: `payload.name` is a string, but `*` needs numbers (at character 1 of `payload.name * 2`)"
     );
     let TemplateCause::Expr(cause) = error.cause else { panic!("it failed") };
     assert_eq!(cause.kind, ExprErrorKind::Type);
@@ -103,17 +103,17 @@ fn every_problem_is_reported_with_its_pointer() {
         "ok": {"$expr": "payload.name"}
     }));
     let expected = [
-        ("/a", "`$expr` takes an expression as a string"),
-        ("/b", "an object with `$expr` has no other keys"),
+        ("/a", "`$expr` must be a string with an expression"),
+        ("/b", "an object with `$expr` must not have other keys"),
         ("/c/0", "expected a value, found the end"),
         ("/c/1", "position binding (`#`) is not part of the dialect"),
-        ("/d", "`$secret` takes the name of a secret as a string"),
-        ("/e", "an object with `$secret` has no other keys"),
-        ("/f", "`$exp` is not a marker: only `$expr` and `$secret` are"),
-        ("/g", "`$secret` takes the name of a secret as a string"),
-        ("/h", "an object with `$expr` has no other keys"),
-        ("/i", "an object with `$expr` has no other keys"),
-        ("/i/deeper", "`$expr` takes an expression as a string"),
+        ("/d", "`$secret` must be a string with the name of a secret"),
+        ("/e", "an object with `$secret` must not have other keys"),
+        ("/f", "`$exp` is not a marker: use `$expr` or `$secret`"),
+        ("/g", "`$secret` must be a string with the name of a secret"),
+        ("/h", "an object with `$expr` must not have other keys"),
+        ("/i", "an object with `$expr` must not have other keys"),
+        ("/i/deeper", "`$expr` must be a string with an expression"),
     ];
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for ((pointer, message), (at, part)) in found.iter().zip(expected) {
@@ -121,10 +121,10 @@ fn every_problem_is_reported_with_its_pointer() {
         assert!(message.contains(part), "{pointer}: {message}");
     }
     let top = Template::compile(&json!({"$expr": null})).unwrap_err();
-    assert_eq!(top[0].to_string(), "at the top: `$expr` takes an expression as a string");
+    assert_eq!(top[0].to_string(), "at the top level: `$expr` must be a string with an expression");
 }
 
-/// Whoever sends a payload must not be able to have a secret resolved into an input.
+/// The sender of a payload must not be able to have a secret resolved into an action input.
 #[test]
 fn data_cannot_name_a_secret() {
     for source in ["payload.sly", "payload.sly[0].a", "[1, payload]"] {
@@ -133,7 +133,7 @@ fn data_cannot_name_a_secret() {
             (error.pointer.as_str(), &error.cause),
             ("/x", &TemplateCause::Secret { expr: source.into() })
         );
-        assert!(error.to_string().contains("which only the template itself may have"), "{error}");
+        assert!(error.to_string().contains("only the template itself may name a secret"), "{error}");
     }
     assert_eq!(render(&json!({"$expr": "$string(payload.sly[0].a)"})), Ok(json!(r#"{"$secret":"KEY"}"#)));
 }
@@ -165,5 +165,8 @@ fn a_template_is_stored_as_its_source() {
     assert_eq!(serde_json::from_value::<Template>(stored).unwrap(), template);
     let error = serde_json::from_value::<Template>(json!([{"$expr": "1 +"}, {"$expr": 2}])).unwrap_err();
     let shown = error.to_string();
-    assert!(shown.contains("/0: expected a value") && shown.contains("; /1: `$expr` takes"), "{shown}");
+    assert!(
+        shown.contains("/0: expected a value") && shown.contains("; /1: `$expr` must be a string"),
+        "{shown}"
+    );
 }

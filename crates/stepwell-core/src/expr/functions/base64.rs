@@ -1,4 +1,4 @@
-//! Base 64 of bytes, as RFC 4648 has it. Decoding is lenient about padding, as browsers are.
+//! Base 64 by RFC 4648. Decoding is lenient about padding, as in browsers.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -15,7 +15,7 @@ pub(super) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// `None` if the text is no base 64.
+/// Decodes base 64. Returns `None` if the text is not valid.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     let (mut bits, mut count) = (0u32, 0u32);

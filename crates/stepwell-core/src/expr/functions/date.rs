@@ -1,4 +1,4 @@
-//! Functions of instants. The only clock is the one the scope brings.
+//! Functions for time. The only clock is that of the scope.
 
 use crate::expr::call::Call;
 use crate::expr::error::{ExprError, ExprErrorKind};
@@ -12,15 +12,12 @@ impl<'a> Eval<'a, '_> {
         match call.function {
             Function::Millis => Ok(Some(Val::Integer(self.now(call)?))),
             Function::Now | Function::NowIso => {
-                let now = self.now(call)?;
+                let now = self.now(call)? as f64;
                 self.pictured(picture::time::from_millis(now, call.text(0), call.text(1)), call)
             }
             Function::FromMillis => {
                 let Some(millis) = call.number(0) else { return Ok(None) };
-                let Ok(millis) = i64::try_from(millis.to_integer()) else {
-                    return Err(self.bad_value("D3110", "there is no such instant", &call.span));
-                };
-                self.pictured(picture::time::from_millis(millis, call.text(1), call.text(2)), call)
+                self.pictured(picture::time::from_millis(millis.as_f64(), call.text(1), call.text(2)), call)
             }
             _ => {
                 let Some(text) = call.text(0) else { return Ok(None) };
@@ -33,12 +30,12 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the current time of the scope in milliseconds since 1970.
     fn now(&self, call: &Call<'a>) -> Result<i64, ExprError> {
         match self.scope.now() {
             Some(now) => Ok(now.micros().div_euclid(1000)),
             None => {
-                let message = format!("`${}` has no clock here", call.function.name());
+                let message = format!("`${}` cannot be used here: there is no clock", call.function.name());
                 Err(self.error(ExprErrorKind::Value, "noClock", message, call.span.clone()))
             }
         }

@@ -1,4 +1,4 @@
-//! Functions of lists.
+//! Implementation of the functions for lists.
 
 use crate::expr::call::Call;
 use crate::expr::error::ExprError;
@@ -41,8 +41,7 @@ impl<'a> Eval<'a, '_> {
             View::List(items) => Ok(items.len()),
             View::Object(fields) => Ok(fields.len()),
             _ => {
-                let message =
-                    format!("`$len` needs a string, a list or an object, and this is {}", value.kind());
+                let message = format!("`$len` needs a string, a list or an object, not {}", value.kind());
                 Err(self.bad_value("T0410", message, &call.span))
             }
         }

@@ -1,4 +1,4 @@
-//! Functions of truth and types, and the two that end an evaluation.
+//! Functions for truth and types, and the two functions that end an evaluation.
 
 use crate::expr::call::Call;
 use crate::expr::error::ExprError;

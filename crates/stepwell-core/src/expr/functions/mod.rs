@@ -1,4 +1,4 @@
-//! What the functions do, a file for each group of them.
+//! Implementations of the functions, one file per group.
 
 mod base64;
 mod date;

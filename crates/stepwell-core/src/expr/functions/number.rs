@@ -1,4 +1,4 @@
-//! Functions of numbers.
+//! Implementation of the functions for numbers.
 
 use serde_json::{Map, Value};
 
@@ -26,7 +26,10 @@ impl<'a> Eval<'a, '_> {
             Function::Abs => Ok(number),
             Function::Floor => Ok(number.to_whole(f64::floor)),
             Function::Ceil => Ok(number.to_whole(f64::ceil)),
-            Function::Round => Ok(number.rounded(call.number(1).map_or(0, Number::floor_index))),
+            Function::Round => match call.number(1) {
+                Some(digits) if !digits.is_whole() => Err("the number of digits must be a whole number"),
+                digits => Ok(number.rounded(digits.map_or(0, Number::floor_index))),
+            },
             Function::Power => return self.power(number, &call),
             Function::Sqrt => return self.root(number, &call),
             Function::FormatNumber => return self.format_number(number, &call),
@@ -45,8 +48,10 @@ impl<'a> Eval<'a, '_> {
                 let Some(number) = Number::written(text) else {
                     let shown: String = text.chars().take(40).collect();
                     let span = call.nodes.first().map_or(&call.span, |node| &node.span);
-                    let message =
-                        format!("{} is {shown:?}, which is not a number that fits", self.quoted(span));
+                    let message = format!(
+                        "{} is {shown:?}, which is not a valid number or is out of range",
+                        self.quoted(span)
+                    );
                     return Err(self.bad_value("D3030", message, span));
                 };
                 number
@@ -56,7 +61,7 @@ impl<'a> Eval<'a, '_> {
         Ok(Some(Val::from(number)))
     }
 
-    /// `sum`, `max`, `min` and `average`.
+    /// Computes `sum`, `max`, `min` or `average`.
     fn total(&mut self, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
         let Some(items) = call.items(0) else { return Ok(None) };
         if items.is_empty() && call.function != Function::Sum {
@@ -92,7 +97,7 @@ impl<'a> Eval<'a, '_> {
     fn power(&self, base: Number, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
         match call.number(1).and_then(|exponent| base.power(exponent)) {
             Some(power) => Ok(Some(Val::from(power))),
-            None => Err(self.bad_value("D3061", "the power is not a number that fits", &call.span)),
+            None => Err(self.bad_value("D3061", "the power is not a number or is out of range", &call.span)),
         }
     }
 
@@ -109,7 +114,7 @@ impl<'a> Eval<'a, '_> {
     fn format_base(&mut self, number: Number, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
         let base = call.number(1).map_or(10, |base| base.rounded(0).to_integer());
         let Some(base) = u32::try_from(base).ok().filter(|base| (2..=36).contains(base)) else {
-            return Err(self.bad_value("D3100", "a base is a number from 2 to 36", &call.span));
+            return Err(self.bad_value("D3100", "the base must be a number from 2 to 36", &call.span));
         };
         let number = number.rounded(0).to_integer();
         let mut digits = Vec::new();
@@ -135,7 +140,7 @@ impl<'a> Eval<'a, '_> {
         self.pictured(text, call)
     }
 
-    /// The options of `formatNumber` as JSON.
+    /// Converts the options of `formatNumber` to JSON.
     fn options(&mut self, options: &Val<'a>, call: &Call<'a>) -> Result<Map<String, Value>, ExprError> {
         match self.paid(&call.span, |budget| walk::to_json(options.clone(), budget))? {
             Value::Object(options) => Ok(options),
@@ -162,7 +167,7 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// The text that a picture gave.
+    /// Returns the text that a picture produced, or its error.
     pub(super) fn pictured(
         &mut self,
         text: Result<String, picture::Fault>,
@@ -174,7 +179,7 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// A short text that a function has made.
+    /// Charges the budget for a short text and returns it.
     pub(super) fn made(&mut self, text: String, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
         self.paid(&call.span, |budget| budget.spend_bytes(text.len()))?;
         Ok(Some(Val::text(text)))

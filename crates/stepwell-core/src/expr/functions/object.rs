@@ -1,4 +1,4 @@
-//! Functions of objects.
+//! Implementation of the functions for objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// The objects a value is or holds, however deep its lists.
+    /// Returns the objects in a value: the value itself, or the objects in its lists at any depth.
     fn objects(&mut self, call: &Call<'a>) -> Result<Vec<Val<'a>>, ExprError> {
         let mut open: Vec<Val<'a>> = call.found(0).cloned().into_iter().collect();
         let mut objects = Vec::new();
@@ -61,7 +61,7 @@ impl<'a> Eval<'a, '_> {
     fn values(&mut self, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
         let Some(value) = call.found(0) else { return Ok(None) };
         let View::Object(fields) = value.view() else {
-            let message = format!("`$values` needs an object, and this is {}", value.kind());
+            let message = format!("`$values` needs an object, not {}", value.kind());
             return Err(self.bad_value("T0410", message, &call.span));
         };
         self.paid(&call.span, |budget| budget.spend_steps(fields.len()))?;
@@ -85,8 +85,8 @@ impl<'a> Eval<'a, '_> {
                 _ => return Ok(call.take(0)),
             }
         }
-        // What was put together of several lists is no longer a sequence.
-        match is_list {
+        // A result from several lists is not a sequence any more.
+        match is_list && call.found(0).and_then(Val::items).is_some_and(|items| items.len() > 0) {
             true => self.plain(parts, &call.span).map(Some),
             false => self.sequence(parts, false, &call.span).map(Some),
         }

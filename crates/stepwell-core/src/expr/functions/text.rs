@@ -1,4 +1,4 @@
-//! Functions of strings.
+//! Implementation of the functions for strings.
 
 use std::ops::Range;
 
@@ -35,7 +35,8 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// Text whose length is known only when it is made, and then no more than a few times the original.
+    /// Computes functions whose result length is known only afterwards. It is at most a few times the length of the
+    /// text.
     fn rewritten(&mut self, text: &str, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
         self.paid(&call.span, |budget| budget.spend_bytes(text.len()))?;
         let made = match call.function {
@@ -51,7 +52,7 @@ impl<'a> Eval<'a, '_> {
         };
         let Some(made) = made else {
             let message = match call.function {
-                Function::Base64Decode => "the string is not the base 64 of a text",
+                Function::Base64Decode => "the string is not valid base 64 of UTF-8 text",
                 _ => "the string is not properly percent-encoded",
             };
             let code = if call.function == Function::Base64Decode { "D3137" } else { "D3140" };
@@ -75,7 +76,7 @@ impl<'a> Eval<'a, '_> {
         }
     }
 
-    /// A copy of a part of a text.
+    /// Copies a part of a text.
     fn copied(&mut self, text: &str, span: &Range<usize>) -> Result<Found<'a>, ExprError> {
         self.paid(span, |budget| budget.spend_bytes(text.len()))?;
         Ok(Some(Val::text(text)))
@@ -89,7 +90,8 @@ impl<'a> Eval<'a, '_> {
         span: &Range<usize>,
     ) -> Result<Found<'a>, ExprError> {
         let count = text.chars().count() as f64;
-        // An index as JavaScript's `slice` takes it: without its fraction, from the end if negative, within the text.
+        // Converts an index as JavaScript's `slice` does: without its fraction, counted from the end if negative, and
+        // within the text.
         let place = |index: f64| {
             let index = index.trunc();
             let index = if index < 0.0 { (count + index).max(0.0) } else { index };
@@ -98,7 +100,7 @@ impl<'a> Eval<'a, '_> {
         let start = start.map(Number::as_f64).map(|start| if count + start < 0.0 { 0.0 } else { start });
         let range = match (start, length.map(Number::as_f64)) {
             (_, Some(length)) if length <= 0.0 => 0..0,
-            // Where an unknown beginning and a length end, nobody knows.
+            // Without a start, the end of the range is unknown.
             (None, Some(_)) => 0..0,
             (Some(start), Some(length)) => {
                 let from = if start < 0.0 { count + start } else { start };
@@ -109,7 +111,7 @@ impl<'a> Eval<'a, '_> {
         self.copied(text.get(range).unwrap_or_default(), span)
     }
 
-    /// `substringBefore` and `substringAfter`.
+    /// Computes `substringBefore` or `substringAfter`.
     fn cut(&mut self, text: &str, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
         let cut = call.text(1).and_then(|part| text.split_once(part));
         let part = match (cut, call.function) {
@@ -125,7 +127,7 @@ impl<'a> Eval<'a, '_> {
         let filler = call.text(2).filter(|filler| !filler.is_empty()).unwrap_or(" ");
         let wanted = usize::try_from(width.to_integer().unsigned_abs()).unwrap_or(usize::MAX);
         let missing = wanted.saturating_sub(text.chars().count());
-        // Paid for before it is made: the width may be anything.
+        // Charged before it is created, because the result can be very long.
         let widest = filler.chars().map(char::len_utf8).max().unwrap_or(1);
         self.paid(&call.span, |budget| budget.spend_bytes(missing.saturating_mul(widest)))?;
         self.paid(&call.span, |budget| budget.spend_bytes(text.len()))?;
@@ -135,7 +137,7 @@ impl<'a> Eval<'a, '_> {
 
     fn split(&mut self, text: &str, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
         let limit = self.limit(call, 2, "D3020")?.map_or(usize::MAX, |limit| count(limit.trunc()));
-        // Of nothing there are no parts, whatever parts them.
+        // With a limit of 0 there are no parts, so the separator does not matter.
         let is_none = call.number(2).is_some_and(|limit| limit.as_f64() == 0.0);
         let Some(separator) = call.text(1).or(is_none.then_some("")) else { return Ok(None) };
         let mut parts: Vec<Val<'a>> = Vec::new();
@@ -157,11 +159,11 @@ impl<'a> Eval<'a, '_> {
         self.plain(parts, &call.span).map(Some)
     }
 
-    /// How many at most; an error if that is negative.
+    /// Returns a limit argument. A negative limit is an error.
     fn limit(&self, call: &Call<'a>, place: usize, code: &'static str) -> Result<Option<f64>, ExprError> {
         match call.number(place) {
             Some(limit) if limit.is_negative() => {
-                Err(self.bad_value(code, "the limit is negative", &call.span))
+                Err(self.bad_value(code, "the limit must not be negative", &call.span))
             }
             limit => Ok(limit.map(Number::as_f64)),
         }
@@ -169,16 +171,16 @@ impl<'a> Eval<'a, '_> {
 
     fn replace(&mut self, text: &str, call: &Call<'a>) -> Result<Found<'a>, ExprError> {
         if call.text(1) == Some("") {
-            return Err(self.bad_value("D3010", "what is to be replaced is an empty string", &call.span));
+            return Err(self.bad_value("D3010", "the text to replace must not be empty", &call.span));
         }
-        // It is replaced as long as it was replaced less often than that: a fraction is once more.
+        // Rounded up, because JSONata replaces while the count is below the limit.
         let limit = self.limit(call, 3, "D3011")?.map_or(usize::MAX, |limit| count(limit.ceil()));
         if limit == 0 {
             return self.copied(text, &call.span);
         }
         let (Some(part), Some(with)) = (call.text(1), call.text(2)) else { return Ok(None) };
         let times = text.matches(part).take(limit).count();
-        // Paid for before it is made: a short text can become a long one.
+        // Charged before it is created, because the result can be very long.
         let most = text.len().saturating_add(times.saturating_mul(with.len()));
         self.paid(&call.span, |budget| budget.spend_bytes(most))?;
         Ok(Some(Val::text(text.replacen(part, with, limit))))
@@ -199,12 +201,12 @@ impl<'a> Eval<'a, '_> {
     }
 }
 
-/// A number of times; the cast saturates.
+/// Converts a number of repetitions. The cast saturates.
 fn count(times: f64) -> usize {
     times as usize
 }
 
-/// Runs of white space as one blank, and none at the ends.
+/// Replaces runs of white space by single spaces, and removes them at the ends.
 fn trimmed(text: &str) -> String {
     let words = text.split([' ', '\t', '\n', '\r']).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")

@@ -1,8 +1,8 @@
-//! Percent-encoding as ECMAScript has it.
+//! Percent-encoding, as in ECMAScript.
 
-/// What stands for itself in a part of an address.
+/// Characters that are not encoded in a URL component.
 const PLAIN: &[u8] = b"-_.!~*'()";
-/// What has a meaning in an address and is therefore left alone in a whole one.
+/// Characters with a meaning in a URL, which are not encoded in a whole URL.
 const RESERVED: &[u8] = b";,/?:@&=+$#";
 
 pub(super) fn encode(text: &str, is_whole: bool) -> String {
@@ -18,7 +18,7 @@ pub(super) fn encode(text: &str, is_whole: bool) -> String {
     encoded
 }
 
-/// `None` if the text is not properly encoded.
+/// Decodes a text. Returns `None` if it is not properly encoded.
 pub(super) fn decode(text: &str, is_whole: bool) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

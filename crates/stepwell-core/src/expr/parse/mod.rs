@@ -1,11 +1,11 @@
-//! Makes the tree of an expression.
+//! Parses an expression into a syntax tree.
 //!
-//! Operators are climbed by JSONata's binding powers. Where JSONata's reading of two operators side by side
-//! is not the one people expect, parentheses are asked for instead of choosing one.
+//! Operators are parsed by precedence climbing with JSONata's binding powers. Where JSONata's interpretation of two
+//! adjacent operators is surprising, the parser requires parentheses.
 
-mod behind;
 mod operand;
 mod operator;
+mod suffix;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::error::{ExprError, ExprErrorKind, quoted};
 use super::lex::{Lexer, Token};
 use super::{MAX_DEPTH, MAX_SOURCE_BYTES};
 
-/// The tree.
+/// Parses a whole expression.
 pub(super) fn parse(source: &str) -> Result<Node, ExprError> {
     if source.len() > MAX_SOURCE_BYTES {
         let message = format!("the expression is longer than {MAX_SOURCE_BYTES} bytes");
@@ -34,9 +34,9 @@ pub(super) fn parse(source: &str) -> Result<Node, ExprError> {
     }
     let root = parser.expression(0)?;
     match parser.token {
-        Token::End => parser.misstep.map_or(Ok(root), Err),
+        Token::End => parser.misstep.or(parser.early).map_or(Ok(root), Err),
         Token::Symbol(")" | "]" | "}" | "," | ";" | ":" | "..") => {
-            Err(parser.syntax("S0201", format!("{} is not expected here", parser.found())))
+            Err(parser.syntax("S0201", format!("unexpected {}", parser.found())))
         }
         _ => Err(parser.misplaced("S0201", "an operator")),
     }
@@ -45,18 +45,22 @@ pub(super) fn parse(source: &str) -> Result<Node, ExprError> {
 pub(super) struct Parser<'s> {
     source: &'s str,
     lexer: Lexer<'s>,
-    /// The token to be looked at next, and where it is.
+    /// The next token and its range.
     token: Token,
     span: Range<usize>,
-    /// Where the token before it ended.
+    /// End of the previous token.
     end: usize,
     depth: u32,
-    /// How many brackets are open.
+    /// Number of open brackets.
     open: u32,
     /// The variables bound so far.
     bound: BTreeSet<String>,
-    /// The first step of a path that can be none.
+    /// The error for the first invalid step of a path. It is reported at the end, because other syntax errors have
+    /// priority.
     misstep: Option<ExprError>,
+    /// The first error that JSONata reports only when it evaluates the part, such as an unknown function. Every syntax
+    /// error has priority.
+    early: Option<ExprError>,
 }
 
 impl<'s> Parser<'s> {
@@ -73,10 +77,11 @@ impl<'s> Parser<'s> {
             open: 0,
             bound: BTreeSet::new(),
             misstep: None,
+            early: None,
         })
     }
 
-    /// An expression up to an operator that binds no stronger than `floor`.
+    /// Parses an expression up to an operator that binds no stronger than `floor`.
     fn expression(&mut self, floor: u8) -> Result<Node, ExprError> {
         self.nested(|parser| {
             let left = parser.operand()?;
@@ -84,7 +89,7 @@ impl<'s> Parser<'s> {
         })
     }
 
-    /// What stands between brackets, with the token behind it still to be looked at.
+    /// Parses the content of brackets, up to the closing token.
     fn inside<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T, ExprError>) -> Result<T, ExprError> {
         self.open += 1;
         let parsed = parse(self)?;
@@ -92,8 +97,7 @@ impl<'s> Parser<'s> {
         Ok(parsed)
     }
 
-    /// What `one` parses, again and again between commas, up to the closing symbol of what was opened at
-    /// `start`.
+    /// Parses items with `one`, separated by commas, up to the symbol that closes the bracket at `start`.
     fn comma_separated<T>(
         &mut self,
         close: &'static str,
@@ -137,7 +141,7 @@ impl<'s> Parser<'s> {
         Ok(())
     }
 
-    /// Goes on if the current token is `symbol`, and says whether it was.
+    /// Consumes the current token if it is `symbol`. Returns true if it was.
     fn take(&mut self, symbol: &'static str) -> Result<bool, ExprError> {
         let is_it = self.token == Token::Symbol(symbol);
         if is_it {
@@ -146,7 +150,7 @@ impl<'s> Parser<'s> {
         Ok(is_it)
     }
 
-    /// Goes on behind the symbol that closes what was opened at `start`.
+    /// Consumes the symbol that closes the bracket at `start`, or returns an error.
     fn expect(&mut self, close: &'static str, start: usize) -> Result<(), ExprError> {
         if self.take(close)? {
             return Ok(());
@@ -161,7 +165,8 @@ impl<'s> Parser<'s> {
         Err(self.syntax(code, format!("expected `{close}` to close {opened}, found {}", self.found())))
     }
 
-    /// The error about the current token: a refusal if there is one, or that something else belongs here.
+    /// Creates the error for the current token: the specific error for an unsupported symbol, or the expected
+    /// alternative.
     fn misplaced(&self, code: &'static str, expected: &str) -> ExprError {
         if let Token::Symbol(symbol) = self.token
             && let Some(error) = self.refused(symbol)
@@ -176,12 +181,28 @@ impl<'s> Parser<'s> {
         self.error(ExprErrorKind::Syntax, "tooDeep", message, span)
     }
 
-    /// The current token as messages name it.
+    /// Returns the current token for messages.
     fn found(&self) -> String {
+        let is_behind_zero = self.end == self.span.start && self.source[..self.end].ends_with('0');
         match self.token {
             Token::End => "the end".to_owned(),
+            Token::Integer(_) | Token::Decimal(_) if is_behind_zero => {
+                format!("{}: a number cannot start with a zero", quoted(self.source, &self.span))
+            }
             _ => quoted(self.source, &self.span),
         }
+    }
+
+    /// Records the error for an invalid step of a path.
+    fn wrong_step(&mut self, error: ExprError) {
+        self.misstep.get_or_insert(error);
+    }
+
+    /// Records an early error and returns an empty block in place of the wrong part.
+    fn too_early(&mut self, error: ExprError) -> Result<Node, ExprError> {
+        let span = error.span.clone();
+        self.early.get_or_insert(error);
+        self.node(Kind::Block { nodes: Vec::new(), is_written: false }, span, None)
     }
 
     fn unsupported(&self, message: impl Into<String>, span: Range<usize>) -> ExprError {

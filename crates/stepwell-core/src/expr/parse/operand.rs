@@ -1,4 +1,4 @@
-//! What an expression can begin with: a literal, a name, a variable, a call, or something in brackets.
+//! Parses operands: literals, names, variables, calls, and expressions in brackets.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::expr::function::Function;
 use crate::expr::lex::Token;
 use crate::expr::refuse;
 
-/// What binds `-` to what it negates: a path, but no calculation.
+/// The binding power of unary `-`: it applies to a path, but not to a calculation.
 const NEGATION: u8 = 70;
 
 impl Parser<'_> {
@@ -47,7 +47,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What begins with a symbol.
+    /// Parses an operand that starts with a symbol.
     fn bracketed(&mut self, symbol: &'static str) -> Result<Node, ExprError> {
         let span = self.span.clone();
         match symbol {
@@ -67,7 +67,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Why a symbol has no meaning anywhere.
+    /// Returns the error for a symbol that is not an operator.
     pub(super) fn refused(&self, symbol: &str) -> Option<ExprError> {
         refuse::foreign(symbol).map(|(code, message)| self.syntax(code, message))
     }
@@ -78,8 +78,8 @@ impl Parser<'_> {
         self.node(Kind::Literal(value), span, None)
     }
 
-    /// `-` and what it negates. A number right behind it is one literal: the smallest integer has no
-    /// positive.
+    /// Parses `-` and its operand. A number directly after it is one literal, because the smallest integer has no
+    /// positive counterpart.
     fn negative(&mut self) -> Result<Node, ExprError> {
         let start = self.span.start;
         self.advance()?;
@@ -98,7 +98,7 @@ impl Parser<'_> {
         self.node(Kind::Negate(Box::new(inner)), span, Some(height))
     }
 
-    /// `( …; … )`
+    /// Parses a block: `( …; … )`.
     fn block(&mut self) -> Result<Node, ExprError> {
         let start = self.span.start;
         self.advance()?;
@@ -144,7 +144,7 @@ impl Parser<'_> {
         self.node(Kind::Object(pairs), start..self.end, height)
     }
 
-    /// `{ key: value, … }`
+    /// Parses the pairs of an object: `{ key: value, … }`.
     pub(super) fn pairs(&mut self) -> Result<Vec<Pair>, ExprError> {
         let start = self.span.start;
         self.advance()?;
@@ -152,13 +152,13 @@ impl Parser<'_> {
             let key = parser.expression(0)?;
             if !parser.take(":")? {
                 let code = if parser.token == Token::End { "S0203" } else { "S0202" };
-                return Err(parser.misplaced(code, "`:` and a value behind the key"));
+                return Err(parser.misplaced(code, "`:` and a value after the key"));
             }
             Ok((key, parser.expression(0)?))
         })
     }
 
-    /// A bare name: a field, or a function if a parenthesis follows.
+    /// Parses a bare name: a field, or a function if a parenthesis follows.
     fn name(&mut self, name: String, span: Range<usize>) -> Result<Node, ExprError> {
         if self.token != Token::Symbol("(") || matches!(name.as_str(), "and" | "or" | "in") {
             return self.field(name, span);
@@ -193,14 +193,15 @@ impl Parser<'_> {
         self.node(kind, span, None)
     }
 
-    /// A call whose opening parenthesis is the current token.
+    /// Parses a function call. The current token is its opening parenthesis.
     fn named_call(&mut self, name: &str, span: Range<usize>) -> Result<Node, ExprError> {
         let Some(function) = Function::named(name) else {
             let (is_refused, message) = refuse::function(name);
-            return Err(match is_refused {
-                true => self.unsupported(message, span),
-                false => self.error(ExprErrorKind::Syntax, "T1006", message, span),
-            });
+            if is_refused {
+                return Err(self.unsupported(message, span));
+            }
+            self.arguments()?;
+            return self.too_early(self.error(ExprErrorKind::Syntax, "T1006", message, span));
         };
         let arguments = self.arguments()?;
         self.call(function, arguments, span.start)
@@ -210,14 +211,19 @@ impl Parser<'_> {
         let open = self.span.start;
         self.advance()?;
         self.comma_separated(")", open, |parser| {
-            if parser.token == Token::Symbol("?") {
-                return Err(parser.unsupported(refuse::PARTIAL, parser.span.clone()));
+            let span = parser.span.clone();
+            if !parser.take("?")? {
+                return parser.expression(0);
             }
-            parser.expression(0)
+            Err(match parser.token {
+                Token::Symbol("," | ")") => parser.unsupported(refuse::PARTIAL, span),
+                _ => parser.misplaced("S0202", "`,` or `)`"),
+            })
         })
     }
 
-    /// That there are too many arguments or too few, no data can mend.
+    /// Creates a call. A wrong number of arguments is an error here already, because no data could make the call
+    /// valid.
     pub(super) fn call(
         &mut self,
         function: Function,
@@ -229,20 +235,23 @@ impl Parser<'_> {
         if !(fewest..=most).contains(&arguments.len()) {
             let message =
                 format!("`${}` takes {}, not {}", function.name(), takes(fewest, most), arguments.len());
-            return Err(self.error(ExprErrorKind::Type, "T0410", message, span));
+            return self.too_early(self.error(ExprErrorKind::Type, "T0410", message, span));
         }
         let height = arguments.iter().map(|node| node.height).max();
         self.node(Kind::Call { function, arguments }, span, height)
     }
 
-    /// What may not be a step of a path.
+    /// Creates the error for a literal that cannot be a step of a path.
     pub(super) fn no_step(&self, node: &Node) -> ExprError {
-        let message = format!("{} is not a field's name: use back-quotes", quoted(self.source, &node.span));
+        let message = format!(
+            "{} is not the name of a field: put the name in back-quotes",
+            quoted(self.source, &node.span)
+        );
         self.error(ExprErrorKind::Syntax, "S0213", message, node.span.clone())
     }
 }
 
-/// How many arguments, in words.
+/// Returns the number of arguments in words.
 fn takes(fewest: usize, most: usize) -> String {
     let arguments = |count: usize| match count {
         0 => "no argument".to_owned(),

@@ -1,4 +1,4 @@
-//! What stands between two expressions, or binds one to a name.
+//! Parses infix operators, suffixes and variable bindings.
 
 use super::Parser;
 use crate::expr::ast::{DefaultRule, Kind, Node, Op};
@@ -7,7 +7,7 @@ use crate::expr::function::Function;
 use crate::expr::lex::Token;
 use crate::expr::refuse;
 
-/// What can go on behind an expression, and how strongly it binds.
+/// The constructs that can follow an expression.
 #[derive(Clone, Copy)]
 enum Infix {
     Op(Op),
@@ -23,7 +23,8 @@ enum Infix {
 }
 
 impl Infix {
-    /// JSONata's binding powers, but for `??` and `?:`, which stand apart from what they are ambiguous with.
+    /// Returns the binding power. It is that of JSONata, except for `??` and `?:`, which are kept apart from the
+    /// operators they would be ambiguous with.
     fn strength(self) -> u8 {
         match self {
             Infix::Op(op) => op.strength(),
@@ -38,7 +39,7 @@ impl Infix {
 }
 
 impl Parser<'_> {
-    /// `left` with everything behind it that binds more strongly than `floor`.
+    /// Parses everything after `left` that binds stronger than `floor`.
     pub(super) fn continued(&mut self, mut left: Node, floor: u8) -> Result<Node, ExprError> {
         while let Some(infix) = self.infix()? {
             if infix.strength() <= floor {
@@ -57,14 +58,14 @@ impl Parser<'_> {
                 Infix::Call => {
                     self.arguments()?;
                     let message = "only a named function can be called";
-                    return Err(self.error(ExprErrorKind::Syntax, "T1006", message, left.span));
+                    self.too_early(self.error(ExprErrorKind::Syntax, "T1006", message, left.span))?
                 }
             };
         }
         Ok(left)
     }
 
-    /// The operator at the current token; `None` at what ends an expression.
+    /// Returns the operator at the current token, or `None` at the end of an expression.
     fn infix(&self) -> Result<Option<Infix>, ExprError> {
         let text = match &self.token {
             Token::Symbol(symbol) => *symbol,
@@ -91,7 +92,7 @@ impl Parser<'_> {
         }))
     }
 
-    /// `left op right`; onto the same node as long as the operators bind equally strongly.
+    /// Parses `left op right`. Operators of the same binding power extend the same node.
     fn chain(&mut self, left: Node, op: Op) -> Result<Node, ExprError> {
         self.advance()?;
         let right = self.expression(op.strength())?;
@@ -122,15 +123,17 @@ impl Parser<'_> {
         self.node(kind, span, below.into_iter().max())
     }
 
-    /// `left ?? right` and `left ?: right`. JSONata binds their left side like a comparison and their right
-    /// side not at all: it reads `a ?? b = c` as `a ?? (b = c)` and `a and b ?? c` as `a and (b ?? c)`.
-    /// Nobody should have to know.
+    /// Parses `left ?? right` and `left ?: right`.
+    ///
+    /// JSONata's precedence of these operators is surprising: it reads `a ?? b = c` as `a ?? (b = c)`, and `a and b
+    /// ?? c` as `a and (b ?? c)`. The parser requires parentheses in such cases.
     fn default(&mut self, left: Node, rule: DefaultRule) -> Result<Node, ExprError> {
         let at = self.span.clone();
         self.advance()?;
         let right = self.expression(0)?;
         if let Some(beside) = ambiguous_beside(rule, &left).or(ambiguous_beside(rule, &right)) {
-            let message = format!("`{}` beside {beside} needs parentheses around one of them", rule.text());
+            let message =
+                format!("`{}` next to {beside} is ambiguous: put one of them in parentheses", rule.text());
             return Err(self.error(ExprErrorKind::Syntax, "S0202", message, at));
         }
         let span = left.span.start..right.span.end;
@@ -139,34 +142,37 @@ impl Parser<'_> {
         self.node(kind, span, Some(height))
     }
 
-    /// `$name := value`
+    /// Parses `$name := value`.
     fn bind(&mut self, left: Node) -> Result<Node, ExprError> {
         let (Kind::Variable(name), None) = (left.kind, left.more) else {
             let message = "only a variable (`$name`) can be on the left of `:=`";
             return Err(self.error(ExprErrorKind::Syntax, "S0212", message, left.span));
         };
         self.advance()?;
-        // What is bound can be used from here on, but not in its own value.
+        // The variable is available from here on, but not in its own value.
         let value = self.expression(9)?;
         self.bound.insert(name.clone());
         let (span, height) = (left.span.start..value.span.end, value.height);
         self.node(Kind::Bind { name, value: Box::new(value) }, span, Some(height))
     }
 
-    /// `left ~> function(…)`, which is the call with `left` as its first argument.
+    /// Parses `left ~> function(…)`, a call with `left` as its first argument.
     fn apply(&mut self, left: Node) -> Result<Node, ExprError> {
         self.advance()?;
         let Some(function) = self.applied() else {
             let right = self.expression(40)?;
             let message = "`~>` needs a function of the dialect on its right";
-            return Err(self.error(ExprErrorKind::Type, "T2006", message, right.span));
+            return self.too_early(self.error(ExprErrorKind::Type, "T2006", message, right.span));
         };
         let is_bare = matches!(self.token, Token::Name(_));
         self.advance()?;
         let start = left.span.start;
         let arguments = match self.token {
             Token::Symbol("(") => self.arguments()?,
-            _ if is_bare => return Err(self.misplaced("T2006", "`(` and arguments behind the function")),
+            _ if is_bare => {
+                let error = self.misplaced("T2006", "`(` and arguments after the function");
+                return self.too_early(error);
+            }
             _ => Vec::new(),
         };
         let mut call = self.call(function, std::iter::once(left).chain(arguments).collect(), start)?;
@@ -177,14 +183,14 @@ impl Parser<'_> {
             return Err(self.unsupported(refuse::BEHIND_APPLY, self.span.clone()));
         }
         if self.infix()?.is_some_and(|infix| infix.strength() > Infix::Apply.strength()) {
-            let message = "what follows the function binds to it more strongly than `~>` does, and is then no \
-                function: put the chain in parentheses";
-            return Err(self.error(ExprErrorKind::Type, "T2006", message, self.span.clone()));
+            let message = "the operator after the function binds stronger than `~>`, so that the right side is \
+                not a function: put the chain in parentheses";
+            return self.too_early(self.error(ExprErrorKind::Type, "T2006", message, self.span.clone()));
         }
         Ok(call)
     }
 
-    /// The function named at the current token, if it names one.
+    /// Returns the function at the current token, if it is the name of one.
     fn applied(&self) -> Option<Function> {
         match &self.token {
             Token::Variable(name) if !self.bound.contains(name) => Function::named(name),
@@ -194,7 +200,7 @@ impl Parser<'_> {
     }
 }
 
-/// What must not stand beside `??` or `?:` without parentheses, for the message.
+/// Returns the construct in `node` that is ambiguous next to `??` or `?:` without parentheses, for the message.
 fn ambiguous_beside(rule: DefaultRule, node: &Node) -> Option<String> {
     match &node.kind {
         Kind::Conditional { .. } => Some("a conditional".to_owned()),

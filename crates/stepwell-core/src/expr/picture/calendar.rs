@@ -1,33 +1,33 @@
-//! The proleptic Gregorian calendar, as far as JSONata's dates go.
+//! The proleptic Gregorian calendar in the range of JSONata's dates.
 //!
-//! They are ECMAScript's: 100 million days around 1970, which is more than a calendar library cares for, and
-//! parts that are too large carry over into the next larger one.
+//! The dates are those of ECMAScript: 100 million days before and after 1970, which is more than calendar libraries
+//! support. Parts that are too large carry over into the next larger part.
 
 const DAY_MILLIS: i64 = 86_400_000;
 
-/// The furthest moment from 1970, in milliseconds.
+/// The maximum distance from 1970, in milliseconds.
 const FURTHEST: i64 = 100_000_000 * DAY_MILLIS;
 
-/// A moment, taken apart.
+/// A point in time, split into its parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
-    /// Since 1970-01-01.
+    /// Number of days since 1970-01-01.
     days: i64,
     year: i64,
-    /// 1 to 12.
+    /// The month, 1 to 12.
     month: i64,
     day: i64,
     millis: i64,
 }
 
 impl Moment {
-    /// `None` if it is further away than dates go.
+    /// Splits a time. Returns `None` if it is out of range.
     pub(super) fn at(millis: i64) -> Option<Moment> {
         if !(-FURTHEST..=FURTHEST).contains(&millis) {
             return None;
         }
         let days = millis.div_euclid(DAY_MILLIS);
-        // The year's length on average, rounded up, makes the first guess early by a year at most.
+        // Dividing by the longer or shorter year gives a first guess that is never too late.
         let mut year = 1970 + days.div_euclid(366).min(days.div_euclid(365));
         while days_before(year + 1, 1) <= days {
             year += ((days - days_before(year + 1, 1)) / 366).max(1);
@@ -38,7 +38,7 @@ impl Moment {
         Some(Moment { days, year, month, day, millis: millis.rem_euclid(DAY_MILLIS) })
     }
 
-    /// The number that a component of a picture stands for; `None` if it is not a number.
+    /// Returns the number for a component of a picture, or `None` if the component is not a number.
     pub(super) fn component(&self, component: char) -> Option<i64> {
         let hour = self.millis / 3_600_000;
         let number = match component {
@@ -65,12 +65,13 @@ impl Moment {
         self.millis >= DAY_MILLIS / 2
     }
 
-    /// The year that the week belongs to, and its number there: ISO 8601's.
+    /// Returns the year that the week belongs to, and the number of the week, by ISO 8601.
     fn week_of_year(&self) -> (i64, i64) {
         self.week(self.year, |year| first_monday(year, 1))
     }
 
-    /// The same for months; 0 is the December before, 13 the January after.
+    /// Returns the month that the week belongs to, and the number of the week in it. Month 0 is the December before,
+    /// 13 the January after.
     fn week_of_month(&self) -> (i64, i64) {
         self.week(self.month, |month| first_monday(self.year, month))
     }
@@ -82,7 +83,7 @@ impl Moment {
     }
 }
 
-/// Days from 1970-01-01 to the first of a month, which may be of another year.
+/// Returns the days from 1970-01-01 to the first day of a month. The month may be outside 1 to 12.
 fn days_before(year: i64, month: i64) -> i64 {
     const BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     let year = year + (month - 1).div_euclid(12);
@@ -96,25 +97,25 @@ fn days_before(year: i64, month: i64) -> i64 {
     days + in_year + i64::from(is_leap && month > 1)
 }
 
-/// 1 for Monday to 7 for Sunday; day 0 was a Thursday.
+/// Returns 1 for Monday to 7 for Sunday. Day 0 was a Thursday.
 fn weekday(days: i64) -> i64 {
     (days + 3).rem_euclid(7) + 1
 }
 
-/// The day on which the first week begins: the one with the first Thursday of the year or month.
+/// Returns the day on which the first week starts: the week with the first Thursday of the year or month.
 fn first_monday(year: i64, month: i64) -> i64 {
     let first = days_before(year, month);
     let weekday = weekday(first);
     if weekday > 4 { first + 8 - weekday } else { first + 1 - weekday }
 }
 
-/// How long a month is.
+/// Returns the number of days of a month.
 pub(super) fn days_in(year: i64, month: i64) -> i64 {
     days_before(year, month + 1) - days_before(year, month)
 }
 
-/// The moment of a date and time, in milliseconds since 1970; what is too large carries over. `None` if it is
-/// further away than dates go.
+/// Returns the milliseconds since 1970 of a date and time. Parts that are too large carry over. Returns `None` if the
+/// result is out of range.
 pub(super) fn millis_of(date: [i64; 3], time: [i64; 4]) -> Option<i64> {
     const LARGEST: i64 = 1_000_000_000_000;
     if date.into_iter().chain(time).any(|part| !(-LARGEST..=LARGEST).contains(&part)) {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_taken_apart() {
+    fn times_are_split_into_components() {
         assert_eq!(parts(0, "YMDdFHhmsf"), [1970, 1, 1, 1, 4, 0, 12, 0, 0, 0]);
         assert_eq!(parts(-1, "YMDdFHhmsf"), [1969, 12, 31, 365, 3, 23, 11, 59, 59, 999]);
         assert_eq!(parts(951_782_400_000, "YMDd"), [2000, 2, 29, 60]);
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_come_back() {
+    fn dates_survive_a_round_trip() {
         for millis in (-FURTHEST..=FURTHEST).step_by(9_876_543_210_123) {
             let got = parts(millis, "YMDHmsf");
             let [year, month, day, time @ ..] = got.as_slice() else { panic!("{millis} has no parts") };
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn weeks_belong_where_their_thursday_is() {
+    fn weeks_belong_to_the_period_of_their_thursday() {
         // Friday, 1 January 2021.
         assert_eq!(parts(1_609_459_200_000, "XWxwF"), [2020, 53, 12, 5, 5]);
         // Monday, 30 December 2024.

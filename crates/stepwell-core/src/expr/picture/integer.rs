@@ -1,4 +1,4 @@
-//! `$formatInteger` and `$parseInteger`.
+//! Implementation of `$formatInteger` and `$parseInteger`.
 
 use super::pattern::{ASCII_ZERO, Decimal, Form, Grouping, Pattern};
 use super::{Fault, LONGEST, bounded, shown, words};
@@ -18,7 +18,7 @@ const ROMAN: [(u128, &str); 12] = [
     (1, "I"),
 ];
 
-/// A whole number that was read: exact as long as it fits.
+/// A parsed whole number: exact if it fits in 128 bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::expr) enum Whole {
     Exact(i128),
@@ -62,23 +62,23 @@ impl Whole {
     }
 }
 
-/// A whole number written by a picture.
+/// Formats a whole number with a picture.
 pub(in crate::expr) fn format_integer(value: i128, picture: &str) -> Result<String, Fault> {
     written(value < 0, &value.unsigned_abs().to_string(), &Pattern::read(picture)?)
 }
 
-/// The same for a decimal number, which is rounded down. Its digits are those it reads with: 1e25 is ten
-/// trillion trillion, and not what the double nearest to it is exactly.
+/// Formats a decimal number, rounded down, with a picture. Uses the digits of its shortest text: 1e25 is ten trillion
+/// trillion, not the exact value of the nearest double.
 pub(in crate::expr) fn format_float(value: f64, picture: &str) -> Result<String, Fault> {
     let pattern = Pattern::read(picture)?;
     if !value.is_finite() {
-        return Err(Fault::new("D1001", format!("{value} is not a number that can be written")));
+        return Err(Fault::new("D1001", format!("{value} cannot be formatted")));
     }
     let whole = value.floor();
     written(whole < 0.0, &whole.abs().to_string(), &pattern)
 }
 
-/// The whole number that a text, written by a picture, stands for.
+/// Parses a whole number that was formatted with a picture.
 #[cfg(test)]
 pub(in crate::expr) fn parse_integer(text: &str, picture: &str) -> Result<i128, Fault> {
     match parse_whole(text, picture)? {
@@ -87,18 +87,18 @@ pub(in crate::expr) fn parse_integer(text: &str, picture: &str) -> Result<i128, 
     }
 }
 
-/// The same, for numbers of any size.
+/// Parses a whole number of any size that was formatted with a picture.
 pub(in crate::expr) fn parse_whole(text: &str, picture: &str) -> Result<Whole, Fault> {
     bounded(text, "the text")?;
     let whole = read(text, &Pattern::read(picture)?)?;
     let whole = whole.filter(|whole| whole.as_f64().is_finite());
     whole.ok_or_else(|| {
-        let message = format!("{} is not a number written by the picture {}", shown(text), shown(picture));
+        let message = format!("{} does not match the picture {}", shown(text), shown(picture));
         Fault::new("D3030", message)
     })
 }
 
-/// Writes decimal ASCII digits.
+/// Formats a number given as decimal ASCII digits.
 pub(super) fn written(negative: bool, digits: &str, pattern: &Pattern) -> Result<String, Fault> {
     let text = match &pattern.form {
         Form::Letters(case) => case.apply(&letters(small(digits)?)),
@@ -111,14 +111,16 @@ pub(super) fn written(negative: bool, digits: &str, pattern: &Pattern) -> Result
 }
 
 fn no_sequence(token: &str) -> Fault {
-    Fault::new("D3130", format!("there is no way of counting that is written {}", shown(token)))
+    Fault::new("D3130", format!("unknown numbering sequence {}", shown(token)))
 }
 
 fn small(digits: &str) -> Result<u128, Fault> {
-    digits.parse().map_err(|_| Fault::unsupported(format!("{} is too large to count to", shown(digits))))
+    digits.parse().map_err(|_| {
+        Fault::unsupported(format!("{} is too large for letters or Roman numerals", shown(digits)))
+    })
 }
 
-/// A, B, …, Z, AA, AB, … as the columns of a spreadsheet.
+/// Formats a number as letters, like the columns of a spreadsheet: A, B, …, Z, AA, AB, …
 fn letters(mut number: u128) -> String {
     let mut reversed = Vec::new();
     while number > 0 {
@@ -164,7 +166,7 @@ fn grouped(digits: &str, decimal: &Decimal, ordinal: bool) -> String {
     text
 }
 
-/// The separators that have `right` digits on their right.
+/// Appends the separators that have `right` digits to their right.
 fn push_separators(text: &mut String, right: usize, grouping: &Grouping) {
     match grouping {
         Grouping::Every(every, sign) if right.is_multiple_of(*every) => text.push(*sign),
@@ -175,7 +177,7 @@ fn push_separators(text: &mut String, right: usize, grouping: &Grouping) {
     }
 }
 
-/// The ending of an ordinal; digits that are not ASCII have only one.
+/// Returns the suffix of an ordinal. Digits that are not ASCII always have the same suffix.
 fn suffix(text: &str) -> &'static str {
     let mut back = text.chars().rev();
     match (back.next(), back.next()) {
@@ -187,7 +189,7 @@ fn suffix(text: &str) -> &'static str {
     }
 }
 
-/// Reads a text by a pattern; `None` if it is no such number.
+/// Parses a text by a pattern. Returns `None` if it does not match.
 pub(super) fn read(text: &str, pattern: &Pattern) -> Result<Option<Whole>, Fault> {
     match &pattern.form {
         Form::Letters(_) => Ok(letters_value(text)),
@@ -205,7 +207,7 @@ fn letters_value(text: &str) -> Option<Whole> {
     })
 }
 
-/// A smaller numeral before a larger one is taken away, wherever it is.
+/// Parses Roman numerals. A smaller numeral before a larger one is subtracted, at any position.
 fn roman_value(text: &str) -> Option<Whole> {
     let (mut sum, mut largest) = (0, 1);
     for c in text.chars().rev() {
@@ -238,7 +240,7 @@ fn decimal_value(text: &str, decimal: &Decimal, ordinal: bool) -> Option<Whole> 
         Some(size) => (true, size),
         None => (false, plain.strip_prefix('+').unwrap_or(plain)),
     };
-    // As in JSONata, what is behind the digits is not looked at.
+    // As in JSONata, the text after the digits is ignored.
     let digits: String = plain.chars().map_while(|c| decimal.value(c)).collect();
     let sign = if negative { "-" } else { "" };
     let written = format!("{sign}{digits}");
@@ -255,7 +257,7 @@ fn without_suffix(text: &str) -> Option<&str> {
     ["st", "nd", "rd", "th"].into_iter().any(|known| suffix.eq_ignore_ascii_case(known)).then_some(number)
 }
 
-/// A regular expression for the numbers of a pattern.
+/// Returns a regular expression for the numbers of a pattern.
 pub(super) fn expression(pattern: &Pattern) -> Result<String, Fault> {
     match &pattern.form {
         Form::Letters(_) => Ok("[a-z]+".to_owned()),
@@ -294,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn ordinals_end_as_they_are_said() {
+    fn ordinals_have_english_suffixes() {
         let written: Vec<String> = [0, 1, 2, 3, 4, 11, 12, 13, 21, 111, 1_002].map(|n| by(n, "0;o")).into();
         let expected = ["0th", "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "111th", "1002nd"];
         assert_eq!(written, expected);
     }
 
     #[test]
-    fn other_ways_of_counting() {
+    fn letters_roman_numerals_and_words() {
         assert_eq!(by(2_949, "I"), "MMCMXLIX");
         assert_eq!(by(-14, "i"), "-xiv");
         assert_eq!(by(703, "A"), "AAA");
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_grows_without_bound() {
+    fn output_size_is_bounded() {
         assert_eq!(by(5, &"0".repeat(1001)), "unsupported");
         assert_eq!(by(5, &"0".repeat(1000)).len(), 1000);
         assert_eq!(by(i128::MAX, "I"), "unsupported");
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn formatted_numbers_are_parsed_back() {
         let pictures =
             ["0", "#,##0", "#.##0", "0:00,00", "0;o", "\u{ff10}", "A", "a", "I", "i", "w", "W", "Ww;o"];
         for picture in pictures {

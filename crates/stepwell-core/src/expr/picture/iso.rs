@@ -1,9 +1,11 @@
-//! ISO 8601 as far as JSONata takes it without a picture.
+//! Parsing of ISO 8601 as JSONata accepts it without a picture.
 
 use super::calendar::{days_in, millis_of};
 
-/// `YYYY[-MM[-DD]][Thh:mm:ss[.fff]][Z|±hh:mm|±hhmm]` in milliseconds since 1970; `None` if it is something
-/// else. A time without a zone is UTC: ECMAScript takes the machine's zone, and there is none here.
+/// Parses `YYYY[-MM[-DD]][Thh:mm:ss[.fff]][Z|±hh:mm|±hhmm]` and returns milliseconds since 1970, or `None` for any
+/// other text.
+///
+/// A time without a zone is UTC. ECMAScript uses the machine's zone, which does not exist here.
 pub(super) fn millis(text: &str) -> Option<i64> {
     let mut rest = text;
     let year = digits(&mut rest, 4)?;
@@ -30,7 +32,7 @@ fn clock(rest: &mut &str) -> Option<[i64; 4]> {
     Some([hour, minute, second, if eat(rest, '.') { fraction(rest)? } else { 0 }])
 }
 
-/// The milliseconds of a fraction; more digits than three are cut off.
+/// Parses the milliseconds of a fraction. Digits after the third are ignored.
 fn fraction(rest: &mut &str) -> Option<i64> {
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let (all, behind) = rest.split_at(end);
@@ -39,7 +41,7 @@ fn fraction(rest: &mut &str) -> Option<i64> {
     if all.is_empty() { None } else { padded.parse().ok() }
 }
 
-/// The offset in minutes, zero if there is none; a date alone has none but `Z`.
+/// Parses the offset in minutes, or zero if there is none. A date without a time can have only `Z`.
 fn zone(rest: &mut &str, has_time: bool) -> Option<i64> {
     let sign = match rest.chars().next() {
         Some('+') if has_time => 1,
@@ -59,7 +61,7 @@ fn eat(rest: &mut &str, sign: char) -> bool {
     behind.is_some()
 }
 
-/// Exactly so many digits.
+/// Parses exactly `count` digits.
 fn digits(rest: &mut &str, count: usize) -> Option<i64> {
     let number = rest.get(..count).filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;
     *rest = &rest[count..];
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_not() {
+    fn other_texts_are_rejected() {
         let cases = [
             "",
             "70",

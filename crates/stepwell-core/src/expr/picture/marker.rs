@@ -1,4 +1,4 @@
-//! Reads the pictures of times: text with markers such as `[Y0001]` in it.
+//! Parses the pictures of times: text with markers such as `[Y0001]`.
 
 use super::pattern::{Case, Form, Pattern};
 use super::{Fault, LONGEST, bounded, shown};
@@ -10,16 +10,16 @@ pub(super) enum Part {
     Marker(Marker),
 }
 
-/// Where a component of a time is written.
+/// A marker for a component of a time.
 #[derive(Debug)]
 pub(super) struct Marker {
     pub(super) component: char,
     pub(super) style: Style,
-    /// The longest name.
+    /// Maximum length of a name.
     pub(super) widest: Option<usize>,
-    /// Of how many digits a year is the end.
+    /// Number of last digits of a year that are written.
     pub(super) year_digits: Option<usize>,
-    /// An offset of zero is written `Z`.
+    /// True if an offset of zero is written as `Z`.
     pub(super) zulu: bool,
 }
 
@@ -29,10 +29,10 @@ pub(super) enum Style {
     Name(Case),
 }
 
-/// The components that are numbers, unless a name is asked for.
+/// The components that are numbers by default.
 const NUMBERS: &str = "YMDdFWwXxHhmsf";
 
-/// Cuts a picture into its parts. `[[` and `]]` stand for one bracket.
+/// Splits a picture into its parts. `[[` and `]]` are escaped brackets.
 pub(super) fn parts(picture: &str) -> Result<Vec<Part>, Fault> {
     bounded(picture, "the picture")?;
     let mut parts = Vec::new();
@@ -67,7 +67,8 @@ fn push_literal(parts: &mut Vec<Part>, text: &str) {
     }
 }
 
-/// A number right before another one has to say by its picture where it ends.
+/// Fixes the width of a number that is directly followed by another number, because otherwise its end would be
+/// unknown.
 fn fix_width(parts: &mut [Part]) {
     if let Some(Part::Marker(Marker { style: Style::Number(pattern), .. })) = parts.last_mut()
         && let Some(decimal) = pattern.decimal()
@@ -76,15 +77,16 @@ fn fix_width(parts: &mut [Part]) {
     }
 }
 
-/// `text`: what is between the brackets, without blanks.
+/// Parses a marker. `text` is the content of the brackets without spaces.
 fn marker(text: &str) -> Result<Marker, Fault> {
     let mut chars = text.chars();
     let component = chars.next().ok_or_else(|| unknown(text))?;
+    let default = default_presentation(component).ok_or_else(|| unknown(text))?;
     let (presentation, width) = chars.as_str().rsplit_once(',').unwrap_or((chars.as_str(), ""));
     let (least, widest) = width.split_once('-').unwrap_or((width, ""));
     let (least, widest) = (width_of(least)?, width_of(widest)?);
     let (first, second) = match presentation.char_indices().next_back() {
-        None => (default_presentation(component).ok_or_else(|| unknown(text))?, None),
+        None => (default, None),
         Some((at, last)) if at > 0 && "atco".contains(last) => (&presentation[..at], Some(last)),
         Some(_) => (presentation, None),
     };
@@ -110,24 +112,26 @@ fn marker(text: &str) -> Result<Marker, Fault> {
     Ok(Marker { component, style, widest, year_digits, zulu: second == Some('t') })
 }
 
-/// Applies the widths to a number; the answer is how many digits a year keeps.
+/// Applies the widths to a number. Returns the number of digits of a year.
 fn widened(pattern: &mut Pattern, least: Option<usize>, most: Option<usize>) -> Option<usize> {
     let Some(decimal) = pattern.decimal() else { return most };
     decimal.mandatory = most.unwrap_or(decimal.mandatory.max(least.unwrap_or(0)));
     most.or(Some(decimal.mandatory + decimal.optional).filter(|digits| *digits >= 2))
 }
 
-/// A width; `*` and whatever else is no number set none.
+/// Parses a width. `*` and other texts that are not numbers set no width.
 fn width_of(text: &str) -> Result<Option<usize>, Fault> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     match text[..end].parse::<usize>() {
         Ok(width) if width <= LONGEST => Ok(Some(width)),
         Err(_) if end == 0 => Ok(None),
-        _ => Err(Fault::unsupported(format!("the width {} is more than {LONGEST} characters", shown(text)))),
+        _ => {
+            Err(Fault::unsupported(format!("the width {} is greater than {LONGEST} characters", shown(text))))
+        }
     }
 }
 
-/// How a component is written if its marker does not say it; `None` if there is no such component.
+/// Returns the default presentation of a component, or `None` for an unknown component.
 fn default_presentation(component: char) -> Option<&'static str> {
     match component {
         'm' | 's' => Some("01"),
@@ -138,18 +142,18 @@ fn default_presentation(component: char) -> Option<&'static str> {
     }
 }
 
-/// That there is no such component. As in JSONata, one with a presentation is found out only when it is used.
+/// Creates the error for an unknown component.
 pub(super) fn unknown(marker: &str) -> Fault {
-    Fault::new("D3132", format!("`[{marker}]` is no component of a time"))
+    Fault::new("D3132", format!("`[{marker}]` is not a component of a time"))
 }
 
 impl Marker {
-    /// That there is no name for it.
+    /// Creates the error for a component that has no names.
     pub(super) fn nameless(&self) -> Fault {
         Fault::new("D3133", format!("the component `{}` of a time has no name", self.component))
     }
 
-    /// The digits that its picture asks for at least; `None` if it asks for no digits.
+    /// Returns the minimum number of digits of the picture, or `None` if the picture has no digits.
     pub(super) fn digits(&self) -> Option<usize> {
         match &self.style {
             Style::Number(Pattern { form: Form::Decimal(decimal), .. }) => Some(decimal.mandatory),

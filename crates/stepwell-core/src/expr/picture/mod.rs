@@ -1,8 +1,9 @@
-//! Pictures: how JSONata writes numbers and times by a pattern, and reads them back.
+//! Pictures: patterns by which JSONata formats and parses numbers and times.
 //!
-//! Nothing here knows of expressions or has a clock. A picture comes from a stored definition and a text from
-//! outside, so every function is total: what JSONata's own implementation would loop over, cut wrongly or
-//! answer with NaN is a [`Fault`] here. The codes are JSONata's; `unsupported` is ours, for what is refused.
+//! This module is independent of expressions and has no clock. A picture comes from a stored definition and a text
+//! from outside, so no function may panic or loop. Cases in which JSONata's implementation would loop endlessly,
+//! truncate wrongly or return NaN are a [`Fault`] here. The codes are those of JSONata; `unsupported` is a code of
+//! Stepwell.
 
 mod calendar;
 pub(super) mod integer;
@@ -15,10 +16,10 @@ mod subpicture;
 pub(super) mod time;
 mod words;
 
-/// The longest picture, the widest padding one may ask for and the longest text read by one, in characters.
+/// Maximum length of a picture, of the padding that it requests, and of a text that it parses, in characters.
 const LONGEST: usize = 1_000;
 
-/// Why a picture, or a value by a picture, cannot be written or read.
+/// An error in a picture, or in a value that is formatted or parsed with a picture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::expr) struct Fault {
     pub(in crate::expr) code: &'static str,
@@ -35,13 +36,13 @@ impl Fault {
     }
 }
 
-/// The beginning of a text, quoted, for messages.
+/// Returns the beginning of a text in quotes, for messages.
 fn shown(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     format!("{short:?}")
 }
 
-/// Refuses a text that is too long to be a picture, or to be read by one.
+/// Returns an error if a text is too long to be a picture or to be parsed with one.
 fn bounded(text: &str, what: &str) -> Result<(), Fault> {
     match text.chars().nth(LONGEST) {
         None => Ok(()),
@@ -49,7 +50,7 @@ fn bounded(text: &str, what: &str) -> Result<(), Fault> {
     }
 }
 
-/// The interval that evenly repeated separators have; 0 if they are not at one, two, three … times it.
+/// Returns the interval of evenly repeated separators, or 0 if they are not at one, two, three … times the interval.
 fn interval(positions: &[usize]) -> usize {
     let divisor = positions.iter().copied().reduce(greatest_divisor).unwrap_or(0);
     let is_even = (1..=positions.len()).all(|times| positions.contains(&(times * divisor)));
@@ -65,7 +66,7 @@ mod tests {
     use super::interval;
 
     #[test]
-    fn separators_repeat_only_if_none_is_missing() {
+    fn separators_repeat_only_at_a_constant_interval() {
         assert_eq!(interval(&[]), 0);
         assert_eq!(interval(&[4]), 4);
         assert_eq!(interval(&[6, 3]), 3);

@@ -1,11 +1,11 @@
-//! `$formatNumber`.
+//! Implementation of the function `$formatNumber`.
 
 use serde_json::{Map, Value};
 
 use super::Fault;
 use super::subpicture::{Exponent, Layout, Signs, layouts};
 
-/// A number written by a picture; the options replace characters of JSONata's default decimal format.
+/// Formats a number with a picture. The options replace characters of JSONata's default decimal format.
 pub(in crate::expr) fn format_number(
     value: f64,
     picture: &str,
@@ -22,7 +22,7 @@ pub(in crate::expr) fn format_number(
     Ok(format!("{}{written}{}", layout.prefix, layout.suffix))
 }
 
-/// What is between prefix and suffix.
+/// Formats the part between prefix and suffix.
 fn written(size: f64, layout: &Layout, signs: &Signs) -> Result<String, Fault> {
     let (mantissa, exponent) = match layout.exponent {
         Some(exponent) => {
@@ -45,13 +45,13 @@ fn written(size: f64, layout: &Layout, signs: &Signs) -> Result<String, Fault> {
     Ok(out)
 }
 
-/// The mantissa and the power of ten it is to be multiplied with. As in JSONata, a mantissa that is exactly
-/// the upper bound stays (10 by `0e0` is `10e0`); a zero, which JSONata would scale for ever, stays too.
+/// Returns the mantissa and the power of ten. As in JSONata, a mantissa equal to the upper bound is not scaled
+/// further (10 with `0e0` gives `10e0`). Zero is not scaled either; JSONata would loop endlessly.
 fn normalised(size: f64, scaling: usize) -> Result<(f64, i32), Fault> {
     let scaling = i32::try_from(scaling).unwrap_or(i32::MAX);
     let (least, most) = (10_f64.powi(scaling.saturating_sub(1)), 10_f64.powi(scaling));
     if !most.is_finite() {
-        return Err(Fault::unsupported("the picture's mantissa has more digits than a number can"));
+        return Err(Fault::unsupported("the mantissa of the picture has more digits than a number can have"));
     }
     let (mut mantissa, mut power) = (size, 0);
     while mantissa > 0.0 && mantissa < least {
@@ -65,16 +65,16 @@ fn normalised(size: f64, scaling: usize) -> Result<(f64, i32), Fault> {
     Ok((mantissa, power))
 }
 
-/// Rounded half to even at a decimal place. The point is moved in the number's shortest text, because
-/// multiplying would make 1.005 less than the tie it is read as.
+/// Rounds half to even at a decimal place. The decimal point is moved in the shortest text of the number, because
+/// multiplication would make 1.005 smaller than the tie that it represents.
 fn rounded(size: f64, places: usize) -> f64 {
     let places = i64::try_from(places).unwrap_or(i64::MAX);
     let whole = moved(size, places).map(f64::round_ties_even);
-    // Beyond the largest number there is nothing behind the point to round.
+    // A number that becomes too large has no fraction to round.
     whole.and_then(|whole| moved(whole, -places)).unwrap_or(size)
 }
 
-/// The number with its decimal point moved; `None` if that is too large.
+/// Moves the decimal point. Returns `None` if the result is too large.
 fn moved(size: f64, places: i64) -> Option<f64> {
     let text = format!("{size:e}");
     let (mantissa, power) = text.split_once('e')?;
@@ -116,7 +116,7 @@ fn push_exponent(out: &mut String, exponent: Exponent, power: i32, signs: &Signs
     out.extend(digits.bytes().map(|digit| digit_of(digit, signs)));
 }
 
-/// An ASCII digit in the picture's family; that the family is whole, the signs have seen to.
+/// Converts an ASCII digit to the family of the picture. `Signs` ensures that the family is complete.
 fn digit_of(digit: u8, signs: &Signs) -> char {
     let value = u32::from(digit.wrapping_sub(b'0'));
     char::from_u32(u32::from(signs.zero).wrapping_add(value)).unwrap_or(signs.zero)
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_go_to_even_as_the_number_reads() {
+    fn ties_are_rounded_to_even_by_the_shortest_decimal() {
         assert_eq!(by(1.005, "0.00"), "1.00");
         assert_eq!(by(1.015, "0.00"), "1.02");
         assert_eq!(by(2.5, "0"), "2");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_have_their_codes() {
+    fn invalid_pictures_have_jsonata_codes() {
         let cases = [
             ("0;0;0", "D3080"),
             ("0.0.0", "D3081"),

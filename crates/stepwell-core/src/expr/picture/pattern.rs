@@ -1,8 +1,8 @@
-//! Reads the pictures of whole numbers: `#,##0`, `I`, `Ww;o` and their like.
+//! Parses the pictures of whole numbers: `#,##0`, `I`, `Ww;o` and others.
 
 use super::{Fault, bounded, interval, shown};
 
-/// Where each family of decimal digits has its zero.
+/// The code point of the zero of each family of decimal digits.
 const ZEROS: [u32; 37] = [
     0x30, 0x660, 0x6F0, 0x7C0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xB66, 0xBE6, 0xC66, 0xCE6, 0xD66, 0xDE6, 0xE50,
     0xED0, 0xF20, 0x1040, 0x1090, 0x17E0, 0x1810, 0x1946, 0x19D0, 0x1A80, 0x1A90, 0x1B50, 0x1BB0, 0x1C40,
@@ -14,7 +14,7 @@ pub(super) const ASCII_ZERO: u32 = ZEROS[0];
 #[derive(Debug)]
 pub(super) struct Pattern {
     pub(super) form: Form,
-    /// «third» or «3rd» instead of «three» or «3».
+    /// True for "third" or "3rd" instead of "three" or "3".
     pub(super) ordinal: bool,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Form {
     Roman(Case),
     Words(Case),
     Decimal(Decimal),
-    /// Something else to count with, of which JSONata has none.
+    /// Another numbering sequence. JSONata supports none.
     Sequence(String),
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Case {
 }
 
 impl Case {
-    /// A text that is in title case, in this case.
+    /// Converts a text from title case to this case.
     pub(super) fn apply(self, text: &str) -> String {
         match self {
             Case::Upper => text.to_ascii_uppercase(),
@@ -48,19 +48,19 @@ impl Case {
 
 #[derive(Debug)]
 pub(super) struct Decimal {
-    /// The code of the family's zero.
+    /// The code point of the family's zero.
     pub(super) zero: u32,
     pub(super) mandatory: usize,
     pub(super) optional: usize,
     pub(super) grouping: Grouping,
-    /// How many digits are read, if it has to be known because digits of another number follow.
+    /// Number of digits to parse. Set if digits of another number follow directly.
     pub(super) width: Option<usize>,
 }
 
 #[derive(Debug)]
 pub(super) enum Grouping {
     Every(usize, char),
-    /// Separators and how many digits are right of them, from right to left.
+    /// Separators, each with the number of digits to its right, from right to left.
     At(Vec<(usize, char)>),
 }
 
@@ -81,7 +81,7 @@ impl Pattern {
         Ok(Pattern { form, ordinal: modifier.starts_with('o') })
     }
 
-    /// Its digits, if it has any.
+    /// Returns the decimal form, if the pattern has one.
     pub(super) fn decimal(&mut self) -> Option<&mut Decimal> {
         match &mut self.form {
             Form::Decimal(decimal) => Some(decimal),
@@ -91,7 +91,7 @@ impl Pattern {
 }
 
 impl Decimal {
-    /// `None` if the picture has no digit.
+    /// Parses a decimal picture. Returns `None` if it has no digit.
     fn read(picture: &str) -> Result<Option<Decimal>, Fault> {
         let mut zero = None;
         let (mut mandatory, mut optional) = (0, 0);
@@ -114,7 +114,7 @@ impl Decimal {
         Ok(zero.map(|zero| Decimal { zero, mandatory, optional, grouping, width: None }))
     }
 
-    /// The value of a digit of its family.
+    /// Returns the value of a digit of the family.
     pub(super) fn value(&self, digit: char) -> Option<char> {
         let value = u32::from(digit).checked_sub(self.zero)?;
         char::from_digit(value, 10)

@@ -1,4 +1,4 @@
-//! Reads a time by a picture.
+//! Parses a time with a picture.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use super::marker::{Marker, Part, Style};
 use super::pattern::{Form, Grouping, Pattern};
 use super::time::{DAYS, MONTHS, cut};
 
-/// The largest regular expression a picture may make, in bytes: it is run for each character of the text.
+/// Maximum size in bytes of the regular expression for a picture. It is evaluated for each character of the text.
 const LARGEST_EXPRESSION: usize = 512 * 1024;
 
-/// What was read: components and their numbers, offsets in minutes.
+/// The parsed components and their numbers. Offsets are in minutes.
 type Components = BTreeMap<char, i64>;
 
-/// The time in milliseconds since 1970; `None` if the text is not of the picture's form.
+/// Parses a time and returns milliseconds since 1970, or `None` if the text does not match the picture.
 pub(super) fn scanned(text: &str, parts: &[Part], now: Option<i64>) -> Result<Option<i64>, Fault> {
     let groups: Vec<String> = parts.iter().map(expression).collect::<Result<_, _>>()?;
     let regex = RegexBuilder::new(&format!("^{}$", groups.concat()))
         .case_insensitive(true)
         .size_limit(LARGEST_EXPRESSION)
         .build()
-        .map_err(|_| Fault::unsupported("the picture has too many parts to read by"))?;
+        .map_err(|_| Fault::unsupported("the picture has too many parts for parsing"))?;
     let Some(found) = regex.captures(text) else { return Ok(None) };
     let mut components = Components::new();
     let mut is_empty = true;
@@ -33,10 +33,13 @@ pub(super) fn scanned(text: &str, parts: &[Part], now: Option<i64>) -> Result<Op
         is_empty = false;
         match read(marker, found.map_or("", |found| found.as_str()))? {
             Read::Number(number) => _ = components.insert(marker.component, number),
-            // A day of the week decides nothing, and JSONata does not compare it with the date either.
+            // The day of the week is not needed, and JSONata does not compare it with the date either.
             Read::Unknown if marker.component == 'F' => {}
             Read::Unknown => {
-                return Err(underspecified(&format!("a name for `{}` is unknown", marker.component)));
+                return Err(underspecified(&format!(
+                    "the name for component `{}` is unknown",
+                    marker.component
+                )));
             }
             Read::Nothing => return Ok(None),
         }
@@ -44,7 +47,7 @@ pub(super) fn scanned(text: &str, parts: &[Part], now: Option<i64>) -> Result<Op
     if is_empty { Ok(None) } else { assembled(components, now).map(Some) }
 }
 
-/// The regular expression of a part, as one group.
+/// Returns the regular expression of a part, as one group.
 fn expression(part: &Part) -> Result<String, Fault> {
     let inside = match part {
         Part::Literal(text) => regex_lite::escape(text),
@@ -55,6 +58,7 @@ fn expression(part: &Part) -> Result<String, Fault> {
                 let minutes = separator.map_or_else(String::new, |separator| format!("{separator}[0-9]+"));
                 format!("{prefix}[-+][0-9]+{minutes}")
             }
+            ('f', _) => "[0-9]+".to_owned(),
             (_, Style::Number(pattern)) => integer::expression(pattern)?,
             ('M' | 'x' | 'F' | 'P', Style::Name(_)) => "[a-z]+".to_owned(),
             (_, Style::Name(_)) => return Err(marker.nameless()),
@@ -75,24 +79,17 @@ fn zone_separator(style: &Style) -> Option<char> {
 
 enum Read {
     Number(i64),
-    /// A name that is none.
+    /// The text is not a known name.
     Unknown,
-    /// Not of the picture's form after all.
+    /// The text does not match the picture.
     Nothing,
 }
 
 fn read(marker: &Marker, text: &str) -> Result<Read, Fault> {
     let number = match (marker.component, &marker.style) {
         ('Z' | 'z', style) => minutes(text, zone_separator(style)),
-        // The digits of a fraction, of which the first three are milliseconds.
-        ('f', Style::Number(pattern)) => {
-            let digits: String = text.chars().take(3).collect();
-            let scale = 10_i64.pow(3 - digits.chars().count() as u32);
-            match integer::read(&digits, pattern)? {
-                Some(Whole::Exact(number)) => i64::try_from(number).ok().map(|number| number * scale),
-                _ => None,
-            }
-        }
+        // The first three digits of a fraction are milliseconds, whatever its presentation.
+        ('f', _) => text.chars().chain("00".chars()).take(3).collect::<String>().parse().ok(),
         (_, Style::Number(pattern)) => match integer::read(text, pattern)? {
             Some(Whole::Exact(number)) => i64::try_from(number).ok(),
             _ => None,
@@ -104,15 +101,15 @@ fn read(marker: &Marker, text: &str) -> Result<Read, Fault> {
     Ok(number.map_or(Read::Nothing, Read::Number))
 }
 
-/// The place of a name in a list, counted from `first`; names may be cut short to a width. Of two that are
-/// the same then, the last one counts, as in JSONata.
+/// Returns the position of a name in a list, counted from `first`. Names may be truncated to a width. If two are
+/// equal then, the last one counts, as in JSONata.
 fn named(text: &str, names: &[&str], first: i64, widest: Option<usize>) -> Read {
     let widest = widest.filter(|widest| *widest > 0);
     let found = names.iter().rposition(|name| cut(name, widest).eq_ignore_ascii_case(text));
     found.and_then(|at| i64::try_from(at).ok()).map_or(Read::Unknown, |at| Read::Number(first + at))
 }
 
-/// The minutes of an offset: `+01:30`, `+0130`, `+1`, and the same behind `GMT`.
+/// Parses an offset in minutes: `+01:30`, `+0130`, `+1`, and the same after `GMT`.
 fn minutes(text: &str, separator: Option<char>) -> Option<i64> {
     let (at, sign) = text.char_indices().find(|(_, c)| matches!(c, '+' | '-'))?;
     let digits = &text[at + 1..];
@@ -126,8 +123,8 @@ fn minutes(text: &str, separator: Option<char>) -> Option<i64> {
     (offset < 100 * 60).then_some(if sign == '-' { -offset } else { offset })
 }
 
-/// The time that components make up. From the largest to the smallest, those before the first that was read
-/// are now's, and those behind the last one are the smallest there are; there must be none missing between.
+/// Combines components into a time. Components larger than the first one present are taken from the current time, and
+/// components smaller than the last one present get their minimum. No component in between may be missing.
 fn assembled(mut components: Components, now: Option<i64>) -> Result<i64, Fault> {
     let kinds = Kinds::of(&components);
     let date = if kinds.by_day_of_year {
@@ -145,7 +142,7 @@ fn assembled(mut components: Components, now: Option<i64>) -> Result<i64, Fault>
         if components.contains_key(&component) {
             begun = true;
             if ended {
-                return Err(underspecified("a component is missing between those that the picture has"));
+                return Err(underspecified("the picture lacks a component between two others"));
             }
             continue;
         }
@@ -153,22 +150,22 @@ fn assembled(mut components: Components, now: Option<i64>) -> Result<i64, Fault>
         let number = match component {
             'M' | 'D' if begun => 1,
             _ if begun => 0,
-            // Dates by weeks are not read at all, and a half day is the first one.
+            // Week dates are rejected below, and the half day defaults to the first one.
             'X' | 'x' | 'W' | 'w' | 'F' | 'P' => 0,
             _ => fragment(now, component)?,
         };
         components.insert(component, number);
     }
     if kinds.by_week_of_month || kinds.by_week_of_year {
-        return Err(underspecified("dates by weeks cannot be read"));
+        return Err(underspecified("week dates are not supported"));
     }
     let millis = combined(&components, &kinds);
-    millis.ok_or_else(|| Fault::unsupported("the time is further away than dates go"))
+    millis.ok_or_else(|| Fault::unsupported("the time is out of range"))
 }
 
 fn combined(components: &Components, kinds: &Kinds) -> Option<i64> {
     let part = |component: char| components.get(&component).copied().unwrap_or(0);
-    // As ECMAScript does, a year of two digits is one of the last century.
+    // As in ECMAScript, a year with two digits is in the 20th century.
     let year = if (0..100).contains(&part('Y')) { part('Y') + 1900 } else { part('Y') };
     let date = if kinds.by_day_of_year { [year, 1, part('d')] } else { [year, part('M').max(1), part('D')] };
     let hour = match (kinds.by_half_day, part('h')) {
@@ -183,15 +180,15 @@ fn combined(components: &Components, kinds: &Kinds) -> Option<i64> {
 fn fragment(now: Option<i64>, component: char) -> Result<i64, Fault> {
     let now = now.and_then(Moment::at).and_then(|now| now.component(component));
     now.ok_or_else(|| {
-        Fault::unsupported("the picture lacks parts of the time, and it is not known what time it is")
+        Fault::unsupported("the picture lacks parts of the time, and there is no clock to complete them")
     })
 }
 
 fn underspecified(why: &str) -> Fault {
-    Fault::new("D3136", format!("the time cannot be read: {why}"))
+    Fault::new("D3136", format!("the time cannot be parsed: {why}"))
 }
 
-/// By which components date and time are given.
+/// The components by which date and time are given.
 struct Kinds {
     by_day_of_year: bool,
     by_week_of_month: bool,
@@ -200,7 +197,7 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// A component that is zero does not count, as in JSONata.
+    /// Determines the kinds. As in JSONata, a component that is zero does not count.
     fn of(components: &Components) -> Kinds {
         let among = |all: &str, kind: &str| {
             let mut given =
@@ -229,7 +226,9 @@ mod tests {
     fn read(text: &str, picture: &str) -> String {
         match to_millis(text, Some(picture), Some(NOW)) {
             Ok(None) => "none".to_owned(),
-            Ok(Some(millis)) => from_millis(millis, None, None).unwrap_or_else(|fault| fault.code.to_owned()),
+            Ok(Some(millis)) => {
+                from_millis(millis as f64, None, None).unwrap_or_else(|fault| fault.code.to_owned())
+            }
             Err(fault) => fault.code.to_owned(),
         }
     }
@@ -261,6 +260,7 @@ mod tests {
             ("2031-04-07T09:05:06.078+05:30", "[Y]-[M]-[D]T[H]:[m]:[s].[f][Z]", "2031-04-07T03:35:06.078Z"),
             ("2031-04-07T09:05:06.5", "[Y]-[M]-[D]T[H]:[m]:[s].[f1]", "2031-04-07T09:05:06.500Z"),
             ("2031-04-07T09:05:06.0789", "[Y]-[M]-[D]T[H]:[m]:[s].[f001]", "2031-04-07T09:05:06.078Z"),
+            ("2031-04-07T09:05:06.5", "[Y]-[M]-[D]T[H]:[m]:[s].[fN]", "2031-04-07T09:05:06.500Z"),
             ("2031-04-07 09 GMT-0330", "[Y]-[M]-[D] [H] [z0000]", "2031-04-07T12:30:00.000Z"),
             ("2031-04-07 09 +2", "[Y]-[M]-[D] [H] [Z0]", "2031-04-07T07:00:00.000Z"),
             ("2031-04-07 09 +12345", "[Y]-[M]-[D] [H] [Z0000]", "none"),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_in_front_is_now() {
+    fn missing_leading_parts_default_to_now() {
         assert_eq!(read("5/6", "[D]/[M]"), "2019-06-05T00:00:00.000Z");
         assert_eq!(read("06:07", "[H]:[m]"), "2019-08-09T06:07:00.000Z");
         assert_eq!(read("33", "[s]"), "2019-08-09T21:08:33.000Z");

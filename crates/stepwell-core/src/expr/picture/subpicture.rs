@@ -1,10 +1,10 @@
-//! Reads the pictures of `$formatNumber`: XPath 3.1's decimal formats, as JSONata checks and analyses them.
+//! Parses the pictures of `$formatNumber`: the decimal formats of XPath 3.1, as JSONata checks and analyses them.
 
 use serde_json::{Map, Value};
 
 use super::{Fault, bounded, interval, shown};
 
-/// The characters a picture is made of and a number is written with.
+/// The characters of a picture and of the formatted number.
 #[derive(Debug)]
 pub(super) struct Signs {
     pub(super) decimal: char,
@@ -21,12 +21,14 @@ pub(super) struct Signs {
 }
 
 impl Signs {
-    /// JSONata's defaults, with what the options replace; options of other names mean nothing, as there.
+    /// Creates JSONata's defaults with the given options. As in JSONata, unknown options are ignored.
     pub(super) fn new(options: Option<&Map<String, Value>>) -> Result<Signs, Fault> {
         let text = |name: &str, default: &str| match options.and_then(|options| options.get(name)) {
             None => Ok(default.to_owned()),
             Some(Value::String(text)) if text.chars().count() <= 20 => Ok(text.clone()),
-            Some(_) => Err(Fault::unsupported(format!("the option {name:?} must be a short text"))),
+            Some(_) => Err(Fault::unsupported(format!(
+                "the option {name:?} must be a text of at most 20 characters"
+            ))),
         };
         let sign = |name: &str, default: &str| {
             let text = text(name, default)?;
@@ -67,24 +69,25 @@ impl Signs {
         self.is_digit(c) || [self.decimal, self.exponent, self.grouping, self.pattern].contains(&c)
     }
 
-    /// The exponent's sign may be a letter of the text around the number, so it does not begin or end one.
+    /// Returns true for characters that can start or end the active part. The exponent separator cannot, because it
+    /// may be a letter of the surrounding text.
     fn is_edge(&self, c: char) -> bool {
         self.is_active(c) && c != self.exponent
     }
 }
 
-/// How one sub-picture lays a number out.
+/// The layout of a number by one sub-picture.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     pub(super) prefix: String,
     pub(super) suffix: String,
-    /// 100 for per cent, 1000 for per mille.
+    /// Factor of the number: 100 for per cent, 1000 for per mille, otherwise 1.
     pub(super) factor: f64,
-    /// Distance of evenly repeated grouping separators; 0 if they are only at `whole_groups`.
+    /// Interval of evenly repeated grouping separators; 0 if they are only at `whole_groups`.
     pub(super) every: usize,
-    /// How many digits are right of each grouping separator.
+    /// Number of digits to the right of each grouping separator.
     pub(super) whole_groups: Vec<usize>,
-    /// How many digits are left of each grouping separator, from the decimal separator on.
+    /// Number of digits between the decimal separator and each grouping separator.
     pub(super) fraction_groups: Vec<usize>,
     pub(super) least_whole: usize,
     pub(super) least_fraction: usize,
@@ -95,11 +98,11 @@ pub(super) struct Layout {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exponent {
     pub(super) least_digits: usize,
-    /// How many digits the mantissa has before its decimal separator.
+    /// Number of digits of the mantissa before the decimal separator.
     pub(super) scaling: usize,
 }
 
-/// The layouts for positive and for negative numbers.
+/// Parses the layouts for positive and negative numbers.
 pub(super) fn layouts(picture: &str, signs: &Signs) -> Result<(Layout, Layout), Fault> {
     bounded(picture, "the picture")?;
     let subpictures: Vec<&str> = picture.split(signs.pattern).collect();
@@ -127,7 +130,7 @@ fn layout(subpicture: &str, signs: &Signs) -> Result<Layout, Fault> {
     let nothing = || match (chars.is_empty(), chars.contains(&signs.exponent)) {
         (true, _) => NO_DIGIT,
         (false, true) => ("D3093", "has an exponent without digits"),
-        (false, false) => ("D3086", "has nothing that stands for the number"),
+        (false, false) => ("D3086", "has no part for the number"),
     };
     let parts = Parts::cut(&chars, subpicture, signs).ok_or_else(|| fault(nothing()))?;
     match mistake(&parts, signs) {
@@ -141,7 +144,7 @@ struct Parts<'p> {
     chars: &'p [char],
     prefix: &'p [char],
     suffix: &'p [char],
-    /// What is between prefix and suffix.
+    /// The part between prefix and suffix.
     active: &'p [char],
     whole: &'p [char],
     fraction: &'p [char],
@@ -149,12 +152,13 @@ struct Parts<'p> {
 }
 
 impl<'p> Parts<'p> {
-    /// `None` if nothing of it stands for the number.
+    /// Splits a sub-picture. Returns `None` if it has no part for the number.
     fn cut(chars: &'p [char], subpicture: &'p str, signs: &Signs) -> Option<Parts<'p>> {
         let start = chars.iter().position(|c| signs.is_edge(*c))?;
         let end = chars.iter().rposition(|c| signs.is_edge(*c))? + 1;
         let active = &chars[start..end];
-        // A sign right behind the active part counts too: an exponent without digits is a mistake.
+        // An exponent separator directly after the active part counts too, because an exponent without digits is a
+        // mistake.
         let sign = chars[start..].iter().position(|c| *c == signs.exponent).filter(|at| *at <= active.len());
         let (mantissa, exponent) = match sign {
             Some(at) => (&active[..at], Some(active.get(at + 1..).unwrap_or_default())),
@@ -173,12 +177,12 @@ impl<'p> Parts<'p> {
     }
 }
 
-/// JSONata's code for it, and what the picture does wrong.
+/// The JSONata code of a mistake, and its description.
 type Mistake = (&'static str, &'static str);
 
 const NO_DIGIT: Mistake = ("D3085", "has no digit before its exponent");
 
-/// The last rule that is broken, because JSONata reports that one.
+/// Returns the last rule that is violated, which is the one that JSONata reports.
 fn mistake(parts: &Parts<'_>, signs: &Signs) -> Option<Mistake> {
     let occurs = |sign: &str| !sign.is_empty() && parts.subpicture.contains(sign);
     let repeats = |sign: &str| occurs(sign) && parts.subpicture.find(sign) != parts.subpicture.rfind(sign);
@@ -199,7 +203,7 @@ fn mistake(parts: &Parts<'_>, signs: &Signs) -> Option<Mistake> {
         (
             decimal.is_some_and(|at| is_grouping(at + 1) || at > 0 && is_grouping(at - 1)),
             "D3087",
-            "has a grouping separator beside the decimal separator",
+            "has a grouping separator next to the decimal separator",
         ),
         (
             decimal.is_none() && parts.whole.last() == Some(&signs.grouping),
@@ -209,12 +213,12 @@ fn mistake(parts: &Parts<'_>, signs: &Signs) -> Option<Mistake> {
         (
             parts.chars.windows(2).any(|two| two == [signs.grouping; 2]),
             "D3089",
-            "has two grouping separators side by side",
+            "has two adjacent grouping separators",
         ),
         (
             optional_from.is_some_and(|at| mandatory(&parts.whole[..at])),
             "D3090",
-            "has an optional digit behind a mandatory one in its whole part",
+            "has an optional digit after a mandatory one in its whole part",
         ),
         (
             optional_to.is_some_and(|at| mandatory(&parts.fraction[at..])),
@@ -251,7 +255,7 @@ fn analysed(parts: &Parts<'_>, signs: &Signs) -> Layout {
     let mut least_whole = scaling;
     let mut least_fraction = mandatory(parts.fraction);
     let mut most_fraction = digits(parts.fraction);
-    // Something has to be written even if every digit is optional.
+    // At least one digit must be written, even if every digit is optional.
     if least_whole == 0 && most_fraction == 0 {
         if parts.exponent.is_some() {
             (least_fraction, most_fraction) = (1, 1);

@@ -1,4 +1,4 @@
-//! `$fromMillis` and `$toMillis`.
+//! Implementation of `$fromMillis` and `$toMillis`.
 
 use super::calendar::Moment;
 use super::marker::{self, Marker, Part, Style};
@@ -23,20 +23,21 @@ pub(super) const MONTHS: [&str; 12] = [
 pub(super) const DAYS: [&str; 7] =
     ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// ISO 8601 with milliseconds.
+/// The default picture: ISO 8601 with milliseconds.
 const DEFAULT: &str = "[Y0001]-[M01]-[D01]T[H01]:[m01]:[s01].[f001][Z01:01t]";
 
-/// A time, in milliseconds since 1970, written by a picture in a time zone (`±HHMM`).
+/// Formats a time, in milliseconds since 1970, with a picture and a time zone (`±HHMM`).
 pub(in crate::expr) fn from_millis(
-    millis: i64,
+    millis: f64,
     picture: Option<&str>,
     timezone: Option<&str>,
 ) -> Result<String, Fault> {
     let offset = timezone.map_or(Ok(Offset { minutes: 0 }), Offset::read)?;
     let parts = marker::parts(picture.unwrap_or(DEFAULT))?;
-    let moment = millis.checked_add(offset.minutes * 60_000).and_then(Moment::at);
+    // A double represents every time in range exactly. The cast saturates.
+    let moment = Moment::at((millis + (offset.minutes * 60_000) as f64) as i64);
     let Some(moment) = moment else {
-        return Err(Fault::unsupported(format!("{millis} milliseconds are further away than dates go")));
+        return Err(Fault::unsupported(format!("the time {millis} is out of range")));
     };
     let mut text = String::new();
     for part in &parts {
@@ -48,8 +49,10 @@ pub(in crate::expr) fn from_millis(
     Ok(text)
 }
 
-/// The milliseconds since 1970 of a time written by ISO 8601, or by a picture; `None` if the text is not of the
-/// picture's form. What a picture leaves out before its largest part is taken from now.
+/// Parses a time by ISO 8601 or by a picture, and returns milliseconds since 1970.
+///
+/// Returns `None` if the text does not match the picture. Parts that are larger than the largest part of the picture
+/// are taken from the current time.
 pub(in crate::expr) fn to_millis(
     text: &str,
     picture: Option<&str>,
@@ -58,19 +61,19 @@ pub(in crate::expr) fn to_millis(
     let Some(picture) = picture else {
         let millis = iso::millis(text).map(Some);
         return millis
-            .ok_or_else(|| Fault::new("D3110", format!("{} is not a time by ISO 8601", shown(text))));
+            .ok_or_else(|| Fault::new("D3110", format!("{} is not a time in ISO 8601 format", shown(text))));
     };
     bounded(text, "the text")?;
     scan::scanned(text, &marker::parts(picture)?, now_millis)
 }
 
-/// The beginning of a name.
+/// Truncates a name to its maximum length.
 pub(super) fn cut(name: &str, widest: Option<usize>) -> &str {
     let end = widest.and_then(|widest| name.char_indices().nth(widest));
     end.map_or(name, |(at, _)| &name[..at])
 }
 
-/// How far a zone is from UTC.
+/// The offset of a time zone from UTC.
 #[derive(Debug, Clone, Copy)]
 struct Offset {
     minutes: i64,
@@ -87,7 +90,9 @@ impl Offset {
             Ok(clock) if is_number && clock % 100 < 60 => {
                 Ok(Offset { minutes: sign * (clock / 100 * 60 + clock % 100) })
             }
-            _ => Err(Fault::unsupported(format!("the timezone {} is not written ±HHMM", shown(timezone)))),
+            _ => {
+                Err(Fault::unsupported(format!("the time zone {} must be written as ±HHMM", shown(timezone))))
+            }
         }
     }
 }
@@ -116,7 +121,7 @@ fn numeral(number: i64, pattern: &Pattern) -> Result<String, Fault> {
     integer::written(number < 0, &number.unsigned_abs().to_string(), pattern)
 }
 
-/// Only the last digits of a year, if its picture is for so many.
+/// Returns only the last digits of a year, if its picture limits the digits.
 fn year_end(number: i64, marker: &Marker) -> i64 {
     let digits = marker.year_digits.filter(|_| marker.component == 'Y');
     let modulus =
@@ -163,7 +168,7 @@ mod tests {
     use super::{from_millis, to_millis};
 
     /// Thursday, 29 February 2024, 17:03:09.041 UTC.
-    const LEAP: i64 = 1_709_226_189_041;
+    const LEAP: f64 = 1_709_226_189_041.0;
 
     fn by(picture: &str) -> String {
         from_millis(LEAP, Some(picture), None).unwrap_or_else(|fault| fault.code.to_owned())
@@ -178,9 +183,12 @@ mod tests {
         assert_eq!(from_millis(LEAP, None, None).as_deref(), Ok("2024-02-29T17:03:09.041Z"));
         assert_eq!(from_millis(LEAP, None, Some("+0900")).as_deref(), Ok("2024-03-01T02:03:09.041+09:00"));
         assert_eq!(from_millis(LEAP, None, Some("-0330")).as_deref(), Ok("2024-02-29T13:33:09.041-03:30"));
-        assert_eq!(from_millis(-1, None, None).as_deref(), Ok("1969-12-31T23:59:59.999Z"));
-        assert_eq!(from_millis(i64::MAX, None, None).map_err(|fault| fault.code), Err("unsupported"));
-        assert_eq!(to_millis("2024-02-29T17:03:09.041Z", None, None), Ok(Some(LEAP)));
+        assert_eq!(from_millis(-1.0, None, None).as_deref(), Ok("1969-12-31T23:59:59.999Z"));
+        assert_eq!(from_millis(1.9, None, None).as_deref(), Ok("1970-01-01T00:00:00.001Z"));
+        assert_eq!(from_millis(1.9, None, Some("-0001")).as_deref(), Ok("1969-12-31T23:59:00.002-00:01"));
+        assert_eq!(from_millis(1e300, None, None).map_err(|fault| fault.code), Err("unsupported"));
+        assert_eq!(to_millis("2024-02-29T17:03:09.041Z", None, None), Ok(Some(LEAP as i64)));
+        assert_eq!(to_millis("2024-02-30", None, None).map_err(|fault| fault.code), Err("D3110"));
         assert_eq!(to_millis("29 February", None, None).map_err(|fault| fault.code), Err("D3110"));
     }
 
@@ -224,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_have_their_codes() {
+    fn invalid_pictures_have_jsonata_codes() {
         let cases = [
             ("[D*]", "D3130"),
             ("[D0\u{660}]", "D3131"),

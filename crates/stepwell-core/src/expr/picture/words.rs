@@ -1,6 +1,6 @@
 //! Numbers in English words.
 //!
-//! Decimal digits go in, because the words of a number do not depend on whether an integer type can hold it.
+//! The input is decimal digits, because the words of a number do not depend on the size of an integer type.
 
 use super::integer::Whole;
 
@@ -50,25 +50,25 @@ const ORDINAL_UNITS: [&str; 20] = [
     "Nineteenth",
 ];
 
-/// From twenty on, and without the `y` that ordinals write as `ieth`.
+/// The tens from twenty on, without the `y`, which becomes `ieth` in ordinals.
 const TENS: [&str; 8] = ["Twent", "Thirt", "Fort", "Fift", "Sixt", "Sevent", "Eight", "Ninet"];
 
-/// The thousands, by how many groups of three zeros they have.
+/// The powers of 1000, in increasing order.
 const MAGNITUDES: [&str; 4] = ["Thousand", "Million", "Billion", "Trillion"];
 
-/// The words of a number, in title case.
+/// Returns the words of a number in title case.
 pub(super) fn spelled(digits: &str, ordinal: bool) -> String {
     let mut out = String::new();
     push(&mut out, digits.trim_start_matches('0'), false, ordinal);
     out
 }
 
-/// `follows`: more significant words are already there.
+/// Appends the words of a number. `follows` is true if more significant words precede it.
 fn push(out: &mut String, digits: &str, follows: bool, ordinal: bool) {
     if digits.len() <= 3 {
         return push_small(out, digits.parse().unwrap_or(0), follows, ordinal);
     }
-    // There is no word beyond the last: what is larger is a number of trillions.
+    // There is no word above trillion, so larger numbers are a number of trillions.
     let magnitude = ((digits.len() - 1) / 3).min(MAGNITUDES.len());
     let (high, low) = digits.split_at(digits.len() - 3 * magnitude);
     if follows {
@@ -84,7 +84,7 @@ fn push(out: &mut String, digits: &str, follows: bool, ordinal: bool) {
     }
 }
 
-/// Words of a number below 1000.
+/// Appends the words of a number below 1000.
 fn push_small(out: &mut String, number: usize, follows: bool, ordinal: bool) {
     let units = |number: usize| if ordinal { ORDINAL_UNITS[number] } else { UNITS[number] };
     match number {
@@ -116,7 +116,7 @@ fn push_small(out: &mut String, number: usize, follows: bool, ordinal: bool) {
     }
 }
 
-/// Every word with its value, in lower case.
+/// Returns all words in lower case with their values.
 fn vocabulary() -> impl Iterator<Item = (String, u64)> {
     let units = UNITS.into_iter().zip(0..).map(|(word, value)| (word.to_ascii_lowercase(), value));
     let ordinals = ORDINAL_UNITS.into_iter().zip(0..).map(|(word, value)| (word.to_ascii_lowercase(), value));
@@ -130,17 +130,17 @@ fn vocabulary() -> impl Iterator<Item = (String, u64)> {
     units.chain(ordinals).chain(tens).chain(powers)
 }
 
-/// A regular expression for numbers in words.
+/// Returns a regular expression for numbers in words.
 pub(super) fn expression() -> String {
     let words: Vec<String> = vocabulary().map(|(word, _)| word).collect();
     format!("(?:{}|and|[-, ])+", words.join("|"))
 }
 
-/// The number that words stand for, cardinal or ordinal, in any case; `None` if they are other words.
+/// Parses a cardinal or ordinal number in words, in any case. Returns `None` for other words.
 pub(super) fn value(text: &str) -> Option<Whole> {
     let text = text.to_lowercase();
     let words: Vec<&str> = text.split(|c: char| c.is_whitespace() || c == '-' || c == '\\').collect();
-    // Sums that are finished as far as smaller words go: «two million, three hundred» is [2000000, 300].
+    // Partial sums: "two million, three hundred" is [2000000, 300].
     let mut sums = vec![Whole::Exact(0)];
     for (at, word) in words.iter().enumerate() {
         let is_last = at + 1 == words.len();
@@ -157,7 +157,7 @@ pub(super) fn value(text: &str) -> Option<Whole> {
             }
             sums.push(sum.plus(Whole::Exact(value.into())));
         } else {
-            // «One thousand, two hundred trillion» is a number of trillions in two sums.
+            // "One thousand, two hundred trillion" is a number of trillions in two partial sums.
             while let Some(higher) = sums.pop_if(|higher| higher.is_below(value)) {
                 sum = higher.plus(sum);
             }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_no_number() {
+    fn other_words_are_not_numbers() {
         for text in ["", "some", "and", "one  two", "one,", "and one", "eleventy"] {
             assert_eq!(value(text), None, "{text}");
         }

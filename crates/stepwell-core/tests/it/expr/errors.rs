@@ -1,4 +1,4 @@
-//! Where errors are, and what was missing.
+//! Positions of errors, and names of missing parts.
 
 use serde_json::json;
 use stepwell_core::expr::{Budget, Data, Expr};
@@ -6,7 +6,7 @@ use stepwell_core::expr::{Budget, Data, Expr};
 use super::{failure, scope};
 
 #[test]
-fn an_error_knows_its_place() {
+fn error_points_at_the_failing_part() {
     for (source, part) in [
         ("1 + payload.name * 2", "payload.name"),
         ("payload.amount < payload.note", "payload.note"),
@@ -25,7 +25,7 @@ fn an_error_knows_its_place() {
     }
     assert_eq!(
         failure("payload.amount < 'x'").to_string(),
-        "`payload.amount` is a number, and `<` needs two numbers or two strings \
+        "`payload.amount` is a number, but `<` needs two numbers or two strings \
          (at character 1 of `payload.amount < 'x'`)"
     );
     assert!(failure("1 +\n  !a").to_string().contains("(at line 2, character 3 of `1 +   !a`)"));
@@ -35,7 +35,7 @@ fn an_error_knows_its_place() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_part_is_named_with_a_suggestion() {
     let missing = |source: &str| {
         let expr = Expr::parse(source).unwrap();
         assert_eq!(expr.eval(&scope(), &mut Budget::default()), Ok(None), "{source}");
@@ -46,21 +46,21 @@ fn what_is_missing_is_named() {
         })
     };
     for (source, said) in [
-        ("payload.nmae", "`payload.nmae` is not there; did you mean `name`?"),
-        ("payload.nmae.first", "`payload.nmae` is not there; did you mean `name`?"),
-        ("paylod.name", "`paylod` is not there; did you mean `payload`?"),
-        ("payload.xylophone", "`payload.xylophone` is not there"),
-        ("payload.items.skus", "`payload.items.skus` is not there; did you mean `sku`?"),
-        ("payload.items[9].sku", "`payload.items[9]` is not there"),
-        ("payload.items[sku = 'z'].n", "`payload.items[sku = 'z']` is not there"),
-        ("1 + payload.amout * 2", "`payload.amout` is not there; did you mean `amount`?"),
-        ("$uppercase(payload.nam)", "`payload.nam` is not there; did you mean `name`?"),
-        ("payload.ok ? payload.nam : 1", "`payload.nam` is not there; did you mean `name`?"),
-        ("($a := payload; $a.nam)", "`$a.nam` is not there; did you mean `name`?"),
-        ("($order := 1; $ordr)", "`$ordr` is not there; did you mean `$order`?"),
-        ("missing ?? payload.nam", "`payload.nam` is not there; did you mean `name`?"),
-        ("-context.limits", "`context.limits` is not there; did you mean `limit`?"),
-        ("payload.note.x", "`payload.note.x` is not there"),
+        ("payload.nmae", "`payload.nmae` has no value; did you mean `name`?"),
+        ("payload.nmae.first", "`payload.nmae` has no value; did you mean `name`?"),
+        ("paylod.name", "`paylod` has no value; did you mean `payload`?"),
+        ("payload.xylophone", "`payload.xylophone` has no value"),
+        ("payload.items.skus", "`payload.items.skus` has no value; did you mean `sku`?"),
+        ("payload.items[9].sku", "`payload.items[9]` has no value"),
+        ("payload.items[sku = 'z'].n", "`payload.items[sku = 'z']` has no value"),
+        ("1 + payload.amout * 2", "`payload.amout` has no value; did you mean `amount`?"),
+        ("$uppercase(payload.nam)", "`payload.nam` has no value; did you mean `name`?"),
+        ("payload.ok ? payload.nam : 1", "`payload.nam` has no value; did you mean `name`?"),
+        ("($a := payload; $a.nam)", "`$a.nam` has no value; did you mean `name`?"),
+        ("($order := 1; $ordr)", "`$ordr` has no value; did you mean `$order`?"),
+        ("missing ?? payload.nam", "`payload.nam` has no value; did you mean `name`?"),
+        ("-context.limits", "`context.limits` has no value; did you mean `limit`?"),
+        ("payload.note.x", "`payload.note.x` has no value"),
     ] {
         assert_eq!(missing(source).as_deref(), Some(said), "{source}");
     }
@@ -69,5 +69,5 @@ fn what_is_missing_is_named() {
     let data = json!({"vars": {"lookup": {"matches": []}}});
     let expr = Expr::parse("vars.lokup.matches").unwrap();
     let missing = expr.missing(&Data::new(&data), &mut Budget::default()).unwrap();
-    assert_eq!((&*missing.part, missing.meant.as_deref()), ("vars.lokup", Some("lookup")));
+    assert_eq!((&*missing.part, missing.suggestion.as_deref()), ("vars.lokup", Some("lookup")));
 }

@@ -1,4 +1,4 @@
-//! The functions, group by group.
+//! The built-in functions, by group.
 
 use serde_json::json;
 use stepwell_core::expr::{ExprErrorKind, functions};
@@ -32,6 +32,8 @@ fn strings() {
         ("$substring('hello', 1, -2)", json!("")),
         ("$substring('a😀b', 1, 1)", json!("😀")),
         ("$substring('hello', 0, 1e300)", json!("hello")),
+        ("$substring('Hello World', -1.5)", json!("d")),
+        ("$substring('Hello World', -4.5, 2)", json!("o")),
         ("$substringBefore('a@b@c', '@')", json!("a")),
         ("$substringAfter('a@b@c', '@')", json!("b@c")),
         ("$substringBefore('abc', '@') & $substringAfter('abc', '@')", json!("abcabc")),
@@ -67,6 +69,40 @@ fn strings() {
     ]);
 }
 
+/// Regression: `pad`, `split` and `replace` treated an undefined argument in another way than `substring`.
+#[test]
+fn undefined_later_arguments_of_text_functions() {
+    all_give(&[
+        ("$substring('Hello', missing)", json!("Hello")),
+        ("$substring('Hello', missing, 2)", json!("")),
+        ("$substring('Hello', 1, missing)", json!("ello")),
+        ("$pad('x', missing)", json!("x")),
+        ("$pad('x', missing, '-')", json!("x")),
+        ("$pad('x', 3, missing)", json!("x  ")),
+        ("$split('a,b', ',', missing)", json!(["a", "b"])),
+        ("$split('a,b', missing, 0)", json!([])),
+        ("$replace('abc', 'b', 'x', missing)", json!("axc")),
+        ("$replace('abc', missing, 'x', 0)", json!("abc")),
+    ]);
+    all_undefined(&[
+        "$split('a,b', missing)",
+        "$replace('abc', missing, 'x')",
+        "$replace('abc', 'b', missing)",
+    ]);
+}
+
+#[test]
+fn wrong_pictures_have_the_codes_of_jsonata() {
+    all_fail_with(&[
+        ("$formatNumber(1, '%%')", "D3086"),
+        ("$formatNumber(1, '‰‰')", "D3086"),
+        ("$formatNumber(1, '%‰')", "D3086"),
+        ("$formatNumber(1, '---')", "D3086"),
+        ("$parseInteger('-XII', 'I')", "D3030"),
+        ("$parseInteger('minus twelve', 'w')", "D3030"),
+    ]);
+}
+
 #[test]
 fn numbers() {
     all_give(&[
@@ -85,11 +121,13 @@ fn numbers() {
         ("$average([1, 3])", json!(2)),
         ("$power(2, 10)", json!(1024)),
         ("$power(2, -1)", json!(0.5)),
+        ("$power(0.00012, 2)", json!(1.44e-8)),
         ("$power(10, 20)", json!(1e20)),
         ("$sqrt(16)", json!(4)),
         ("$sqrt(2)", json!(std::f64::consts::SQRT_2)),
         ("$formatBase(255, 16) & $formatBase(-5, 2) & $formatBase(7)", json!("ff-1017")),
         ("$formatNumber(1234.5, '#,##0.00')", json!("1,234.50")),
+        ("$formatNumber(1234567, '#,###,##0,0')", json!("123,456,7")),
         ("$formatInteger(12, 'w')", json!("twelve")),
         ("$parseInteger('twelve', 'w')", json!(12)),
     ]);
@@ -108,6 +146,7 @@ fn numbers() {
         ("$formatBase(1, 37)", "D3100"),
         ("$sum(['a'])", "T0412"),
         ("$sum([1, 'a'])", "T0412"),
+        ("$round(1.5, 0.5)", "D1001"),
     ]);
 }
 
@@ -143,7 +182,14 @@ fn lists_and_objects() {
         ("$merge({'a': 1})", json!({"a": 1})),
         ("payload.items.$keys()", json!(["n", "sku", "n", "sku"])),
     ]);
-    all_undefined(&["$keys({})", "$keys(1)", "$merge(missing)", "$sort(missing)", "$lookup(missing, 'a')"]);
+    all_undefined(&[
+        "$keys({})",
+        "$keys(1)",
+        "$spread([])",
+        "$merge(missing)",
+        "$sort(missing)",
+        "$lookup(missing, 'a')",
+    ]);
     all_fail_with(&[("$merge([1])", "T0412"), ("$values(1)", "T0410"), ("$len(true)", "T0410")]);
 }
 
@@ -174,7 +220,7 @@ fn truth_types_and_errors() {
 }
 
 #[test]
-fn instants_come_from_the_scope() {
+fn current_time_comes_from_the_scope() {
     all_give_on(
         &json!({"at": "2026-01-01T00:00:00Z"}),
         &[
@@ -192,7 +238,7 @@ fn instants_come_from_the_scope() {
 }
 
 #[test]
-fn what_is_undefined_stays_undefined() {
+fn undefined_arguments_give_undefined() {
     let kept =
         ["exists", "count", "coalesce", "len", "zip", "error", "assert", "millis", "now", "nowIso", "append"];
     for info in functions().iter().filter(|info| !kept.contains(&info.name)) {
@@ -204,7 +250,7 @@ fn what_is_undefined_stays_undefined() {
 }
 
 #[test]
-fn an_argument_that_is_left_out_is_the_item_at_hand() {
+fn omitted_argument_is_the_current_item() {
     all_give(&[
         ("payload.name.$length()", json!(3)),
         ("payload.name.$contains('n')", json!(true)),
@@ -216,42 +262,50 @@ fn an_argument_that_is_left_out_is_the_item_at_hand() {
 }
 
 #[test]
-fn arguments_that_do_not_fit_are_named() {
+fn invalid_arguments_are_named() {
     all_fail(&[
         (
             "$length(payload.amount)",
             ExprErrorKind::Type,
-            "`payload.amount` is a number, and `$length` needs a string",
+            "`payload.amount` is a number, but `$length` needs a string",
         ),
         (
             "lowercase(payload.items)",
             ExprErrorKind::Type,
-            "`payload.items` is a list, and `$lowercase` needs",
+            "`payload.items` is a list, but `$lowercase` needs",
         ),
         (
             "$contains('a', payload.note)",
             ExprErrorKind::Type,
-            "`payload.note` is null, and `$contains` needs",
+            "`payload.note` is null, but `$contains` needs",
         ),
-        ("$number(payload.name)", ExprErrorKind::Value, "`payload.name` is \"Ann\", which is not a number"),
-        ("$sum(payload.name)", ExprErrorKind::Type, "is a string, and `$sum` needs a list of numbers"),
+        (
+            "$number(payload.name)",
+            ExprErrorKind::Value,
+            "`payload.name` is \"Ann\", which is not a valid number",
+        ),
+        ("$sum(payload.name)", ExprErrorKind::Type, "is a string, but `$sum` needs a list of numbers"),
         (
             "$sum(context.tags)",
             ExprErrorKind::Type,
-            "holds something else, and `$sum` needs a list of numbers",
+            "has items of another type, but `$sum` needs a list of numbers",
         ),
         ("$string(1, true, 2)", ExprErrorKind::Type, "`$string` takes 0 to 2 arguments, not 3"),
         ("$exists()", ExprErrorKind::Type, "`$exists` takes one argument, not 0"),
         ("$coalesce()", ExprErrorKind::Type, "`$coalesce` takes at least one argument, not 0"),
         ("$millis(1)", ExprErrorKind::Type, "`$millis` takes no argument, not 1"),
-        ("$lowerCase('a')", ExprErrorKind::Syntax, "no function `$lowerCase` (did you mean `$lowercase`?)"),
+        (
+            "$lowerCase('a')",
+            ExprErrorKind::Syntax,
+            "unknown function `$lowerCase` (did you mean `$lowercase`?)",
+        ),
         ("lenght('a')", ExprErrorKind::Syntax, "(did you mean `$length`?)"),
-        ("$frobnicate(1)", ExprErrorKind::Syntax, "there is no function `$frobnicate`"),
+        ("$frobnicate(1)", ExprErrorKind::Syntax, "unknown function `$frobnicate`"),
     ]);
     all_fail_with(&[("$exists(1, 2)", "T0410"), ("$length(1)", "T0410"), ("$replace('a')", "T0410")]);
 }
 
-/// Editors and the document show what is here.
+/// Editors show these descriptions, and docs/expressions.md must have one row for each.
 #[test]
 fn every_function_is_described_and_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/expressions.md");

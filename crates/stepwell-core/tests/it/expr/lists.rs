@@ -1,4 +1,4 @@
-//! Lists as they are written, and lists where a list is wanted.
+//! List literals, and expressions evaluated where a list is expected.
 
 use serde_json::{Value, json};
 use stepwell_core::expr::{Budget, Data, Expr};
@@ -11,7 +11,7 @@ fn list_on(data: &Value, source: &str) -> Option<Value> {
 }
 
 #[test]
-fn lists_are_spread_unless_written_as_lists() {
+fn nested_lists_are_flattened_unless_written_as_literals() {
     all_give(&[
         ("[]", json!([])),
         ("[1, missing, 'a', null]", json!([1, "a", null])),
@@ -27,7 +27,7 @@ fn lists_are_spread_unless_written_as_lists() {
 }
 
 #[test]
-fn a_list_of_one_stays_a_list_where_a_list_is_wanted() {
+fn list_of_one_stays_a_list_where_a_list_is_expected() {
     let data = json!({
         "one": [{"n": 1}],
         "two": [{"n": 1}, {"n": 2}],
@@ -42,7 +42,7 @@ fn a_list_of_one_stays_a_list_where_a_list_is_wanted() {
         ("two[n = 2].n", json!([2])),
         ("two[n = 2]", json!([{"n": 2}])),
         ("two[0]", json!([{"n": 1}])),
-        // A list was mapped or filtered, and nothing was left.
+        // A mapped or filtered list without a result is an empty list.
         ("two[n = 3]", json!([])),
         ("two[n = 3].n", json!([])),
         ("two[9]", json!([])),
@@ -52,7 +52,7 @@ fn a_list_of_one_stays_a_list_where_a_list_is_wanted() {
         ("none[n = 1]", json!([])),
         ("none", json!([])),
         ("two^(n)[n = 3]", json!([])),
-        // Anything else is a list of itself.
+        // Any other value becomes a list of one.
         ("single.n", json!([1])),
         ("single", json!([{"n": 1}])),
         ("null", json!([null])),
@@ -60,7 +60,7 @@ fn a_list_of_one_stays_a_list_where_a_list_is_wanted() {
         ("5", json!([5])),
         ("[5]", json!([5])),
         ("nested[0]", json!([1, 2])),
-        // What chooses passes on what it chose.
+        // Conditionals, blocks and defaults keep the list of the part they choose.
         ("true ? two[n = 3] : 1", json!([])),
         ("false ? 1 : one.n", json!([1])),
         ("(1; one.n)", json!([1])),
@@ -77,7 +77,7 @@ fn a_list_of_one_stays_a_list_where_a_list_is_wanted() {
     {
         assert_eq!(list_on(&data, source), None, "{source}");
     }
-    // A list as the input is mapped, too.
+    // A list as the input is mapped too.
     assert_eq!(list_on(&json!([{"n": 1}]), "n"), Some(json!([1])));
     assert_eq!(list_on(&json!([{"n": 1}]), "m"), Some(json!([])));
 }

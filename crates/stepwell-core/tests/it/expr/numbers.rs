@@ -1,4 +1,4 @@
-//! Numbers: arithmetic, exact integers, and how they are written.
+//! Numbers: arithmetic, exact integers, conversion to text, and rounding.
 
 use serde_json::json;
 use stepwell_core::expr::ExprErrorKind;
@@ -30,10 +30,10 @@ fn arithmetic() {
         ("1 % 0", ExprErrorKind::Arithmetic, "division by zero"),
         ("1.5 / 0.0", ExprErrorKind::Arithmetic, "division by zero"),
         ("1e308 * 10", ExprErrorKind::Arithmetic, "too large"),
-        ("payload.name + 1", ExprErrorKind::Type, "`payload.name` is a string, and `+` needs numbers"),
-        ("1 - payload.items", ExprErrorKind::Type, "`payload.items` is a list, and `-` needs numbers"),
-        ("missing * null", ExprErrorKind::Type, "`null` is null, and `*` needs numbers"),
-        ("-payload.ok", ExprErrorKind::Type, "`payload.ok` is a boolean, and `-` needs numbers"),
+        ("payload.name + 1", ExprErrorKind::Type, "`payload.name` is a string, but `+` needs numbers"),
+        ("1 - payload.items", ExprErrorKind::Type, "`payload.items` is a list, but `-` needs numbers"),
+        ("missing * null", ExprErrorKind::Type, "`null` is null, but `*` needs numbers"),
+        ("-payload.ok", ExprErrorKind::Type, "`payload.ok` is a boolean, but `-` needs numbers"),
     ]);
     all_fail_with(&[("'a' + 1", "T2001"), ("1 + 'a'", "T2002"), ("-'a'", "D1002"), ("1 / 0", "D1001")]);
 }
@@ -60,7 +60,7 @@ fn integers_are_exact_to_64_bits() {
         ("$power(3, 39)", json!(4_052_555_153_018_976_267_i64)),
         ("$round(9007199254740993)", json!(9_007_199_254_740_993_i64)),
         ("$formatBase(9223372036854775807, 16)", json!("7fffffffffffffff")),
-        // Unsigned data is looked at exactly, though nothing larger than an i64 is calculated.
+        // Unsigned data is compared exactly, although integer arithmetic is limited to `i64`.
         ("payload.big", json!(u64::MAX)),
         ("payload.big > 9223372036854775807", json!(true)),
         ("payload.big & ''", json!("18446744073709551615")),
@@ -78,7 +78,7 @@ fn integers_are_exact_to_64_bits() {
         ("payload.big * payload.big", ExprErrorKind::Arithmetic, "does not fit in 64 bits"),
         ("9223372036854775808", ExprErrorKind::Syntax, "does not fit in 64 bits"),
         ("-9223372036854775809", ExprErrorKind::Syntax, "does not fit in 64 bits"),
-        ("$number('9223372036854775808')", ExprErrorKind::Value, "not a number that fits"),
+        ("$number('9223372036854775808')", ExprErrorKind::Value, "not a valid number or is out of range"),
     ]);
 }
 
@@ -97,11 +97,11 @@ fn concatenation() {
             json!("1e+21 100000000000000000000 0.000001 1.5e-7"),
         ),
         ("[1, 'a', [null]] & ''", json!(r#"[1,"a",[null]]"#)),
-        // The keys of an object are sorted.
+        // Object keys are sorted.
         ("payload.items[0] & ''", json!(r#"{"n":1,"sku":"a"}"#)),
     ]);
-    // `+` and `&` bind equally strongly, from the left.
-    assert!(failure("'it costs ' & 2 + 3").message.contains("is a string, and `+` needs numbers"));
+    // `+` and `&` have the same precedence and are left-associative.
+    assert!(failure("'it costs ' & 2 + 3").message.contains("is a string, but `+` needs numbers"));
 }
 
 #[test]

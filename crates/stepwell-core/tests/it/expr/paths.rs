@@ -1,11 +1,11 @@
-//! Paths: steps, and what is flattened on the way.
+//! Paths: fields, indexes, mapping over lists, and flattening.
 
 use serde_json::json;
 
 use super::{all_fail_with, all_give, all_give_on, all_undefined, on};
 
 #[test]
-fn fields_and_places() {
+fn fields_and_indexes() {
     all_give(&[
         ("payload.name", json!("Ann")),
         ("`payload`.`odd key`.in", json!(1)),
@@ -24,7 +24,7 @@ fn fields_and_places() {
         ("$coalesce(payload.note, payload).name", json!("Ann")),
         ("payload.empty", json!([])),
         ("{'a': {'b': 1}}.a.b", json!(1)),
-        // Anything that is no list is a list of itself.
+        // Any value other than a list counts as a list of one.
         ("payload.amount[0]", json!(120)),
         ("payload.amount[-1]", json!(120)),
         ("payload.note[0]", json!(null)),
@@ -69,7 +69,7 @@ fn a_step_is_mapped_over_a_list() {
 }
 
 #[test]
-fn lists_are_flattened_as_jsonata_flattens_them() {
+fn lists_are_flattened_like_in_jsonata() {
     let deep = json!({"a": [{"b": [{"c": [1]}, {"c": [2]}]}, {"b": [{"c": [3]}, {"c": [4, 5]}]}]});
     all_give_on(
         &deep,
@@ -90,7 +90,7 @@ fn lists_are_flattened_as_jsonata_flattens_them() {
 }
 
 #[test]
-fn a_list_as_the_input_is_one_input_until_it_is_mapped() {
+fn list_input_is_one_value_until_it_is_mapped() {
     let data = json!([{"a": [1, 2]}, {"a": [3]}]);
     all_give_on(
         &data,
@@ -136,7 +136,7 @@ fn data_of_any_depth_can_be_walked() {
     for _ in 0..500 {
         deep = json!([{ "a": deep }]);
     }
-    // Every level holds the leaf.
+    // Only the innermost object has the field `leaf`.
     assert_eq!(on(&deep, "$count(**.leaf)"), Ok(Some(json!(1))));
     assert_eq!(on(&deep, "$count(**)"), Ok(Some(json!(502))));
     assert_eq!(on(&deep, "$count(*) + $count(a)"), Ok(Some(json!(2))));

@@ -14,7 +14,7 @@ fn shop() -> Value {
 }
 
 #[test]
-fn predicates_choose_by_truth_or_by_place() {
+fn predicates_select_by_truth_or_by_index() {
     all_give_on(
         &shop(),
         &[
@@ -39,7 +39,7 @@ fn predicates_choose_by_truth_or_by_place() {
 }
 
 #[test]
-fn brackets_without_anything_keep_a_list() {
+fn empty_brackets_keep_a_list() {
     all_give_on(
         &shop(),
         &[
@@ -57,7 +57,7 @@ fn brackets_without_anything_keep_a_list() {
 }
 
 #[test]
-fn sorting_is_stable_and_knows_directions() {
+fn sorting_is_stable_and_has_directions() {
     all_give_on(
         &shop(),
         &[
@@ -80,7 +80,7 @@ fn sorting_is_stable_and_knows_directions() {
 }
 
 #[test]
-fn grouping_collects_what_shares_a_key() {
+fn grouping_collects_values_by_key() {
     all_give_on(
         &shop(),
         &[

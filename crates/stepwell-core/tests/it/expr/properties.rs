@@ -1,4 +1,4 @@
-//! Properties: nothing panics, and integers are exact.
+//! Properties of random expressions: nothing panics, and integer arithmetic is exact.
 
 use proptest::prelude::{Just, Strategy, prop, prop_oneof, proptest};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use stepwell_core::expr::{Budget, Data, Expr, Roots};
 
 use super::eval;
 
-/// Expressions of at most 200 characters, from pieces that make the parser go far.
+/// Generates expressions of at most 200 characters from tokens, so that the parser gets past the first character.
 fn tokens() -> impl Strategy<Value = String> {
     const PIECES: &str = "a¦payload¦.¦.amount¦.items¦[0]¦[-1]¦[¦]¦[]¦(¦)¦{¦}¦,¦;¦:¦?¦??¦?:¦+¦-¦*¦/¦%¦&¦=¦==¦!=¦<¦<=¦>\
         ¦>=¦and¦or¦in¦$not(¦$string(¦count(¦$coalesce(¦$keys(¦$zip(¦$substring(¦$pad(¦$split(¦$round(¦$formatNumber(\
@@ -51,7 +51,7 @@ proptest! {
             let found = expr.eval(&scope, &mut Budget::default());
             let list = expr.eval_list(&scope, &mut Budget::default());
             let truth = expr.truth(&scope, &mut Budget::default());
-            // The three agree on what there is.
+            // `eval`, `eval_list` and `truth` agree on whether there is a value.
             match (&found, &list) {
                 (Ok(Some(_)), Ok(list)) => assert!(list.is_some(), "{source}"),
                 (Ok(None), Ok(list)) => assert!(list.as_ref().is_none_or(Vec::is_empty), "{source}"),

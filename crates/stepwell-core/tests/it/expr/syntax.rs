@@ -1,4 +1,4 @@
-//! What parses, what is refused by name, and what is said about the rest.
+//! Syntax: accepted expressions, unsupported features, and error messages.
 
 use serde_json::json;
 use stepwell_core::expr::ExprErrorKind;
@@ -32,7 +32,7 @@ fn literals() {
 }
 
 #[test]
-fn blocks_bind_variables_for_themselves() {
+fn variables_are_scoped_to_their_block() {
     all_give(&[
         ("(1; 2; 3)", json!(3)),
         ("(1; 2; )", json!(2)),
@@ -55,7 +55,7 @@ fn blocks_bind_variables_for_themselves() {
 }
 
 #[test]
-fn chains_of_functions_are_calls() {
+fn chain_operator_calls_functions() {
     all_give(&[
         ("payload.name ~> $uppercase()", json!("ANN")),
         ("payload.name ~> $uppercase() ~> $lowercase()", json!("ann")),
@@ -78,12 +78,12 @@ fn chains_of_functions_are_calls() {
 }
 
 #[test]
-fn what_the_dialect_leaves_out_is_refused_by_name() {
+fn unsupported_jsonata_features_are_refused_by_name() {
     let refusals = [
-        ("function($x) { $x }", "functions of one's own"),
-        ("λ($x) { $x }", "functions of one's own"),
-        ("$sort(a, function($x, $y) { $x > $y })", "functions of one's own"),
-        ("$string", "`$string` is a function, and functions as values are not part of the dialect"),
+        ("function($x) { $x }", "custom functions"),
+        ("λ($x) { $x }", "custom functions"),
+        ("$sort(a, function($x, $y) { $x > $y })", "custom functions"),
+        ("$string", "`$string` is a function, but functions as values are not part of the dialect"),
         ("($f := $sum; $f(1))", "functions as values"),
         ("$exists($map)", "functions as values"),
         ("$map([1], $string)", "`$map` is not part of the dialect: map with `list.(…)`"),
@@ -94,7 +94,7 @@ fn what_the_dialect_leaves_out_is_refused_by_name() {
         ("$single([1])", "`$single`"),
         ("$eval('1')", "`$eval`"),
         ("$match('a', 'b')", "`$match`"),
-        ("$random()", "`$random` is not part of the dialect: draw it in an action"),
+        ("$random()", "`$random` is not part of the dialect: generate the number in an action"),
         ("$shuffle([1])", "`$shuffle`"),
         ("$clone(a)", "`$clone`"),
         ("$contains(a, /b.*[/)", "regular expressions"),
@@ -115,7 +115,7 @@ fn what_the_dialect_leaves_out_is_refused_by_name() {
 }
 
 #[test]
-fn what_does_not_parse_says_what_was_expected() {
+fn syntax_errors_say_what_was_expected() {
     let syntax = ExprErrorKind::Syntax;
     all_fail(&[
         ("", syntax, "empty"),
@@ -128,14 +128,15 @@ fn what_does_not_parse_says_what_was_expected() {
         ("[1, 2", syntax, "expected `]` to close `[`"),
         ("[1,]", syntax, "expected a value, found `]`"),
         ("$string(1", syntax, "expected `)` to close `(`"),
-        ("{'a' 1}", syntax, "expected `:` and a value behind the key, found `1`"),
-        ("1)", syntax, "`)` is not expected here"),
-        ("1, 2", syntax, "`,` is not expected here"),
-        ("a.", syntax, "expected a field's name, found the end"),
-        ("a.1", syntax, "`1` is not a field's name"),
-        ("a.true", syntax, "`true` is not a field's name: use back-quotes"),
-        ("a^b", syntax, "expected `(` behind `^`, found `b`"),
+        ("{'a' 1}", syntax, "expected `:` and a value after the key, found `1`"),
+        ("1)", syntax, "unexpected `)`"),
+        ("1, 2", syntax, "unexpected `,`"),
+        ("a.", syntax, "expected the name of a field, found the end"),
+        ("a.1", syntax, "`1` is not the name of a field"),
+        ("a.true", syntax, "`true` is not the name of a field: put the name in back-quotes"),
+        ("a^b", syntax, "expected `(` after `^`, found `b`"),
         ("a && b", syntax, "write `and`"),
+        ("a == b", syntax, "write `=`"),
         ("a || b", syntax, "write `or`"),
         ("!a", syntax, "write `$not(…)`"),
         ("= 1", syntax, "expected a value, found `=`"),
@@ -147,15 +148,15 @@ fn what_does_not_parse_says_what_was_expected() {
         (r"'\u12'", syntax, "four hexadecimal digits"),
         (r"'\uD83D'", syntax, "surrogate"),
         (r"'\uD83D\u0041'", syntax, "surrogate"),
-        ("01", syntax, "begin with a zero"),
+        ("01", syntax, "start with a zero"),
         ("1e400", syntax, "too large"),
-        ("a \\ b", syntax, "has no meaning here"),
+        ("a \\ b", syntax, "unexpected character"),
         ("x := 1", syntax, "only a variable"),
     ]);
 }
 
 #[test]
-fn what_does_not_parse_has_the_code_that_jsonata_gives_it() {
+fn syntax_errors_have_the_codes_of_jsonata() {
     all_fail_with(&[
         ("'a", "S0101"),
         ("1e1000", "S0102"),
@@ -176,14 +177,32 @@ fn what_does_not_parse_has_the_code_that_jsonata_gives_it() {
         ("a{'a': $}{'b': $}", "S0210"),
         ("a =>b", "S0211"),
         ("2 := 1", "S0212"),
+        ("a == b", "S0211"),
+        ("(01)", "S0202"),
+        ("payload.7a", "S0201"),
+        ("$.7a", "S0201"),
         ("a.2", "S0213"),
+        ("f(a, ?2)", "S0202"),
         ("3(4)", "T1006"),
         ("$nowhere(4)", "T1006"),
     ]);
 }
 
+/// JSONata reports these only when it evaluates the part, so every error of the syntax comes first.
 #[test]
-fn operators_that_are_names_are_names_where_a_value_belongs() {
+fn early_errors_come_after_errors_of_the_syntax() {
+    all_fail_with(&[
+        ("[$nowhere(1)", "S0203"),
+        ("$length(1, 2) +", "S0207"),
+        ("($nowhere(1) ~> 7", "S0203"),
+        ("$nowhere(1.a)", "S0213"),
+        ("$nowhere(1).b", "T1006"),
+        ("false and $nowhere($length(1, 2))", "T0410"),
+    ]);
+}
+
+#[test]
+fn operator_keywords_are_names_where_a_value_is_expected() {
     all_give(&[
         ("in + 1", json!(8)),
         ("in in [7]", json!(true)),

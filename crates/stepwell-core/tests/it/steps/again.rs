@@ -1,4 +1,4 @@
-//! Trying again: which errors a retry covers, and what it counts.
+//! Retries: the errors they cover and the attempts they count.
 
 use serde_json::json;
 use stepwell_core::Failure;
@@ -8,7 +8,7 @@ use super::{World, fails};
 use crate::driver::at;
 
 #[test]
-fn a_retry_around_a_retry_tries_the_whole_again() {
+fn outer_retry_repeats_the_inner_retries() {
     let text = "
 steps:
   - id: outer
@@ -31,7 +31,7 @@ steps:
 }
 
 #[test]
-fn a_block_that_was_too_slow_is_tried_again() {
+fn timed_out_block_is_retried() {
     let text = "
 steps:
   - id: wait
@@ -51,7 +51,7 @@ steps:
 }
 
 #[test]
-fn another_workflow_that_fails_is_tried_again() {
+fn failed_child_workflow_is_retried() {
     let text = "
 steps:
   - id: child
@@ -69,7 +69,7 @@ steps:
 }
 
 #[test]
-fn a_failure_of_the_workflows_own_is_tried_again_where_the_author_says_so() {
+fn control_fail_is_retried_if_its_code_is_listed() {
     let text = "
 steps:
   - id: poll
@@ -90,7 +90,7 @@ steps:
 }
 
 #[test]
-fn what_is_of_no_use_is_not_tried_again_also_when_it_comes_from_inside() {
+fn final_failure_inside_a_block_is_not_retried() {
     let text = "
 steps:
   - id: outer
@@ -103,15 +103,15 @@ steps:
         body: [{ id: call, type: action.call, action: broken }]
         catch: { codes: [other], steps: [] }
 ";
-    let world =
-        World::start(text, json!({})).action("broken", |_| Err(Failure::new("broken", "for good").finally()));
+    let world = World::start(text, json!({}))
+        .action("broken", |_| Err(Failure::new("broken", "for good").non_retryable()));
     let world = world.run();
     assert_eq!(world.called("broken").len(), 1);
-    assert_eq!(world.stopped, Some(Failure::new("broken", "for good").finally()));
+    assert_eq!(world.stopped, Some(Failure::new("broken", "for good").non_retryable()));
 }
 
 #[test]
-fn each_round_has_all_its_tries() {
+fn each_iteration_has_all_its_attempts() {
     let text = "
 steps:
   - id: each
@@ -142,7 +142,7 @@ steps:
 }
 
 #[test]
-fn very_many_tries_do_not_make_the_pause_too_large_for_a_number() {
+fn retry_delay_does_not_overflow() {
     let text = "
 steps:
   - id: block
@@ -159,7 +159,7 @@ steps:
 }
 
 #[test]
-fn a_loop_that_takes_too_long_is_ended_and_what_it_has_done_stays() {
+fn timed_out_loop_keeps_the_variables_it_set() {
     let text = "
 steps:
   - id: each
@@ -174,11 +174,11 @@ steps:
     let world = World::start(text, json!({})).run();
     assert_eq!(world.output(), json!({"code": "timeout", "last": 2}));
     assert_eq!(world.now, at(90_000));
-    assert!(world.snapshot.passings().is_empty());
+    assert!(world.snapshot.fork_instances().is_empty());
 }
 
 #[test]
-fn a_retry_keeps_what_was_wrong_with_the_input() {
+fn failure_reaches_on_error_unchanged() {
     let text = "
 steps:
   - id: block

@@ -1,15 +1,15 @@
-//! No document takes long to be read or refused, whatever is in it.
+//! Any document is read or refused within a time limit.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use stepwell_core::Document;
-use stepwell_core::document::{MAX_BYTES, Problems, to_json};
+use stepwell_core::WorkflowSource;
+use stepwell_core::document::{MAX_BYTES, SourceProblems, to_json};
 
-/// Reads it, and returns how long that took; builds without optimisation get more time.
-fn read(text: &str) -> (Result<Document, Problems>, Duration) {
+/// Reads a document and returns the time this took.
+fn read(text: &str) -> (Result<WorkflowSource, SourceProblems>, Duration) {
     let begun = (Instant::now(), processor_time());
-    let read = Document::read(text, Some("test"));
+    let read = WorkflowSource::read(text, Some("test"));
     let time = match (begun.1, processor_time()) {
         (Some(begun), Some(ended)) => ended.saturating_sub(begun),
         _ => begun.0.elapsed(),
@@ -17,15 +17,16 @@ fn read(text: &str) -> (Result<Document, Problems>, Duration) {
     (read, time)
 }
 
-/// The time this thread has had a processor, which does not depend on what else the machine does; only Linux tells.
+/// Returns the CPU time of this thread, which does not depend on the load of the machine. `None` except on Linux.
 fn processor_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
+/// Time limit for one document. Builds without optimisation get more time.
 const SOON: Duration = Duration::from_secs(if cfg!(debug_assertions) { 6 } else { 1 });
 
-fn is_refused_soon(what: &str, text: &str) -> Problems {
+fn refused_quickly(what: &str, text: &str) -> SourceProblems {
     assert!(text.len() <= MAX_BYTES, "{what} has {} bytes", text.len());
     let (read, time) = read(text);
     assert!(time < SOON, "{what} took {time:?}");
@@ -33,7 +34,7 @@ fn is_refused_soon(what: &str, text: &str) -> Problems {
     problems
 }
 
-fn is_read_soon(what: &str, text: &str) -> Document {
+fn read_quickly(what: &str, text: &str) -> WorkflowSource {
     assert!(text.len() <= MAX_BYTES, "{what} has {} bytes", text.len());
     let (read, time) = read(text);
     assert!(time < SOON, "{what} took {time:?}");
@@ -41,60 +42,60 @@ fn is_read_soon(what: &str, text: &str) -> Document {
 }
 
 #[test]
-fn aliases_do_not_multiply_without_end() {
+fn yaml_alias_bombs_are_refused() {
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for n in 1..30 {
         let row = format!("*a{}, ", n - 1).repeat(9);
         let _ = writeln!(laughs, "a{n}: &a{n} [{}]", row.trim_end_matches(", "));
     }
-    assert!(is_refused_soon("lists of lists", &laughs).to_string().contains("values"));
+    assert!(refused_quickly("lists of lists", &laughs).to_string().contains("values"));
     let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(500_000), "*a,".repeat(90_000));
-    assert!(is_refused_soon("a long text many times", &long).to_string().contains("bytes"));
+    assert!(refused_quickly("a long text many times", &long).to_string().contains("bytes"));
     let mut deep = "a0: &a0 [x]\n".to_owned();
     for n in 1..60 {
         let _ = writeln!(deep, "a{n}: &a{n} {}*a{}{}", "[".repeat(20), n - 1, "]".repeat(20));
     }
-    assert!(is_refused_soon("lists that are deep by their names", &deep).to_string().contains("deeper"));
+    assert!(refused_quickly("lists that are deep by their names", &deep).to_string().contains("deeper"));
 }
 
 #[test]
-fn many_keys_and_values_are_read_or_refused_soon() {
+fn large_documents_are_read_or_refused_quickly() {
     let keys: String = (0..49_000).map(|n| format!("k{n}: 1\n")).collect();
     assert!(to_json(&keys).is_ok());
-    is_refused_soon("many fields", &keys);
+    refused_quickly("many fields", &keys);
     let more: String = (0..100_000).map(|n| format!("k{n}: 1\n")).take(90_000).collect();
-    assert!(is_refused_soon("too many fields", &more[..MAX_BYTES.min(more.len() / 8 * 8)]).0.len() == 1);
+    assert!(refused_quickly("too many fields", &more[..MAX_BYTES.min(more.len() / 8 * 8)]).0.len() == 1);
     let scalar = format!("steps: [{{ type: vars.set, values: {{ x: \"{}\" }} }}]", "x".repeat(1_000_000));
-    is_read_soon("a huge text", &scalar);
+    read_quickly("a huge text", &scalar);
     let brackets = "[".repeat(1_000_000);
-    is_refused_soon("brackets", &brackets);
-    is_refused_soon("braces", &"{a: ".repeat(200_000));
-    is_refused_soon("dashes", &"- ".repeat(500_000));
-    is_refused_soon("questions", &"? ".repeat(500_000));
-    is_refused_soon("anchors", &"&a ".repeat(300_000));
-    is_refused_soon("a million quotes", &"'".repeat(1_000_001));
-    is_refused_soon("tabs", &"\t".repeat(1_000_000));
-    is_refused_soon("one long line of text", &format!("{}: x", "k".repeat(1_000_000)));
+    refused_quickly("brackets", &brackets);
+    refused_quickly("braces", &"{a: ".repeat(200_000));
+    refused_quickly("dashes", &"- ".repeat(500_000));
+    refused_quickly("questions", &"? ".repeat(500_000));
+    refused_quickly("anchors", &"&a ".repeat(300_000));
+    refused_quickly("a million quotes", &"'".repeat(1_000_001));
+    refused_quickly("tabs", &"\t".repeat(1_000_000));
+    refused_quickly("one long line of text", &format!("{}: x", "k".repeat(1_000_000)));
 }
 
 #[test]
-fn a_document_of_mistakes_only_is_refused_soon() {
+fn documents_full_of_mistakes_are_refused_quickly() {
     let fields: String = (0..40_000).map(|n| format!(", f{n}: 1")).collect();
-    is_refused_soon("unknown fields", &format!("steps: [{{ type: control.break{fields} }}]"));
+    refused_quickly("unknown fields", &format!("steps: [{{ type: control.break{fields} }}]"));
     let types: String = (0..20_000).map(|n| format!("  - {{ type: control.brea{n} }}\n")).collect();
-    is_refused_soon("unknown types", &format!("steps:\n{types}"));
+    refused_quickly("unknown types", &format!("steps:\n{types}"));
     let names: String = (0..8_000)
         .map(|n| format!("  - {{ id: variable{n}, type: vars.set, values: {{ variable{n}: {{ $expr: vars.varyable{n}x }} }} }}\n"))
         .collect();
-    is_refused_soon("unknown variables", &format!("steps:\n{names}"));
+    refused_quickly("unknown variables", &format!("steps:\n{names}"));
     let same: String = (0..20_000).map(|_| "  - { id: a, type: control.break }\n").collect();
-    is_refused_soon("the same id", &format!("steps:\n{same}"));
+    refused_quickly("the same id", &format!("steps:\n{same}"));
     let writes: String = (0..8_000).map(|_| "      - [{ type: vars.set, values: { x: 1 } }]\n").collect();
-    is_refused_soon("conflicts", &format!("steps:\n  - type: control.parallel\n    branches:\n{writes}"));
+    refused_quickly("conflicts", &format!("steps:\n  - type: control.parallel\n    branches:\n{writes}"));
 }
 
 #[test]
-fn a_long_document_is_compiled_soon() {
+fn long_documents_compile_quickly() {
     let calls: String = (0..1_990)
         .map(|n| {
             format!(
@@ -102,35 +103,35 @@ fn a_long_document_is_compiled_soon() {
             )
         })
         .collect();
-    is_read_soon("many calls", &format!("steps:\n{calls}"));
+    read_quickly("many calls", &format!("steps:\n{calls}"));
     let too_many: String =
         (0..10_000).map(|n| format!("  - {{ id: s{n}, type: action.call, action: x }}\n")).collect();
-    let problems = is_refused_soon("too many calls", &format!("steps:\n{too_many}"));
+    let problems = refused_quickly("too many calls", &format!("steps:\n{too_many}"));
     assert!(problems.to_string().contains("places"), "{problems}");
     let ifs: String = (0..600).map(|n| format!("  - {{ type: control.if, condition: payload.a = {n}, then: [{{ type: vars.set, values: {{ x: {n} }} }}], else: [{{ type: control.return }}] }}\n")).collect();
-    is_read_soon("many ifs", &format!("steps:\n{ifs}"));
+    read_quickly("many ifs", &format!("steps:\n{ifs}"));
     let guarded: String = (0..160).map(|n| format!("  - {{ id: s{n}, type: control.try, retry: 3, timeout: 5s, onError: continue, condition: payload.a, body: [{{ type: action.call, action: x }}], catch: [] }}\n")).collect();
-    is_read_soon("many guarded blocks", &format!("steps:\n{guarded}"));
+    read_quickly("many guarded blocks", &format!("steps:\n{guarded}"));
 }
 
-/// A block of one type, so many inside one another.
+/// A document with `depth` nested blocks of one type.
 fn nested(depth: usize, open: &str, close: &str) -> String {
     format!("steps: [{}{{ type: action.call, action: x }}{}]", open.repeat(depth), close.repeat(depth))
 }
 
 #[test]
-fn deep_blocks_are_compiled_or_refused_soon() {
+fn deep_blocks_compile_or_are_refused_quickly() {
     let guards = "retry: 2, timeout: 5s, onError: [{ type: action.call, action: y }], condition: payload.a";
-    is_read_soon(
+    read_quickly(
         "parallel",
         &nested(16, "{ type: control.parallel, branches: [[", "], [{ type: action.call, action: z }]] }"),
     );
-    is_refused_soon(
+    refused_quickly(
         "too much parallel",
         &nested(17, "{ type: control.parallel, branches: [[", "], [{ type: action.call, action: z }]] }"),
     );
-    is_read_soon("loops", &nested(29, "{ type: control.forEach, items: [1], body: [", "] }"));
-    is_read_soon(
+    read_quickly("loops", &nested(29, "{ type: control.forEach, items: [1], body: [", "] }"));
+    read_quickly(
         "guarded loops",
         &nested(
             14,
@@ -138,7 +139,7 @@ fn deep_blocks_are_compiled_or_refused_soon() {
             "] }",
         ),
     );
-    is_read_soon(
+    read_quickly(
         "guarded tries",
         &nested(
             15,
@@ -146,13 +147,13 @@ fn deep_blocks_are_compiled_or_refused_soon() {
             "] }",
         ),
     );
-    is_read_soon(
+    read_quickly(
         "guarded items",
         &nested(7, &format!("{{ type: control.forEach, items: [1], parallel: 2, {guards}, body: ["), "] }"),
     );
-    is_read_soon("errors in errors", &nested(29, "{ type: action.call, action: x, onError: [", "] }"));
+    read_quickly("errors in errors", &nested(29, "{ type: action.call, action: x, onError: [", "] }"));
     let wide = "{ type: control.parallel, branches: [".to_owned()
         + &"[{ type: action.call, action: x }], ".repeat(1_900)
         + "] }";
-    is_read_soon("many branches", &format!("steps: [{wide}]"));
+    read_quickly("many branches", &format!("steps: [{wide}]"));
 }

@@ -1,7 +1,7 @@
-//! Several workflows in one file.
+//! Bundles: several workflows in one file.
 
 use stepwell_core::Limits;
-use stepwell_core::document::{BUNDLE_TIMES, Bundle, Document, MAX_BYTES};
+use stepwell_core::document::{BUNDLE_TIMES, Bundle, MAX_BYTES, WorkflowSource};
 
 const TWO: &str = "\
 apiVersion: stepwell/v1
@@ -24,7 +24,7 @@ fn lines(text: &str) -> Vec<(usize, usize, String)> {
 #[test]
 fn a_bundle_is_the_same_in_yaml_and_json() {
     let bundle = Bundle::read(TWO).unwrap();
-    let names: Vec<_> = bundle.items().iter().map(Document::name).collect();
+    let names: Vec<_> = bundle.items().iter().map(WorkflowSource::name).collect();
     assert_eq!(names, ["a", "b"]);
     let hashes =
         |bundle: &Bundle| -> Vec<_> { bundle.items().iter().map(|item| item.definition().hash()).collect() };
@@ -37,7 +37,7 @@ fn a_bundle_is_the_same_in_yaml_and_json() {
 }
 
 #[test]
-fn everything_that_is_wrong_in_any_item_is_told_where_it_stands_in_the_file() {
+fn problems_in_items_have_their_position_in_the_file() {
     let broken = TWO
         .replace("type: control.return, value: 1", "type: control.retrun, value: 1")
         .replace("value: 2 }", "value: { $expr: paylod.x } }");
@@ -48,26 +48,26 @@ fn everything_that_is_wrong_in_any_item_is_told_where_it_stands_in_the_file() {
 }
 
 #[test]
-fn two_of_one_name_and_one_of_none_are_refused() {
+fn duplicate_or_missing_item_names_are_refused() {
     let told = lines(&TWO.replace("name: b", "name: a"));
     assert_eq!((told.len(), told[0].0), (1, 9));
-    assert!(told[0].2.contains("another item is called `a`, in line 5"), "{told:?}");
+    assert!(told[0].2.contains("another item has the name `a`, in line 5"), "{told:?}");
     let told = lines(&TWO.replace("  - name: b\n    steps", "  - steps"));
     assert!(told[0].2.contains("needs a name"), "{told:?}");
 }
 
 #[test]
-fn what_is_no_bundle_is_refused() {
+fn invalid_bundle_is_refused() {
     for (text, line, why) in [
         ("apiVersion: v2\nkind: Bundle\nitems: []", 1, "`apiVersion`"),
         ("items: []", 1, "needs `kind`"),
-        ("kind: Workflow\nitems: []", 1, "`kind` is `Bundle`"),
+        ("kind: Workflow\nitems: []", 1, "`kind` must be `Bundle`"),
         ("kind: Bundle", 1, "needs `items`"),
         ("kind: Bundle\nitems: 3", 2, "list of workflows"),
         ("kind: Bundle\nitem: []\nitems: []", 2, "did you mean `items`?"),
-        ("kind: Bundle\nitems:\n  - 3", 3, "is an object"),
-        ("kind: Bundle\nitems:\n  - { kind: Bundle, name: a, items: [] }", 3, "`kind` is `Workflow`"),
-        ("[1]", 1, "is an object"),
+        ("kind: Bundle\nitems:\n  - 3", 3, "must be an object"),
+        ("kind: Bundle\nitems:\n  - { kind: Bundle, name: a, items: [] }", 3, "`kind` must be `Workflow`"),
+        ("[1]", 1, "must be an object"),
     ] {
         let told = lines(text);
         assert!(told.iter().any(|(at, _, said)| *at == line && said.contains(why)), "{text}: {told:?}");
@@ -75,7 +75,7 @@ fn what_is_no_bundle_is_refused() {
 }
 
 #[test]
-fn a_bundle_may_be_longer_than_a_document_and_not_without_end() {
+fn bundle_may_be_longer_than_a_document_up_to_a_limit() {
     let long = "x".repeat(MAX_BYTES - 200);
     let item = |name: &str| {
         format!("  - {{ name: {name}, steps: [{{ id: s, type: control.return, value: {long} }}] }}\n")
@@ -87,10 +87,11 @@ fn a_bundle_may_be_longer_than_a_document_and_not_without_end() {
 }
 
 #[test]
-fn documents_are_put_together_with_their_names_in_them() {
+fn bundled_documents_carry_their_names() {
     let limits = Limits::default();
-    let bare = Document::read("steps: [{ id: s, type: control.return }]", Some("a")).unwrap();
-    let whole = Document::read("spec: { steps: [{ id: s, type: control.return }] }", Some("b")).unwrap();
+    let bare = WorkflowSource::read("steps: [{ id: s, type: control.return }]", Some("a")).unwrap();
+    let whole =
+        WorkflowSource::read("spec: { steps: [{ id: s, type: control.return }] }", Some("b")).unwrap();
     let bundle = Bundle::of(vec![bare.clone(), whole], &limits).unwrap();
     assert_eq!(bundle.items()[0].value()["name"], "a");
     assert_eq!(bundle.items()[1].value()["metadata"]["name"], "b");

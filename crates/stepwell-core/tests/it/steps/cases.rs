@@ -1,8 +1,8 @@
-//! Test cases of a document: what they say, what is wrong with them, and that they change nothing about the workflow.
+//! Test cases in a workflow document: their contents, their mistakes, and that they do not change the workflow.
 
 use serde_json::json;
-use stepwell_core::document::cases::{Happening, Mock, Outcome, duration};
-use stepwell_core::document::{self, Document};
+use stepwell_core::document::cases::{CaseOutcome, Happening, Mock, duration};
+use stepwell_core::document::{self, WorkflowSource};
 use stepwell_core::{Failure, Timestamp};
 
 use super::{document, problems};
@@ -38,7 +38,7 @@ tests:
 ";
 
 #[test]
-fn a_case_says_what_is_given_what_happens_and_what_comes_of_it() {
+fn case_has_givens_happenings_and_expectations() {
     let read = document(&format!("{ORDER}{TESTS}"));
     let [case] = read.cases() else { panic!("{:?}", read.cases()) };
     assert_eq!((case.name.as_str(), case.at.line), ("all is well", 9));
@@ -53,18 +53,18 @@ fn a_case_says_what_is_given_what_happens_and_what_comes_of_it() {
     assert_eq!(case.mocks["workflow.call"], [Mock::Output(json!(null))]);
     assert_eq!(case.happens[0], Happening::After { ms: 90_000 });
     assert_eq!(case.happens[3], Happening::Cancel { cancel: true });
-    assert_eq!((case.expect.outcome, case.expect.calls.len()), (Outcome::Cancelled, 2));
+    assert_eq!((case.expect.outcome, case.expect.calls.len()), (CaseOutcome::Cancelled, 2));
     assert_eq!(read.input_of_event("ORDERED", &json!({"id": 7}), at(0)), Some(Ok(json!({"order": 7}))));
     assert_eq!(read.input_of_event("OTHER", &json!({}), at(0)), None);
 }
 
 #[test]
-fn what_is_expected_may_say_how_the_run_stands() {
+fn outcome_is_inferred_from_the_expectation() {
     for (expect, outcome) in [
-        ("{}", Outcome::Completed),
-        ("{ error: { code: x } }", Outcome::Failed),
-        ("{ waits: [paid] }", Outcome::Waiting),
-        ("{ waits: [paid], outcome: completed }", Outcome::Completed),
+        ("{}", CaseOutcome::Completed),
+        ("{ error: { code: x } }", CaseOutcome::Failed),
+        ("{ waits: [paid] }", CaseOutcome::Waiting),
+        ("{ waits: [paid], outcome: completed }", CaseOutcome::Completed),
     ] {
         let read = document(&format!("{ORDER}tests: [{{ name: one, expect: {expect} }}]"));
         assert_eq!(read.cases()[0].expect.outcome, outcome, "{expect}");
@@ -72,19 +72,19 @@ fn what_is_expected_may_say_how_the_run_stands() {
 }
 
 #[test]
-fn a_test_makes_no_other_edition_and_is_kept_by_the_document() {
+fn tests_are_kept_but_do_not_change_the_hash() {
     let (with, without) = (document(&format!("{ORDER}{TESTS}")), document(ORDER));
     assert_eq!(with.definition().hash(), without.definition().hash());
     assert_eq!(with.definition().spec().document.as_deref(), Some(without.value()));
     assert!(without.cases().is_empty() && with.value()["tests"].is_array());
     let again = document(&with.to_yaml());
     assert_eq!((again.value(), again.cases().len()), (with.value(), 1));
-    let of_value = Document::of_value(with.value(), Some("test")).expect("nothing is wrong with it");
+    let of_value = WorkflowSource::of_value(with.value(), Some("test")).expect("nothing is wrong with it");
     assert_eq!(of_value.cases()[0].expect, with.cases()[0].expect);
 }
 
 #[test]
-fn a_case_reads_back_as_it_was_written() {
+fn case_round_trips_through_yaml() {
     let read = document(&format!("{ORDER}{TESTS}"));
     let mut value = read.value().clone();
     value["tests"] = json!(read.cases());
@@ -95,7 +95,7 @@ fn a_case_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn the_envelope_has_tests_beside_its_spec() {
+fn envelope_has_tests_next_to_its_spec() {
     let text =
         "metadata: { name: a }\nspec: { steps: [{ id: x, type: control.return }] }\ntests: [{ name: one }]";
     assert_eq!(document(text).cases().len(), 1);
@@ -104,7 +104,7 @@ fn the_envelope_has_tests_beside_its_spec() {
 }
 
 #[test]
-fn places_have_tests_too() {
+fn place_graphs_can_have_tests() {
     let text = "
 signals: { GO: {} }
 initial: shut
@@ -121,7 +121,7 @@ tests: [{ name: one, mocks: { go: {} }, happens: [{ signal: GO }], expect: { cal
 }
 
 #[test]
-fn everything_that_is_wrong_with_a_test_is_told_where_it_stands() {
+fn mistakes_in_a_test_are_reported_at_their_line() {
     let told = |test: &str| {
         let problems = problems(&format!("{ORDER}tests:\n  - name: one\n    {test}\n"));
         let [problem] = problems.0.as_slice() else { panic!("{test}: {problems}") };
@@ -131,7 +131,7 @@ fn everything_that_is_wrong_with_a_test_is_told_where_it_stands() {
     for (test, code, part) in [
         ("mocks: { chrage: {} }", "unknownName", "did you mean `charge`?"),
         ("mocks: { bank.charg: {} }", "unknownName", "did you mean `bank.charge`?"),
-        ("mocks: { paid: {} }", "noEffect", "calls nothing"),
+        ("mocks: { paid: {} }", "noEffect", "calls no action"),
         ("mocks: { charge: [] }", "empty", "`charge`"),
         ("mocks: { charge: { output: 1, error: { code: x } } }", "conflict", "not both"),
         ("mocks: { charge: { outptu: 1 } }", "unknownField", "did you mean `output`?"),
@@ -143,7 +143,7 @@ fn everything_that_is_wrong_with_a_test_is_told_where_it_stands() {
         ("happens: [{}]", "missing", "`after`"),
         ("happens: [{ after: 1s, signal: PAID }]", "missing", "one of"),
         ("event: { name: ORDRED }", "unknownName", "did you mean `ORDERED`?"),
-        ("now: yesterday", "value", "instant"),
+        ("now: yesterday", "value", "timestamp"),
         ("given: { store: [{ namespace: n }] }", "missing", "`key`"),
         ("expect: { outcome: complete }", "value", "did you mean `completed`?"),
         ("expect: { calls: [{ step: chrage }] }", "unknownName", "did you mean `charge`?"),
@@ -163,7 +163,7 @@ fn everything_that_is_wrong_with_a_test_is_told_where_it_stands() {
 }
 
 #[test]
-fn the_schema_knows_tests() {
+fn json_schema_covers_tests() {
     let validator = jsonschema::validator_for(&document::schema()).expect("it is a schema");
     let value = document(&format!("{ORDER}{TESTS}")).value().clone();
     assert!(validator.is_valid(&value));
@@ -176,7 +176,7 @@ fn the_schema_knows_tests() {
 }
 
 #[test]
-fn a_way_out_of_a_loop_shows_in_the_outline() {
+fn continue_step_has_a_place_but_no_branch_in_the_outline() {
     let read = document(
         "
 steps:

@@ -1,10 +1,10 @@
-//! What differs between two documents.
+//! Differences between two workflow documents.
 
 use serde_json::{Value, json};
 use stepwell_core::document::{Difference, DifferenceKind, MAX_DIFFERENCES, diff, to_json};
 
-/// The differences on one line each.
-fn told(from: &str, to: &str) -> Vec<String> {
+/// Returns the differences, one line each.
+fn lines(from: &str, to: &str) -> Vec<String> {
     let read = |text: &str| to_json(text).expect("it is YAML");
     diff(&read(from), &read(to)).iter().map(ToString::to_string).collect()
 }
@@ -25,38 +25,38 @@ spec:
 ";
 
 #[test]
-fn what_is_the_same_has_no_differences() {
-    assert!(told(BASE, BASE).is_empty());
+fn equal_documents_have_no_differences() {
+    assert!(lines(BASE, BASE).is_empty());
 }
 
 #[test]
-fn steps_that_come_and_go_are_told_by_their_ids() {
+fn added_and_removed_steps_are_reported_by_id() {
     let to = BASE.replace(
         "    - { id: e, type: control.return }",
         "    - { id: f, type: wait.sleep, for: 1s }\n    - { id: e, type: control.return }",
     );
-    assert_eq!(told(BASE, &to), ["+ step `f` at /spec/steps/2"]);
-    assert_eq!(told(&to, BASE), ["- step `f` at /spec/steps/2"]);
+    assert_eq!(lines(BASE, &to), ["+ step `f` at /spec/steps/2"]);
+    assert_eq!(lines(&to, BASE), ["- step `f` at /spec/steps/2"]);
     let without = BASE.replace("        - { id: d, type: control.break }\n", "");
-    assert_eq!(told(BASE, &without), ["- step `d` at /spec/steps/1/then/1"]);
+    assert_eq!(lines(BASE, &without), ["- step `d` at /spec/steps/1/then/1"]);
 }
 
 #[test]
-fn a_step_that_has_moved_is_the_same_step() {
+fn moved_step_is_reported_as_moved() {
     let lifted = BASE
         .replace("        - { id: d, type: control.break }\n", "")
         .replace("    - { id: e,", "    - { id: d, type: control.break }\n    - { id: e,");
-    assert_eq!(told(BASE, &lifted), ["> step `d` from \"/spec/steps/1/then/1\" to \"/spec/steps/2\""]);
+    assert_eq!(lines(BASE, &lifted), ["> step `d` from \"/spec/steps/1/then/1\" to \"/spec/steps/2\""]);
     let c = "        - { id: c, type: vars.set, values: { n: 1 } }\n";
     let d = "        - { id: d, type: control.break }\n";
     let swapped = BASE.replace(&format!("{c}{d}"), &format!("{d}{c}"));
-    assert_eq!(told(BASE, &swapped).len(), 1, "one of two that have changed places has moved");
+    assert_eq!(lines(BASE, &swapped).len(), 1, "one of two that have changed places has moved");
     let other = BASE.replace("      then:", "      else:");
-    assert_eq!(told(BASE, &other).len(), 2, "both steps stand in another list");
+    assert_eq!(lines(BASE, &other).len(), 2, "both steps are in another list");
 }
 
 #[test]
-fn of_many_only_those_that_have_moved_are_told() {
+fn only_moved_steps_are_reported() {
     let list = |ids: &[usize]| {
         let steps: Vec<_> = ids.iter().map(|id| json!({"id": format!("s{id}"), "type": "x"})).collect();
         json!({ "steps": steps })
@@ -71,20 +71,20 @@ fn of_many_only_those_that_have_moved_are_told() {
 }
 
 #[test]
-fn what_a_step_says_is_told_by_where_it_stands_in_it() {
+fn changed_step_fields_are_reported_by_pointer() {
     let to = BASE.replace("url: one", "url: two").replace("list: [1, 2]", "list: [1, 3], more: true");
     let expected = [
         "~ step `a` /input/list/1: 2 -> 3",
         "~ step `a` /input/more: nothing -> true",
         "~ step `a` /input/url: \"one\" -> \"two\"",
     ];
-    assert_eq!(told(BASE, &to), expected);
+    assert_eq!(lines(BASE, &to), expected);
     let longer = BASE.replace("list: [1, 2]", "list: [1, 2, 3]");
-    assert_eq!(told(BASE, &longer), ["~ step `a` /input/list: [1,2] -> [1,2,3]"]);
+    assert_eq!(lines(BASE, &longer), ["~ step `a` /input/list: [1,2] -> [1,2,3]"]);
 }
 
 #[test]
-fn another_type_is_told_as_that() {
+fn changed_step_type_is_a_difference_of_its_own_kind() {
     let to = BASE.replace("{ id: e, type: control.return }", "{ id: e, type: control.fail }");
     let found = diff(&to_json(BASE).unwrap(), &to_json(&to).unwrap());
     assert_eq!((found.len(), found[0].kind), (1, DifferenceKind::TypeChanged));
@@ -97,7 +97,7 @@ fn another_type_is_told_as_that() {
 }
 
 #[test]
-fn what_is_outside_of_steps_is_told_by_where_it_stands() {
+fn changes_outside_steps_are_reported_by_pointer() {
     let to = BASE
         .replace("name: order", "name: orders")
         .replace("input: { type: object }", "trigger: { type: manual }");
@@ -106,11 +106,11 @@ fn what_is_outside_of_steps_is_told_by_where_it_stands() {
         "~ document /spec/input: {\"type\":\"object\"} -> nothing",
         "~ document /spec/trigger: nothing -> {\"type\":\"manual\"}",
     ];
-    assert_eq!(told(BASE, &to), expected);
+    assert_eq!(lines(BASE, &to), expected);
 }
 
 #[test]
-fn steps_are_found_wherever_steps_can_be() {
+fn steps_are_compared_in_every_nested_list() {
     let text = "
 steps:
   - { id: t, type: control.try, body: [{ id: b1, type: x }], catch: { as: e, steps: [{ id: c1, type: x }] } }
@@ -119,7 +119,7 @@ steps:
   - { id: w, type: wait.signal, onTimeout: [{ id: w1, type: x }], onError: [{ id: w2, type: x }] }
 ";
     let to = text.replace("type: x }", "type: x, n: 1 }");
-    let found = told(text, &to);
+    let found = lines(text, &to);
     let expected: Vec<_> = ["b1", "c1", "p1", "p2", "q1", "q2", "w1", "w2"]
         .iter()
         .map(|id| format!("~ step `{id}` /n: nothing -> 1"))
@@ -129,8 +129,8 @@ steps:
     sorted.sort();
     assert_eq!(found, sorted);
     let fewer = text.replace("one: [{ id: p1, type: x }], ", "");
-    assert_eq!(told(text, &fewer), ["- step `p1` at /steps/1/branches/one/0"]);
-    let handled = told(
+    assert_eq!(lines(text, &fewer), ["- step `p1` at /steps/1/branches/one/0"]);
+    let handled = lines(
         "steps: [{ id: a, type: x, onError: continue }]",
         "steps: [{ id: a, type: x, onError: [{ id: b, type: x }] }]",
     );
@@ -141,7 +141,7 @@ steps:
 }
 
 #[test]
-fn places_and_transitions_are_told_by_their_names() {
+fn changed_places_and_transitions_are_reported_by_name() {
     let text = "
 initial: a
 places: { a: { kind: step }, b: { kind: step }, z: { kind: end } }
@@ -151,7 +151,7 @@ transitions: [{ id: go, from: a, to: b }, { id: end, from: b, to: z }]
         .replace("b: { kind: step }", "b: { kind: wait, signal: S }, c: { kind: step }")
         .replace("{ id: go, from: a, to: b }, ", "")
         .replace("{ id: end, from: b, to: z }", "{ id: end, from: c, to: z }, { id: go, from: a, to: b }");
-    let mut found = told(text, &to);
+    let mut found = lines(text, &to);
     found.sort();
     let expected = [
         "+ place `c` at /places/c",
@@ -164,7 +164,7 @@ transitions: [{ id: go, from: a, to: b }, { id: end, from: b, to: z }]
 }
 
 #[test]
-fn very_many_differences_are_counted_and_not_told() {
+fn excess_differences_are_only_counted() {
     let fields = |by: usize| -> Value {
         let fields = (0..5_000).map(|n| (format!("f{n}"), json!(n + by)));
         json!({"steps": [{"id": "a", "type": "x", "input": Value::Object(fields.collect())}]})
@@ -176,7 +176,7 @@ fn very_many_differences_are_counted_and_not_told() {
 }
 
 #[test]
-fn whatever_two_values_are_comparing_them_does_not_panic_and_is_empty_only_if_they_are_the_same() {
+fn only_equal_values_have_no_differences() {
     let odd = [
         json!(null),
         json!([]),

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::World;
 
 #[test]
-fn steps_run_one_after_the_other_and_their_results_are_variables() {
+fn steps_run_in_order_and_save_their_results() {
     let world = World::start(
         "
 steps:
@@ -22,7 +22,7 @@ steps:
 }
 
 #[test]
-fn a_condition_skips_its_step_and_an_if_goes_one_way_or_the_other() {
+fn condition_skips_a_step_and_if_picks_a_branch() {
     let text = "
 steps:
   - { id: skip, type: action.call, action: echo, condition: { $expr: 'payload.n > 10' }, input: { a: 1 } }
@@ -40,7 +40,7 @@ steps:
 }
 
 #[test]
-fn a_loop_goes_through_its_list_in_order_and_forgets_its_item_afterwards() {
+fn loop_runs_in_order_and_drops_its_item_at_the_end() {
     let text = "
 steps:
   - id: each
@@ -64,7 +64,7 @@ steps:
 }
 
 #[test]
-fn loops_inside_one_another_break_and_continue_each_for_themselves() {
+fn break_and_continue_affect_the_innermost_loop() {
     let world = World::start(
         "
 steps:
@@ -100,7 +100,7 @@ steps:
 }
 
 #[test]
-fn a_while_loop_runs_as_long_as_its_condition_holds_and_no_more_rounds_than_it_may() {
+fn while_loop_stops_at_its_condition_or_limit() {
     let text = |most: u32| {
         format!(
             "
@@ -122,7 +122,7 @@ steps:
 }
 
 #[test]
-fn a_loop_whose_rounds_do_nothing_does_not_use_up_the_stack() {
+fn empty_iterations_do_not_overflow_the_stack() {
     let world = World::start(
         "
 steps:
@@ -144,7 +144,7 @@ steps:
 }
 
 #[test]
-fn a_long_list_is_kept_apart_and_put_back() {
+fn long_list_is_stored_separately_and_restored() {
     let text = "
 steps:
   - id: each
@@ -157,7 +157,7 @@ steps:
     let mut world = World::start(text, json!({}));
     world.settle_now();
     let limits = stepwell_core::Limits::default();
-    let apart = world.snapshot.encode_apart(&limits).expect("it is short");
+    let apart = world.snapshot.encode_without_long_lists(&limits).expect("it is short");
     assert!(apart.len() < 1_500, "{} bytes", apart.len());
     assert!(world.snapshot.encode(&limits).expect("it is short enough").len() > 8_000);
     let mut restored = stepwell_core::Snapshot::restore(&world.definition, &apart).expect("it can be read");
@@ -166,7 +166,7 @@ steps:
     let lists: Vec<_> = world.snapshot.long_lists().map(|(id, list)| (id.clone(), list.to_json())).collect();
     for (id, json) in lists {
         assert_eq!(stepwell_core::frame::ListId::of_json(&json), id);
-        restored.put_list(id, stepwell_core::frame::List::from_json(&json).expect("it is a list"));
+        restored.restore_list(id, stepwell_core::frame::List::from_json(&json).expect("it is a list"));
     }
     assert_eq!(restored, world.snapshot);
     world.signal("NEXT", json!(null)).expect("it is waited for");

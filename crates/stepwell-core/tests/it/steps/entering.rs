@@ -1,4 +1,4 @@
-//! Errors that show when a step is come to: they are that step's, not those of the step before it.
+//! Errors that occur when a step is entered. They belong to that step, not to the step before it.
 
 use serde_json::json;
 use stepwell_core::snapshot::ChildEnd;
@@ -6,7 +6,7 @@ use stepwell_core::snapshot::ChildEnd;
 use super::{World, fails};
 
 #[test]
-fn a_result_that_cannot_be_made_is_caught_like_any_other_error() {
+fn error_in_a_return_value_can_be_caught() {
     let text = "
 steps:
   - id: try
@@ -18,9 +18,9 @@ steps:
     assert_eq!(World::start(text, json!({"missing": 5})).run().output(), json!(5));
 }
 
-/// A call whose own `onError` must not see what goes wrong after it, and a step that cannot be begun.
+/// A call followed by a step that cannot be entered. The `onError` of the call must not see the error of that step.
 fn after_a_call(step: &str) -> String {
-    // Nothing comes after a return.
+    // A step after a return would be unreachable.
     let done = match step.contains("control.return") {
         true => "",
         false => "  - { id: done, type: control.return, value: { $expr: vars.call } }",
@@ -46,7 +46,7 @@ const CANNOT_BEGIN: [&str; 7] = [
 ];
 
 #[test]
-fn a_step_that_cannot_be_begun_does_not_fail_the_call_before_it() {
+fn error_entering_a_step_does_not_fail_the_previous_call() {
     for step in CANNOT_BEGIN {
         let world = World::start(&after_a_call(step), json!({"list": "text"})).run();
         if world.snapshot.is_terminal() {
@@ -60,7 +60,7 @@ fn a_step_that_cannot_be_begun_does_not_fail_the_call_before_it() {
 }
 
 #[test]
-fn a_run_that_stands_before_a_step_goes_on_when_its_data_is_mended() {
+fn run_blocked_at_a_step_continues_after_its_data_is_fixed() {
     let lists = [json!([1]), json!([1]), json!(1), json!(1), json!("2023-01-01T00:00:00Z"), json!(1)];
     for (step, list) in CANNOT_BEGIN.iter().zip(lists) {
         let bad = if step.contains("while") { json!({"list": "text"}) } else { json!({}) };
@@ -78,7 +78,7 @@ fn a_run_that_stands_before_a_step_goes_on_when_its_data_is_mended() {
 }
 
 #[test]
-fn a_value_that_does_not_go_where_it_belongs_is_caught() {
+fn unsavable_value_can_be_caught() {
     let text = "
 steps:
   - { id: scalar, type: vars.set, values: { a: 1 } }
@@ -91,7 +91,7 @@ steps:
 }
 
 #[test]
-fn results_that_do_not_go_where_they_belong_are_caught() {
+fn unsavable_loop_results_can_be_caught() {
     for parallel in ["false", "true"] {
         let text = format!(
             "
@@ -111,7 +111,7 @@ steps:
 }
 
 #[test]
-fn a_result_of_a_round_that_cannot_be_made_is_the_loops_error() {
+fn error_in_an_iteration_result_belongs_to_the_loop() {
     for parallel in ["false", "true"] {
         let text = format!(
             "
@@ -132,7 +132,7 @@ steps:
 }
 
 #[test]
-fn more_items_than_are_allowed_stop_the_run_before_the_first_whatever_the_loops_policy() {
+fn too_many_items_stop_the_run_before_the_first() {
     for policy in ["fail", "continue", "collect"] {
         let text = format!(
             "
@@ -153,7 +153,7 @@ steps:
 }
 
 #[test]
-fn more_rounds_than_are_allowed_stop_the_run_in_its_loop() {
+fn too_many_iterations_stop_the_run_in_its_loop() {
     let text = "
 steps:
   - { id: again, type: control.while, condition: true, maxIterations: 2, body: [{ id: call, type: action.call, action: echo }] }
@@ -164,7 +164,7 @@ steps:
 }
 
 #[test]
-fn more_items_at_once_than_are_allowed_are_refused_before_the_first() {
+fn too_many_parallel_items_are_refused_before_the_first() {
     let text = "
 steps:
   - id: each
@@ -180,7 +180,7 @@ steps:
 }
 
 #[test]
-fn an_error_while_an_error_is_dealt_with_is_that_of_whoever_is_around() {
+fn error_in_a_handler_goes_to_the_enclosing_handler() {
     let text = "
 steps:
   - id: outer
@@ -202,7 +202,7 @@ steps:
 }
 
 #[test]
-fn an_event_whose_filter_cannot_be_told_is_not_this_runs() {
+fn event_is_refused_when_its_filter_cannot_be_evaluated() {
     let text = "
 steps:
   - { id: wait, type: wait.event, eventName: PAID, filter: 'event.cents >= 100' }
@@ -216,7 +216,7 @@ steps:
 }
 
 #[test]
-fn errors_that_lead_in_a_circle_stop_the_run() {
+fn circular_error_places_stop_the_run() {
     let text = "
 initial: s
 envelope: true
@@ -233,7 +233,7 @@ transitions:
 }
 
 #[test]
-fn a_join_outside_a_loop_leaves_it() {
+fn join_outside_a_loop_leaves_the_loop() {
     let text = "
 initial: l
 envelope: true
@@ -257,7 +257,7 @@ transitions:
 }
 
 #[test]
-fn a_result_of_a_call_that_has_no_place_is_told_as_it_is() {
+fn unsavable_call_result_has_its_own_error_code() {
     let text = "
 steps:
   - { id: scalar, type: vars.set, values: { a: text } }
@@ -270,7 +270,7 @@ steps:
 }
 
 #[test]
-fn whatever_was_accepted_is_kept_whole() {
+fn accepted_payloads_are_kept_whole() {
     let text = "
 steps:
   - { id: wait, type: wait.signal, signal: GO }

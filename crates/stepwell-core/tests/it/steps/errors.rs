@@ -1,4 +1,4 @@
-//! Errors: retries, `onError`, `try`, the policy of loops, and what is left of them.
+//! Error handling: retries, `onError`, `try`, loop policies, and errors that stop the run.
 
 use serde_json::json;
 use stepwell_core::Failure;
@@ -6,7 +6,7 @@ use stepwell_core::Failure;
 use super::{World, fails, picky};
 
 #[test]
-fn a_call_is_tried_again_as_its_policy_says_and_then_the_error_leads_on() {
+fn call_is_retried_then_continues_with_its_error() {
     let text = "
 steps:
   - id: call
@@ -26,7 +26,7 @@ steps:
 }
 
 #[test]
-fn a_catch_sees_the_error_and_forgets_it_afterwards() {
+fn error_is_visible_only_inside_its_catch() {
     let text = "
 steps:
   - id: try
@@ -46,7 +46,7 @@ steps:
 }
 
 #[test]
-fn a_catch_for_some_codes_lets_others_through_to_the_one_around_it() {
+fn unmatched_codes_reach_the_outer_catch() {
     let text = "
 steps:
   - id: outer
@@ -65,7 +65,7 @@ steps:
 }
 
 #[test]
-fn an_error_of_an_expression_is_caught_like_any_other() {
+fn expression_errors_can_be_caught() {
     let text = "
 steps:
   - id: try
@@ -83,7 +83,7 @@ steps:
 }
 
 #[test]
-fn a_loops_policy_says_what_an_item_that_fails_does() {
+fn loop_policy_decides_about_failed_items() {
     let text = |policy: &str| {
         format!(
             "
@@ -113,8 +113,8 @@ steps:
 }
 
 #[test]
-fn the_nearest_of_all_that_deals_with_an_error_does() {
-    // A step's own `onError`, then the catch around it, then the loop's policy.
+fn nearest_error_handler_wins() {
+    // The order is: the `onError` of the step, the enclosing catch, the policy of the loop.
     let text = "
 steps:
   - id: each
@@ -145,7 +145,7 @@ steps:
 }
 
 #[test]
-fn a_whole_block_is_tried_again_and_its_error_comes_out_when_that_is_of_no_use() {
+fn block_is_retried_then_its_error_is_handled() {
     let text = "
 steps:
   - id: block
@@ -166,7 +166,7 @@ steps:
 }
 
 #[test]
-fn a_block_that_takes_too_long_is_ended() {
+fn timed_out_block_is_ended() {
     let text = "
 steps:
   - id: block
@@ -185,7 +185,7 @@ steps:
 }
 
 #[test]
-fn a_failure_of_the_workflows_own_stops_the_run_with_its_code() {
+fn control_fail_stops_the_run_with_its_code() {
     let text = "
 steps:
   - { id: fail, type: control.fail, code: tooDear, message: { $expr: '\"costs \" & payload.cents' } }
@@ -195,7 +195,7 @@ steps:
 }
 
 #[test]
-fn a_condition_that_is_neither_true_nor_false_is_an_error() {
+fn undefined_condition_is_an_error() {
     let steps = [
         "type: action.call, action: echo, condition: payload.go.now",
         "type: control.if, condition: payload.go.now, then: [{ type: action.call, action: echo }]",

@@ -1,10 +1,10 @@
-//! Events: which of them a wait is for, and what workflows they start.
+//! Events: waits that receive them by correlation, and triggers that start workflows.
 
 use serde_json::{Value, json};
 use stepwell_core::graph::{awaited_event, open_waits};
-use stepwell_core::spec::{OnSchedule, OnWebhook, Signature, StartOn};
-use stepwell_core::starter::{Filtered, Occurrence, Starting};
-use stepwell_core::topic::{after, of_name, topic};
+use stepwell_core::spec::{OnSchedule, OnWebhook, Signature, TriggerKind};
+use stepwell_core::topic::{after, name_range, topic};
+use stepwell_core::trigger::{Filtered, Occurrence, TriggerMatch};
 use stepwell_core::{Definition, Refusal, Rejected};
 
 use super::{World, document, problems};
@@ -22,13 +22,13 @@ steps:
 
 fn refused(result: Result<(), Rejected>) -> String {
     match result {
-        Err(Rejected::Refused(Refusal::GuardSaidNo { verdicts })) => verdicts[0].guard.clone(),
+        Err(Rejected::Refused(Refusal::GuardRejected { verdicts })) => verdicts[0].guard.clone(),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn a_run_takes_the_events_that_say_what_it_knows() {
+fn run_takes_only_events_with_its_correlation_key() {
     let mut world = World::start(PAID, json!({"order": 7}));
     let paid = |order: Value, cents: u32| json!({"order": {"id": order}, "cents": cents});
     assert_eq!(refused(world.signal("PAID", paid(json!(8), 100))), "correlation `event.order.id`");
@@ -40,7 +40,7 @@ fn a_run_takes_the_events_that_say_what_it_knows() {
 }
 
 #[test]
-fn what_a_wait_for_events_is_found_by_is_on_record_with_it() {
+fn correlation_key_is_stored_with_the_wait() {
     let world = World::start(PAID, json!({"order": 7}));
     let open = open_waits(&world.definition, &world.snapshot);
     let event = open[0].event.clone().unwrap();
@@ -54,8 +54,8 @@ fn what_a_wait_for_events_is_found_by_is_on_record_with_it() {
 }
 
 #[test]
-fn topics_of_one_name_and_of_one_question_lie_side_by_side() {
-    let (from, before) = of_name("PAID");
+fn topics_with_one_name_and_key_expression_are_adjacent() {
+    let (from, before) = name_range("PAID");
     let all = [
         topic("PAID", None, None),
         topic("PAID", None, Some(&json!(1))),
@@ -74,9 +74,9 @@ fn topics_of_one_name_and_of_one_question_lie_side_by_side() {
     assert!(after(low).unwrap() <= *high && after(high).unwrap() > *high);
 }
 
-/// The accident: two branches, of which one changes what the other's wait was for.
+/// Regression: one branch changes the variable that the wait in the other branch uses for its correlation.
 #[test]
-fn what_the_run_knew_when_it_came_to_the_wait_counts() {
+fn correlation_key_is_fixed_when_the_wait_begins() {
     let text = "
 steps:
   - { id: before, type: vars.set, values: { order: 1 } }
@@ -99,7 +99,7 @@ steps:
 }
 
 #[test]
-fn what_the_run_is_to_know_and_does_not_is_an_error_of_the_step() {
+fn undefined_correlation_key_is_an_error_of_the_step() {
     let text = "
 steps:
   - id: try
@@ -113,7 +113,7 @@ steps:
 }
 
 #[test]
-fn a_wait_may_leave_it_to_the_event_what_it_is_about() {
+fn correlation_may_omit_the_event_expression() {
     let text = "
 steps:
   - { id: paid, type: wait.event, eventName: PAID, correlation: { run: payload.order } }
@@ -128,9 +128,9 @@ steps:
     assert_eq!(found.0[0].code, "missing");
 }
 
-fn starting(definition: &Definition, starter: usize, data: &Value) -> Starting {
+fn match_trigger(definition: &Definition, trigger: usize, data: &Value) -> TriggerMatch {
     let meta = json!({"source": "shop", "id": "1", "name": "PAID"});
-    let started = definition.starting(starter, Occurrence { data, meta: &meta, now: at(5) });
+    let started = definition.match_trigger(trigger, Occurrence { data, meta: &meta, now: at(5) });
     started.unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -148,7 +148,7 @@ steps: [{ id: done, type: control.return }]
 #[test]
 fn triggers_are_part_of_the_definition() {
     let definition = document(STARTED).definition().clone();
-    let ids: Vec<_> = definition.starters().iter().map(|starter| starter.id.to_string()).collect();
+    let ids: Vec<_> = definition.triggers().iter().map(|trigger| trigger.id.to_string()).collect();
     assert_eq!(ids, ["trigger1", "mapped", "nightly", "hook", "own", "trigger6"]);
     let text = |text: &str| Some(text.to_owned());
     let schedule = OnSchedule {
@@ -157,7 +157,7 @@ fn triggers_are_part_of_the_definition() {
         missed: text("all"),
         overlap: text("skip"),
     };
-    assert_eq!(definition.starters()[2].on, StartOn::Schedule(schedule));
+    assert_eq!(definition.triggers()[2].on, TriggerKind::Schedule(schedule));
     let hook = OnWebhook {
         path: "shop/orders".to_owned(),
         secret: text("HOOK"),
@@ -165,38 +165,43 @@ fn triggers_are_part_of_the_definition() {
         filter: None,
         correlation: None,
     };
-    assert_eq!(definition.starters()[3].on, StartOn::Webhook(hook));
+    assert_eq!(definition.triggers()[3].on, TriggerKind::Webhook(hook));
     let again = Definition::from_canonical(&definition.canonical()).unwrap();
-    assert_eq!((again.hash(), again.starters()), (definition.hash(), definition.starters()));
+    assert_eq!((again.hash(), again.triggers()), (definition.hash(), definition.triggers()));
 }
 
 #[test]
-fn a_trigger_says_what_a_run_is_started_with_or_why_not() {
+fn trigger_match_gives_the_input_or_the_failed_filter() {
     let definition = document(STARTED).definition().clone();
     let paid = |cents: u32| json!({"order": "o-1", "cents": cents});
-    let begins = Starting::Begins { input: paid(101), key: Some(json!("o-1")) };
-    assert_eq!(starting(&definition, 0, &paid(101)), begins);
-    let Starting::Filtered(Filtered { filter, values, error }) = starting(&definition, 0, &paid(100)) else {
+    let begins = TriggerMatch::Starts { input: paid(101), key: Some(json!("o-1")) };
+    assert_eq!(match_trigger(&definition, 0, &paid(101)), begins);
+    let TriggerMatch::Filtered(Filtered { filter, values, error }) =
+        match_trigger(&definition, 0, &paid(100))
+    else {
         panic!("it is to be filtered")
     };
     assert!(filter.starts_with("event.cents > 100"), "{filter}");
     assert_eq!((Value::Object(values), error), (json!({"cents": 100}), None));
-    let Starting::Filtered(filtered) = starting(&definition, 0, &json!({"cents": "many"})) else {
+    let TriggerMatch::Filtered(filtered) = match_trigger(&definition, 0, &json!({"cents": "many"})) else {
         panic!("it is to be filtered")
     };
     assert!(filtered.error.is_some(), "{filtered:?}");
     let mapped = json!({"order": "o-1", "from": "shop"});
-    assert_eq!(starting(&definition, 1, &paid(1)), Starting::Begins { input: mapped, key: None });
+    assert_eq!(match_trigger(&definition, 1, &paid(1)), TriggerMatch::Starts { input: mapped, key: None });
     let call = json!({"body": {"a": 1}, "headers": {}});
-    assert_eq!(starting(&definition, 3, &call), Starting::Begins { input: json!({"a": 1}), key: None });
+    assert_eq!(
+        match_trigger(&definition, 3, &call),
+        TriggerMatch::Starts { input: json!({"a": 1}), key: None }
+    );
     let data = json!({"cents": 200});
     let occurrence = Occurrence { data: &data, meta: &json!({"source": "shop"}), now: at(5) };
-    let undefined = definition.starting(0, occurrence).unwrap_err().to_string();
+    let undefined = definition.match_trigger(0, occurrence).unwrap_err().to_string();
     assert!(undefined.contains("correlation of trigger `trigger1`"), "{undefined}");
 }
 
 #[test]
-fn what_is_wrong_with_a_trigger_is_said_where_it_stands() {
+fn mistakes_in_a_trigger_are_reported_at_their_line() {
     for (trigger, code, line) in [
         ("{ type: event }", "missing", 2),
         ("{ type: event, eventName: X, filter: 'event.(' }", "badExpression", 2),

@@ -1,4 +1,4 @@
-//! Forks over lists: limits, variables, failures at once, and lists of every length.
+//! Parallel loops: limits, variables, simultaneous failures, and empty and very long lists.
 
 use serde_json::{Value, json};
 use stepwell_core::Failure;
@@ -7,7 +7,7 @@ use stepwell_core::snapshot::ChildEnd;
 use super::{World, picky};
 
 #[test]
-fn branches_inside_an_item_do_not_undo_what_one_of_them_has_written() {
+fn branches_in_an_item_keep_each_others_writes() {
     let text = "
 steps:
   - id: each
@@ -34,7 +34,7 @@ steps:
 }
 
 #[test]
-fn items_one_at_a_time_begin_when_the_one_before_has_ended() {
+fn items_with_parallel_1_run_one_after_another() {
     let text = "
 steps:
   - id: each
@@ -57,7 +57,7 @@ steps:
 }
 
 #[test]
-fn signals_go_to_the_items_that_want_them_in_any_order() {
+fn events_reach_their_items_in_any_order() {
     let text = "
 steps:
   - id: each
@@ -79,7 +79,7 @@ steps:
 }
 
 #[test]
-fn very_many_items_that_fail_at_once_do_not_use_up_the_stack() {
+fn many_failing_items_do_not_overflow_the_stack() {
     let bodies = [
         "{ id: nap, type: wait.sleep, until: { $expr: item.missing } }",
         "{ id: inner, type: control.forEach, parallel: true, items: { $expr: item.missing }, body: [{ id: x, type: action.call, action: echo }] }",
@@ -106,7 +106,7 @@ steps:
 }
 
 #[test]
-fn more_items_than_a_run_may_have_at_once_take_their_turns() {
+fn items_beyond_the_activation_limit_wait_their_turn() {
     let text = "
 steps:
   - id: each
@@ -118,14 +118,14 @@ steps:
   - { id: done, type: control.return, value: { $expr: $sum(vars.all) } }
 ";
     let limits = stepwell_core::Limits { activations: 50, ..Default::default() };
-    let read = stepwell_core::Document::read_within(text, Some("test"), &limits).expect("it is sound");
+    let read = stepwell_core::WorkflowSource::read_within(text, Some("test"), &limits).expect("it is sound");
     let world = World::of(read.definition().clone(), json!({}));
     assert_eq!(world.snapshot.activations().len(), 50);
     assert_eq!(world.run().output(), json!(7260));
 }
 
 #[test]
-fn of_several_that_fail_the_first_decides_and_the_others_are_ended() {
+fn first_failed_item_decides_and_ends_the_others() {
     let text = "
 steps:
   - id: outer
@@ -153,13 +153,13 @@ steps:
         let output = world.output();
         assert_eq!(output[0], json!({"status": "completed", "output": 4}));
         assert_eq!(output[1]["error"]["code"], json!("bad"));
-        assert!(world.snapshot.passings().is_empty());
+        assert!(world.snapshot.fork_instances().is_empty());
     }
 }
 
 #[test]
-fn an_empty_list_inside_loops_is_kept_as_it_is() {
-    // Loops that do nothing rest every few rounds, each time in another of them.
+fn nested_loops_over_an_empty_list_complete() {
+    // A change starts only a few rounds, so a loop without work pauses. Here each pause is in another of the loops.
     let text = "
 steps:
   - id: a
@@ -177,7 +177,7 @@ steps:
 }
 
 #[test]
-fn a_list_that_is_too_long_to_be_made_is_an_error_that_can_be_caught() {
+fn error_of_a_too_long_list_can_be_caught() {
     for parallel in ["false", "true"] {
         let text = format!(
             "
@@ -196,7 +196,7 @@ steps:
 }
 
 #[test]
-fn a_workflow_that_fails_beside_others_ends_them() {
+fn failed_child_workflow_ends_the_other_branches() {
     let text = "
 steps:
   - id: both
@@ -214,7 +214,7 @@ steps:
 }
 
 #[test]
-fn tasks_in_a_loop_ask_with_their_own_item() {
+fn tasks_in_a_loop_use_their_own_item() {
     let text = "
 steps:
   - id: each
@@ -235,7 +235,7 @@ steps:
 }
 
 #[test]
-fn branches_by_name_keep_their_order_also_when_the_document_is_kept_as_json() {
+fn named_branches_keep_their_order_in_json() {
     let text = "
 steps:
   - id: both
@@ -247,8 +247,8 @@ steps:
   - { id: done, type: control.return, value: { $expr: vars.results } }
 ";
     let read = super::document(text);
-    let again =
-        stepwell_core::Document::of_value(read.value(), Some("test")).expect("nothing is wrong with it");
+    let again = stepwell_core::WorkflowSource::of_value(read.value(), Some("test"))
+        .expect("nothing is wrong with it");
     assert_eq!(again.definition().hash(), read.definition().hash());
     let outputs: Vec<Value> = [read, again]
         .iter()
@@ -258,7 +258,7 @@ steps:
 }
 
 #[test]
-fn an_item_that_writes_into_a_shared_variable_has_the_rest_of_it_too() {
+fn item_writing_to_a_shared_object_keeps_its_other_fields() {
     let text = "
 steps:
   - { id: shared, type: vars.set, values: { order: { id: 7 }, plain: text } }
@@ -278,7 +278,7 @@ steps:
 }
 
 #[test]
-fn what_an_item_has_written_stays_when_a_block_of_it_fails() {
+fn writes_of_an_item_survive_a_failed_block() {
     for block in ["timeout: 1m", "retry: { attempts: 1, delay: 0 }, timeout: 1m", "retry: 0"] {
         let text = format!(
             "
@@ -308,7 +308,7 @@ steps:
 }
 
 #[test]
-fn items_that_are_several_at_once_take_their_turns_too() {
+fn items_with_inner_blocks_respect_the_activation_limit() {
     let text = "
 steps:
   - id: each
@@ -321,6 +321,6 @@ steps:
   - { id: done, type: control.return, value: { $expr: $count(vars.all) } }
 ";
     let limits = stepwell_core::Limits { activations: 50, ..Default::default() };
-    let read = stepwell_core::Document::read_within(text, Some("test"), &limits).expect("it is sound");
+    let read = stepwell_core::WorkflowSource::read_within(text, Some("test"), &limits).expect("it is sound");
     assert_eq!(World::of(read.definition().clone(), json!({})).run().output(), json!(60));
 }

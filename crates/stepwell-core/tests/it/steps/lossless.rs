@@ -1,10 +1,10 @@
-//! YAML and JSON say the same.
+//! Values survive the conversion between YAML and JSON without loss.
 
 use proptest::prelude::*;
 use serde_json::{Map, Number, Value, json};
 use stepwell_core::document::{MAX_NAME, to_json, yaml};
 
-/// Texts that a reader or writer of YAML may take for something else.
+/// Texts that a reader or writer of YAML may misinterpret.
 const ODD: &[&str] = &[
     "",
     " ",
@@ -126,7 +126,7 @@ fn odd_text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Any text that is not too long for a name.
+/// Any text short enough for a name.
 fn name() -> impl Strategy<Value = String> {
     odd_text().prop_map(|text| text.chars().take(MAX_NAME).collect())
 }
@@ -175,7 +175,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What is written, and read again; the sign of zero counts too.
+/// Checks that `text` reads back as `value`. Compares JSON texts, so that the sign of zero counts too.
 fn is_kept(value: &Value, text: &str) -> Result<(), String> {
     let read = to_json(text).map_err(|problems| format!("{problems}\n{text}"))?;
     let (before, after) = (value.to_string(), read.to_string());
@@ -189,13 +189,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_json_is_the_same_after_it_was_yaml(value in value()) {
+    fn any_json_round_trips_through_yaml(value in value()) {
         let kept = is_kept(&value, &yaml(&value));
         prop_assert!(kept.is_ok(), "{}", kept.unwrap_err());
     }
 
     #[test]
-    fn any_json_is_read_as_it_is(value in value()) {
+    fn any_json_text_is_read_unchanged(value in value()) {
         for text in [value.to_string(), serde_json::to_string_pretty(&value).expect("it is plain data")] {
             let kept = is_kept(&value, &text);
             prop_assert!(kept.is_ok(), "{}", kept.unwrap_err());
@@ -205,12 +205,12 @@ proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text in any::<String>()) {
         let _ = to_json(&text);
-        let _ = stepwell_core::Document::read(&text, Some("test"));
+        let _ = stepwell_core::WorkflowSource::read(&text, Some("test"));
     }
 }
 
 #[test]
-fn deep_values_are_kept_and_deeper_ones_refused() {
+fn too_deep_values_are_refused() {
     let nested = |depth: usize, map: bool| {
         (0..depth).fold(json!(1), |inner, _| if map { json!({ "a": inner }) } else { json!([inner]) })
     };
@@ -224,7 +224,7 @@ fn deep_values_are_kept_and_deeper_ones_refused() {
 }
 
 #[test]
-fn json_as_other_programs_write_it_is_read() {
+fn json_of_other_programs_is_read() {
     let cases = [
         (r#"{"a":"\ud83d\ude00"}"#, json!({"a": "😀"})),
         (r#"{"a\/b":"\u00e9\b\f"}"#, json!({"a/b": "é\u{8}\u{c}"})),
@@ -248,7 +248,7 @@ fn json_as_other_programs_write_it_is_read() {
 }
 
 #[test]
-fn files_from_other_systems_are_read() {
+fn crlf_bom_and_yaml_directives_are_read() {
     let crlf = "steps:\r\n  - id: a\r\n    type: action.call\r\n    action: x\r\n";
     assert_eq!(
         to_json(crlf).expect("it can be read"),

@@ -1,8 +1,8 @@
-//! What is wrong with a document is said with its place and what to do.
+//! Mistakes in a document are reported with their line and with advice.
 
 use super::problems;
 
-/// Each problem as its code and line.
+/// Returns each problem as its code and line.
 fn found(text: &str) -> Vec<(String, usize)> {
     problems(text).0.into_iter().map(|problem| (problem.code, problem.at.line)).collect()
 }
@@ -41,14 +41,14 @@ spec:
 }
 
 #[test]
-fn a_name_that_nothing_gives_a_value_to_is_told_with_the_near_one() {
+fn unknown_name_is_reported_with_a_suggestion() {
     let text = "steps:\n  - { id: a, type: action.call, action: x, input: { $expr: payloda.x } }\n";
     only(text, "unknownName", 2);
     assert!(problems(text).to_string().contains("did you mean `payload`"), "{}", problems(text));
 }
 
 #[test]
-fn a_variable_that_no_step_writes_is_told_too() {
+fn unwritten_variable_is_reported_with_a_suggestion() {
     let text = "steps:
   - { id: lookup, type: action.call, action: x }
   - { id: b, type: vars.set, values: { y: { $expr: 'vars.lokup.id' } } }
@@ -58,7 +58,7 @@ fn a_variable_that_no_step_writes_is_told_too() {
 }
 
 #[test]
-fn what_yaml_says_and_json_cannot_is_refused_where_it_stands() {
+fn yaml_without_a_json_equivalent_is_refused() {
     only("a: 1\na: 2\n", "unreadable", 2);
     only("steps: [*x]\n", "unreadable", 1);
     only("steps: !!set {}\n", "unreadable", 1);

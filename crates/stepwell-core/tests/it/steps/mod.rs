@@ -1,4 +1,4 @@
-//! Documents: what their steps do, run in memory from the text of a document.
+//! The steps of workflow documents, executed in memory from the text of a document.
 
 mod again;
 mod bounds;
@@ -20,24 +20,24 @@ mod waits;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use stepwell_core::document::{Document, Problems};
+use stepwell_core::document::{SourceProblems, WorkflowSource};
 use stepwell_core::patch::Patch;
-use stepwell_core::snapshot::{ActivationStatus, ChildEnd, Finished};
+use stepwell_core::snapshot::{ActivationStatus, ChildEnd, RunEnd};
 use stepwell_core::{
-    ActionCall, Answers, DecideError, Decision, Definition, Event, Failure, Limits, Outcome, Rejected,
-    Retrial, RunId, Snapshot, Timestamp, dispatch, start,
+    ActionCall, ActionResult, Answers, DecideError, Decision, Definition, Failure, Input, Limits, Rejected,
+    RetryRequest, RunId, Snapshot, Timestamp, dispatch, start,
 };
 
 use crate::driver::at;
 
-/// The document as a workflow.
-pub(crate) fn document(text: &str) -> Document {
-    Document::read(text, Some("test")).unwrap_or_else(|problems| panic!("{problems}"))
+/// Reads a valid document.
+pub(crate) fn document(text: &str) -> WorkflowSource {
+    WorkflowSource::read(text, Some("test")).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// What is wrong with a document.
-pub(crate) fn problems(text: &str) -> Problems {
-    match Document::read(text, Some("test")) {
+/// Returns the problems of an invalid document.
+pub(crate) fn problems(text: &str) -> SourceProblems {
+    match WorkflowSource::read(text, Some("test")) {
         Err(problems) => problems,
         Ok(document) => panic!("nothing is wrong with it: {:#?}", document.definition().spec()),
     }
@@ -45,19 +45,19 @@ pub(crate) fn problems(text: &str) -> Problems {
 
 type Action = Box<dyn FnMut(&Value) -> Result<Value, Failure>>;
 
-/// A run of a document, with the actions it calls.
+/// A run of a document with implementations of its actions.
 pub(crate) struct World {
     pub(crate) definition: Definition,
     pub(crate) snapshot: Snapshot,
     pub(crate) now: Timestamp,
     actions: BTreeMap<String, Action>,
-    /// Calls that have been made, with their inputs.
+    /// Names and inputs of the actions called so far, in order.
     pub(crate) calls: Vec<(String, Value)>,
-    /// Retries of each activation's action.
+    /// Number of retries so far, by activation.
     retries: BTreeMap<u64, u32>,
-    /// The error with which the run stands still.
+    /// The error that stopped the run.
     pub(crate) stopped: Option<Failure>,
-    /// The newest activation goes first.
+    /// Advances the newest activation first instead of the oldest.
     pub(crate) newest_first: bool,
 }
 
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// What an action does; one that nobody has described gives its input back.
+    /// Sets the implementation of an action. An action without one returns its input.
     pub(crate) fn action(
         mut self,
         name: &str,
@@ -91,7 +91,7 @@ impl World {
         self
     }
 
-    /// Runs until nothing happens by itself any more; timers count as happening.
+    /// Runs until the run ends, stops, or waits without a timer. Time passes as timers require.
     pub(crate) fn run(mut self) -> Self {
         self.settle();
         self
@@ -103,17 +103,17 @@ impl World {
                 return;
             }
         }
-        panic!("the run does not come to rest: it is in {:?}", self.snapshot.current_places());
+        panic!("the run does not become idle: it is in {:?}", self.snapshot.current_places());
     }
 
-    /// Goes on as far as it can without time passing.
+    /// Advances as far as possible without time passing.
     pub(crate) fn settle_now(&mut self) {
         while self.stopped.is_none() && !self.snapshot.is_terminal() && self.advance() {}
     }
 
     pub(crate) fn output(&self) -> Value {
         match self.snapshot.finished() {
-            Some(Finished::Completed { output, .. }) => output.clone().unwrap_or_default(),
+            Some(RunEnd::Completed { output, .. }) => output.clone().unwrap_or_default(),
             other => panic!(
                 "the run has not completed: {other:?}, in {:?}, with {:?}",
                 self.snapshot.current_places(),
@@ -135,39 +135,39 @@ impl World {
     }
 
     pub(crate) fn signal(&mut self, name: &str, payload: Value) -> Result<(), Rejected> {
-        let event = Event::signal(name, payload);
+        let event = Input::signal(name, payload);
         let decided = self.decide(&event)?;
         self.take(decided, None);
         self.settle_now();
         Ok(())
     }
 
-    /// A child of the wait in this place ends.
+    /// Ends child 0 of the wait in this place.
     pub(crate) fn child_ends(&mut self, place: &str, end: ChildEnd) {
         let waiting = self.snapshot.activations().iter().find(|one| one.place == *place);
         let activation =
             waiting.unwrap_or_else(|| panic!("nothing waits in {place}: {:?}", self.places())).id;
-        let decided = self.decide(&Event::ChildDone { activation, child: 0, end }).expect("it is waited for");
+        let decided = self.decide(&Input::ChildDone { activation, child: 0, end }).expect("it is waited for");
         self.take(decided, None);
         self.settle();
     }
 
-    /// An operator gives the run another payload.
+    /// Replaces the payload of the run, as an operator would. The run stays stopped.
     pub(crate) fn mend(&mut self, payload: Value) {
         let patch = Patch::set("payload", payload);
         let stopped = self.stopped.clone();
-        let decided = self.decide(&Event::Patched { patch }).expect("the data fits");
+        let decided = self.decide(&Input::Patched { patch }).expect("the data fits");
         self.take(decided, None);
         self.stopped = stopped;
     }
 
-    /// An operator lets the run try again what has failed.
+    /// Retries what failed, as an operator would.
     pub(crate) fn retry(&mut self) {
         assert!(self.stopped.take().is_some(), "nothing has failed");
         self.settle();
     }
 
-    fn decide(&self, event: &Event) -> Result<Decision, Rejected> {
+    fn decide(&self, event: &Input) -> Result<Decision, Rejected> {
         dispatch(&self.definition, &self.snapshot, event, &Answers::none(), self.now)
     }
 
@@ -176,18 +176,18 @@ impl World {
         if self.newest_first {
             ids.reverse();
         }
-        ids.into_iter().any(|id| self.offer(&Event::Advanced { activation: Some(id) }))
+        ids.into_iter().any(|id| self.offer(&Input::Advanced { activation: Some(id) }))
     }
 
-    /// The next timer rings.
+    /// Fires the next timer. Returns false if there is none or if it is refused.
     fn ring(&mut self) -> bool {
         let next = self.snapshot.activations().iter().filter_map(|one| Some((one.due()?, one.id))).min();
         let Some((due, activation)) = next else { return false };
         self.now = self.now.max(due);
-        self.offer(&Event::TimerFired { activation })
+        self.offer(&Input::TimerFired { activation })
     }
 
-    fn offer(&mut self, event: &Event) -> bool {
+    fn offer(&mut self, event: &Input) -> bool {
         match self.decide(event) {
             Ok(decision) => {
                 self.take(decision, None);
@@ -214,11 +214,11 @@ impl World {
             }
             Decision::Act(call) => self.act(&call),
             Decision::Retry { retry, at } => {
-                let call = failed.expect("only a failed action is tried again");
+                let call = failed.expect("only a failed action is retried");
                 self.now = self.now.max(at);
                 self.retries.insert(call.activation, retry);
-                let event = Event::Retried { retrial: Retrial::of(call), by_hand: false };
-                let again = self.decide(&event).expect("it can be tried again");
+                let event = Input::Retried { retry: RetryRequest::of(call), manual: false };
+                let again = self.decide(&event).expect("it can be retried");
                 self.take(again, None);
             }
             Decision::Stop(failure) => self.stopped = Some(failure),
@@ -234,12 +234,12 @@ impl World {
         let event = match result {
             Ok(output) => {
                 let children = u32::from(call.action == "workflow.call");
-                let outcome = Outcome { output, children, ..Outcome::default() };
-                Event::ActionDone { call: call.clone(), outcome }
+                let outcome = ActionResult { output, children, ..ActionResult::default() };
+                Input::ActionDone { call: call.clone(), outcome }
             }
             Err(failure) => {
                 let retries = self.retries.get(&call.activation).copied().unwrap_or(0);
-                Event::ActionFailed { call: call.clone(), failure, retries }
+                Input::ActionFailed { call: call.clone(), failure, retries }
             }
         };
         match self.decide(&event) {
@@ -247,13 +247,13 @@ impl World {
             Err(Rejected::Undecidable(error)) => {
                 let failure = match error {
                     DecideError::Raised(failure) => failure,
-                    other => Failure::new("invalidResult", other.to_string()).finally(),
+                    other => Failure::new("invalidResult", other.to_string()).non_retryable(),
                 };
-                let event = Event::ActionFailed { call: call.clone(), failure, retries: 0 };
+                let event = Input::ActionFailed { call: call.clone(), failure, retries: 0 };
                 let decision = self.decide(&event).expect("a failure can be decided on");
                 self.take(decision, Some(call));
             }
-            Err(Rejected::Refused(refusal)) => panic!("the result is not wanted: {refusal}"),
+            Err(Rejected::Refused(refusal)) => panic!("the result is refused: {refusal}"),
         }
     }
 
@@ -262,7 +262,7 @@ impl World {
     }
 }
 
-/// Fails so often, and then gives its input back.
+/// An action that fails `times` times and then returns its input.
 pub(crate) fn fails(times: u32, code: &'static str) -> impl FnMut(&Value) -> Result<Value, Failure> {
     let mut left = times;
     move |input| {
@@ -274,7 +274,7 @@ pub(crate) fn fails(times: u32, code: &'static str) -> impl FnMut(&Value) -> Res
     }
 }
 
-/// Fails when its input says so.
+/// An action that fails if its input has `bad: true`, and otherwise returns its input.
 pub(crate) fn picky(input: &Value) -> Result<Value, Failure> {
     if input["bad"] == json!(true) { Err(Failure::new("bad", "the input is bad")) } else { Ok(input.clone()) }
 }

@@ -1,4 +1,4 @@
-//! Branches and items at the same time.
+//! Parallel branches and parallel items.
 
 use serde_json::json;
 
@@ -19,13 +19,13 @@ steps:
 ";
 
 #[test]
-fn items_at_once_keep_their_variables_apart_and_give_their_results_in_order() {
+fn parallel_items_have_own_variables_and_ordered_results() {
     for newest_first in [false, true] {
         let items: Vec<_> = (1..=10).map(|n| json!({"n": n})).collect();
         let mut world = World::start(EACH, json!({"items": items})).action("picky", picky);
         world.newest_first = newest_first;
         let most = |world: &World| world.snapshot.activations().len();
-        assert_eq!(most(&world), 3, "no more at once than it may be");
+        assert_eq!(most(&world), 3, "no more items at once than allowed");
         world.settle();
         let results: Vec<_> = (1..=10).map(|n| json!(n * 10)).collect();
         assert_eq!(world.output(), json!({"results": results, "leaked": false}));
@@ -35,7 +35,7 @@ fn items_at_once_keep_their_variables_apart_and_give_their_results_in_order() {
 }
 
 #[test]
-fn an_item_that_fails_ends_the_others_where_somebody_deals_with_it() {
+fn failed_item_ends_the_others_if_the_error_is_handled() {
     let text = "
 steps:
   - id: each
@@ -56,7 +56,7 @@ steps:
 }
 
 #[test]
-fn items_that_fail_are_collected_or_passed_over() {
+fn failed_items_are_collected_or_skipped() {
     let text = |policy: &str| {
         format!(
             "
@@ -82,7 +82,7 @@ steps:
 }
 
 #[test]
-fn branches_meet_again_and_their_results_are_in_the_order_of_their_names() {
+fn branch_results_are_in_the_order_of_their_names() {
     let text = "
 steps:
   - id: both
@@ -100,7 +100,7 @@ steps:
 }
 
 #[test]
-fn branches_inside_items_inside_a_loop_come_out_where_they_went_in() {
+fn branches_nested_in_items_and_loops_are_joined() {
     let text = "
 steps:
   - id: outer

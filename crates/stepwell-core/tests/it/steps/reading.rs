@@ -1,8 +1,8 @@
-//! A document keeps what it says, in YAML and in JSON.
+//! Reading a workflow document, in YAML and in JSON.
 
 use serde_json::json;
 use stepwell_core::Definition;
-use stepwell_core::document::{self, Document};
+use stepwell_core::document::{self, WorkflowSource};
 
 use super::{World, document, problems};
 
@@ -36,17 +36,17 @@ fn a_document_is_the_same_in_yaml_and_in_json() {
 }
 
 #[test]
-fn a_definition_keeps_the_document_it_came_from() {
+fn definition_keeps_its_workflow_source() {
     let read = document(MIRROR);
     let kept = Definition::from_canonical(&read.definition().canonical()).expect("it can be read");
     assert_eq!(kept.spec().document.as_deref(), Some(read.value()));
     let value = kept.spec().document.as_deref().expect("it is kept");
-    let again = Document::of_value(value, Some("test")).expect("nothing is wrong with it");
+    let again = WorkflowSource::of_value(value, Some("test")).expect("nothing is wrong with it");
     assert_eq!(again.definition().hash(), read.definition().hash());
 }
 
 #[test]
-fn places_and_transitions_are_a_document_too() {
+fn places_and_transitions_are_a_valid_document() {
     let read = document(
         "
 apiVersion: stepwell/v1
@@ -64,7 +64,7 @@ spec:
 }
 
 #[test]
-fn an_editor_is_told_what_a_step_can_read() {
+fn names_in_scope_of_a_step_are_listed() {
     let read = document(MIRROR);
     let names = read.in_scope("update").expect("there is such a step").names;
     let paths: Vec<_> = names.iter().map(|name| name.path.as_str()).collect();
@@ -73,7 +73,7 @@ fn an_editor_is_told_what_a_step_can_read() {
 }
 
 #[test]
-fn the_schema_for_editors_takes_what_the_reader_takes() {
+fn editor_schema_agrees_with_the_reader() {
     let schema = jsonschema::validator_for(&document::schema()).expect("it is a schema");
     let read = document(MIRROR);
     assert!(schema.is_valid(read.value()));
@@ -81,7 +81,7 @@ fn the_schema_for_editors_takes_what_the_reader_takes() {
 }
 
 #[test]
-fn a_time_limit_of_nothing_is_none() {
+fn zero_timeout_means_no_timeout() {
     let text = "
 steps:
   - { id: wait, type: wait.signal, signal: GO, timeout: 0 }
@@ -96,7 +96,7 @@ steps:
 }
 
 #[test]
-fn whoever_says_what_a_result_is_gives_one_on_every_way() {
+fn output_schema_requires_a_result_on_every_path() {
     let text = |output: &str| {
         format!(
             "output: {output}\nsteps:\n  - {{ id: early, type: control.return, condition: payload.go, value: 1 }}\n  - {{ id: last, type: wait.sleep, for: 1s }}\n"
@@ -109,7 +109,7 @@ fn whoever_says_what_a_result_is_gives_one_on_every_way() {
 }
 
 #[test]
-fn what_a_signal_brings_is_said_once() {
+fn conflicting_signal_payload_schemas_are_refused() {
     let text = |own: &str| {
         format!(
             "signals: {{ GO: {{ payload: {{ type: integer }} }} }}\nsteps:\n  - {{ id: a, type: wait.signal, signal: GO{own} }}\n"
@@ -121,7 +121,7 @@ fn what_a_signal_brings_is_said_once() {
 }
 
 #[test]
-fn a_loop_does_not_see_its_own_item_before_it_has_begun() {
+fn loop_items_cannot_use_the_loops_own_item() {
     let text = "
 steps:
   - id: outer
@@ -138,7 +138,7 @@ steps:
 }
 
 #[test]
-fn what_somebody_is_asked_may_be_made_of_the_runs_data() {
+fn task_description_may_be_an_expression() {
     let text = "
 steps:
   - { id: ask, type: human.task, description: { $expr: '\"About \" & payload.what' } }
@@ -149,7 +149,7 @@ steps:
 }
 
 #[test]
-fn branches_at_once_do_not_write_the_same_variable() {
+fn parallel_branches_must_not_write_the_same_variable() {
     let text = "
 steps:
   - id: both
@@ -164,7 +164,7 @@ steps:
 }
 
 #[test]
-fn the_input_of_a_step_is_found_where_it_stands() {
+fn position_of_a_step_input_is_known() {
     let text = "steps:
   - id: a
     type: action.call
@@ -184,7 +184,7 @@ fn the_input_of_a_step_is_found_where_it_stands() {
 }
 
 #[test]
-fn what_leads_on_after_an_error_is_come_to() {
+fn steps_reachable_only_after_an_error_are_accepted() {
     let text = "
 steps:
   - { id: early, type: control.return, value: { $expr: payload.x.y }, onError: continue }
@@ -209,13 +209,13 @@ steps:
 }
 
 #[test]
-fn a_return_without_a_value_has_no_result() {
+fn return_without_a_value_has_no_result() {
     let text = "output: { type: object }\nsteps:\n  - { id: done, type: control.return }\n";
     assert_eq!(problems(text).0[0].code, "noResult");
 }
 
 #[test]
-fn a_step_does_not_see_its_own_locals_before_it_has_begun() {
+fn condition_and_timeout_cannot_use_the_steps_own_item() {
     for field in ["condition: item > 1", "timeout: { $expr: item }"] {
         let text = format!(
             "steps:\n  - {{ id: each, type: control.forEach, items: [1], {field}, body: [{{ id: a, type: action.call, action: echo }}] }}\n"
@@ -225,7 +225,7 @@ fn a_step_does_not_see_its_own_locals_before_it_has_begun() {
 }
 
 #[test]
-fn branches_do_not_write_the_same_variable_when_they_deal_with_errors_either() {
+fn branch_error_handlers_must_not_write_the_same_variable() {
     let branch = |id: &str| {
         format!(
             "[{{ id: {id}, type: control.forEach, items: [1], parallel: 2, onError: [{{ id: {id}2, type: vars.set, values: {{ x: 1 }} }}], body: [{{ id: {id}1, type: action.call, action: echo }}] }}]"
@@ -239,9 +239,9 @@ fn branches_do_not_write_the_same_variable_when_they_deal_with_errors_either() {
     assert_eq!(problems(&text).0[0].code, "conflict");
 }
 
-/// Each was reported where `places` begins, without its place or field, and only the first of them.
+/// Regression: only the first of these problems was reported, at the start of `places`, without its place or field.
 #[test]
-fn what_is_wrong_in_a_place_or_transition_is_told_where_it_stands() {
+fn mistakes_in_places_and_transitions_have_their_line() {
     let text = "
 places:
   a: { kind: step }
@@ -256,7 +256,7 @@ transitions:
   - from: a
     too: c
 ";
-    let problems = stepwell_core::Document::read(text, Some("wrong")).unwrap_err().to_string();
+    let problems = stepwell_core::WorkflowSource::read(text, Some("wrong")).unwrap_err().to_string();
     for told in [
         "line 4, column 20: place `b`: `singal`: unknown field `singal`",
         "line 5, column 3: place `c`: missing field `kind`",
@@ -267,9 +267,84 @@ transitions:
     }
 }
 
-/// In a result, a variable or a question a secret's marker was taken as data.
+/// Returns the problems of a place graph with `fields` from line 6 on.
+fn graph_problems(fields: &str) -> String {
+    let text = format!(
+        "apiVersion: stepwell/v1
+kind: Workflow
+metadata: {{ name: wrong }}
+spec:
+  places: {{ a: {{ kind: step }}, c: {{ kind: end }} }}
+{fields}
+"
+    );
+    stepwell_core::WorkflowSource::read(&text, None).expect_err("the document has problems").to_string()
+}
+
+/// Regression: these were reported at the line of `places`, without the field.
 #[test]
-fn a_secret_stands_only_in_the_input_of_an_action() {
+fn graph_fields_of_the_wrong_type_have_their_line() {
+    let wrong = [
+        ("  initial: [a]", "line 6, column 3: `initial`: invalid type: sequence"),
+        ("  firing: some", "line 6, column 3: `firing`: unknown variant `some`"),
+        ("  completion: never", "line 6, column 3: `completion`: unknown variant `never`"),
+        (
+            "  initial: a\n  transitions: { go: 1 }",
+            "line 7, column 3: `transitions` must be a list, not an object",
+        ),
+        ("  initial: a\n  signals: [GO]", "line 7, column 3: `signals` must be an object, not a list"),
+        (
+            "  signals:\n    GO: {}\n    STOP: { payloda: {} }",
+            "line 8, column 13: signal `STOP`: `payloda`: unknown field",
+        ),
+        (
+            "  shadows:\n    total: { path: total, type: money }",
+            "line 7, column 27: shadow column `total`: `type`: unknown variant `money`",
+        ),
+        ("  documents: 7", "line 6, column 3: `documents` must be an object, not a number"),
+    ];
+    for (fields, told) in wrong {
+        let problems = graph_problems(fields);
+        assert!(problems.contains(told), "{told}\n{problems}");
+    }
+}
+
+/// Regression: these were reported at the first line of the document.
+#[test]
+fn graph_fields_with_a_wrong_value_have_their_line() {
+    let rest = "  transitions: [{ id: go, from: a, to: c }]\n";
+    let wrong = [
+        ("  initial: b", "line 7, column 3: `initial`: the initial place `b` does not exist"),
+        ("  initial: a\n  context: { type: 7 }", "line 8, column 3: `context`: the context schema"),
+        (
+            "  initial: a\n  documents:\n    note: { type: 7 }",
+            "line 9, column 5: document `note`: the schema",
+        ),
+        (
+            "  initial: a\n  signals:\n    GO: { payload: { type: 7 } }",
+            "line 9, column 5: signal `GO`: the payload schema",
+        ),
+        (
+            "  initial: a\n  shadows:\n    'a b': { path: x, type: string }",
+            "line 9, column 5: shadow column `a b`: ",
+        ),
+    ];
+    for (fields, told) in wrong {
+        let problems = graph_problems(&format!("{rest}{fields}"));
+        assert!(problems.contains(told), "{told}\n{problems}");
+    }
+}
+
+#[test]
+fn signals_of_steps_have_their_line() {
+    let text = "signals:\n  GO: { payloda: {} }\nsteps: []\n";
+    let problems = stepwell_core::WorkflowSource::read(text, Some("wrong")).unwrap_err().to_string();
+    assert!(problems.contains("line 2, column 9: signal `GO`: `payloda`: unknown field"), "{problems}");
+}
+
+/// Regression: in a result, a variable or a prompt, the marker of a secret was taken as data.
+#[test]
+fn secrets_are_allowed_only_in_action_inputs() {
     let marker = "{ $secret: TOKEN }";
     for step in [
         "{ id: a, type: control.return, value: [MARKER] }",
@@ -279,16 +354,19 @@ fn a_secret_stands_only_in_the_input_of_an_action() {
         "{ id: a, type: control.forEach, items: [MARKER], body: [{ id: b, type: vars.set, values: { x: 1 } }] }",
     ] {
         let text = format!("steps:\n  - {}\n", step.replace("MARKER", marker));
-        let problems = stepwell_core::Document::read(&text, Some("wrong")).unwrap_err().to_string();
-        assert!(problems.contains("a secret can stand only in the input of an action"), "{step}\n{problems}");
+        let problems = stepwell_core::WorkflowSource::read(&text, Some("wrong")).unwrap_err().to_string();
+        assert!(
+            problems.contains("a secret is allowed only in the input of an action"),
+            "{step}\n{problems}"
+        );
     }
     let text = "steps:\n  - { id: a, type: action.call, action: http.request, input: { url: { $secret: TOKEN } } }\n";
-    assert!(stepwell_core::Document::read(text, Some("right")).is_ok());
+    assert!(stepwell_core::WorkflowSource::read(text, Some("right")).is_ok());
 }
 
-/// An expression without its marker was a list of one text.
+/// Regression: an expression without `$expr` was taken as a list of one string.
 #[test]
-fn items_are_a_list_or_an_expression() {
+fn items_must_be_a_list_or_an_expression() {
     let body = "body: [{ id: b, type: vars.set, values: { x: 1 } }]";
     for (items, is_right) in [
         ("payload.names", false),
@@ -297,7 +375,7 @@ fn items_are_a_list_or_an_expression() {
         ("[payload.names]", true),
     ] {
         let text = format!("steps:\n  - {{ id: a, type: control.forEach, items: {items}, {body} }}\n");
-        let read = stepwell_core::Document::read(&text, Some("loop"));
+        let read = stepwell_core::WorkflowSource::read(&text, Some("loop"));
         assert_eq!(read.is_ok(), is_right, "{items}");
         if let Err(problems) = read {
             let told = problems.to_string();

@@ -1,4 +1,4 @@
-//! Ways out of loops, error scopes and branches, and the names that are seen in them.
+//! Leaving loops, error scopes and branches, and the names that are visible inside them.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ fn inputs(world: &World) -> Vec<Value> {
 }
 
 #[test]
-fn a_catch_goes_on_with_the_next_round_or_leaves_the_loop() {
+fn catch_may_continue_or_break_the_loop() {
     let text = |way: &str| {
         format!(
             "
@@ -29,14 +29,14 @@ steps:
     };
     let goes_on = World::start(&text("control.continue"), json!({})).action("picky", picky).run();
     assert_eq!(goes_on.called("echo"), [&json!({"after": 1}), &json!({"after": 3})]);
-    assert_eq!(goes_on.output(), json!({}), "neither the item nor the error is left");
+    assert_eq!(goes_on.output(), json!({}), "neither the item nor the error stays in scope");
     let leaves = World::start(&text("control.break"), json!({})).action("picky", picky).run();
     assert_eq!(leaves.called("echo"), [&json!({"after": 1})]);
     assert_eq!(leaves.output(), json!({}));
 }
 
 #[test]
-fn a_steps_own_way_out_of_an_error_may_be_the_next_round() {
+fn on_error_may_continue_the_loop() {
     let text = "
 steps:
   - id: each
@@ -53,7 +53,7 @@ steps:
 }
 
 #[test]
-fn a_loop_may_begin_with_its_way_out() {
+fn loop_body_may_begin_with_break_or_continue() {
     for (way, calls) in [("control.break", 0), ("control.continue", 0)] {
         let text = format!(
             "
@@ -68,7 +68,7 @@ steps:
 }
 
 #[test]
-fn a_loop_that_is_left_early_keeps_what_its_rounds_have_given() {
+fn loop_left_by_break_keeps_its_earlier_results() {
     let text = "
 steps:
   - id: each
@@ -93,7 +93,7 @@ steps:
 }
 
 #[test]
-fn ways_out_of_a_try_in_an_if_in_a_loop_lead_to_the_innermost_loop() {
+fn break_inside_try_and_if_affects_the_innermost_loop() {
     let text = "
 steps:
   - id: outer
@@ -124,7 +124,7 @@ steps:
 }
 
 #[test]
-fn a_run_may_return_from_anywhere() {
+fn run_may_return_from_nested_blocks() {
     let text = "
 steps:
   - id: both
@@ -147,7 +147,7 @@ steps:
 }
 
 #[test]
-fn an_item_hides_an_outer_one_of_its_name_and_gives_it_back() {
+fn inner_item_shadows_an_outer_one_of_the_same_name() {
     let text = "
 steps:
   - id: outer
@@ -174,7 +174,7 @@ steps:
 }
 
 #[test]
-fn an_item_may_be_called_error_and_an_error_hides_it() {
+fn item_named_error_is_shadowed_by_a_caught_error() {
     let text = "
 steps:
   - id: each
@@ -196,7 +196,7 @@ steps:
 }
 
 #[test]
-fn items_may_be_null_lists_and_anything_else() {
+fn items_may_be_any_json_value() {
     for parallel in ["false", "true", "1"] {
         let text = format!(
             "
@@ -220,7 +220,7 @@ steps:
 }
 
 #[test]
-fn the_same_list_twice_inside_itself_is_gone_through_twice() {
+fn nested_loops_may_use_equal_lists() {
     let text = "
 steps:
   - id: outer
@@ -271,7 +271,7 @@ fn every_type_of_step_can_be_skipped_by_its_condition() {
 }
 
 #[test]
-fn a_while_loop_counts_its_rounds_also_in_its_condition() {
+fn while_condition_may_use_the_loop_index() {
     let text = "
 steps:
   - id: count
@@ -286,7 +286,7 @@ steps:
 }
 
 #[test]
-fn a_prompt_is_gone_when_nobody_has_answered_it_in_time() {
+fn prompt_is_dropped_when_its_task_times_out() {
     let text = "
 steps:
   - { id: ask, type: human.task, title: Well?, timeout: 1h, onTimeout: [] }
@@ -300,7 +300,7 @@ steps:
 }
 
 #[test]
-fn an_items_name_is_one_that_an_expression_can_read() {
+fn item_name_must_be_usable_in_expressions() {
     for name in ["true", "null", "prompt", "vars", "1x", "a b", ""] {
         let text = format!(
             "steps: [{{ type: control.forEach, items: [1], itemVar: '{name}', body: [{{ type: action.call, action: x }}] }}]"

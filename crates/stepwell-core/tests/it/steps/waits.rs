@@ -1,4 +1,4 @@
-//! Signals, events, tasks, sleeps and other workflows.
+//! Waiting for signals, events, tasks, sleeps and child workflows.
 
 use serde_json::json;
 use stepwell_core::Failure;
@@ -8,7 +8,7 @@ use super::World;
 use crate::driver::at;
 
 #[test]
-fn a_wait_takes_its_signal_or_its_time_runs_out() {
+fn wait_takes_its_signal_or_times_out() {
     let text = "
 steps:
   - id: wait
@@ -29,7 +29,7 @@ steps:
 }
 
 #[test]
-fn a_time_that_runs_out_is_an_error_where_nobody_says_what_to_do() {
+fn timeout_without_a_handler_is_an_error() {
     let text = "
 steps:
   - { id: wait, type: wait.signal, signal: ANSWER, timeout: { $expr: payload.minutes * 60 } }
@@ -40,7 +40,7 @@ steps:
 }
 
 #[test]
-fn an_event_that_concerns_another_run_is_not_taken() {
+fn event_for_another_run_is_refused() {
     let text = "
 steps:
   - id: wait
@@ -59,7 +59,7 @@ steps:
 }
 
 #[test]
-fn a_task_asks_with_what_the_run_knows_and_takes_an_answer_that_fits_its_form() {
+fn task_shows_its_prompt_and_checks_the_answer() {
     let text = "
 steps:
   - id: review
@@ -80,7 +80,7 @@ steps:
 }
 
 #[test]
-fn a_sleep_ends_after_its_time_or_at_its_instant() {
+fn sleep_ends_after_a_duration_or_at_a_time() {
     let text = |how: &str| format!("steps: [{{ id: nap, type: wait.sleep, {how} }}]");
     assert_eq!(World::start(&text("for: 90s"), json!({})).run().now, at(90_000));
     assert_eq!(
@@ -93,7 +93,7 @@ fn a_sleep_ends_after_its_time_or_at_its_instant() {
 }
 
 #[test]
-fn another_workflow_gives_its_result_or_its_error() {
+fn child_workflow_gives_its_result_or_error() {
     let text = "
 steps:
   - id: child

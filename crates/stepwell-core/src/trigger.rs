@@ -1,7 +1,7 @@
-//! What starts a workflow by itself: an event, a schedule, a call from outside.
+//! Triggers: events, schedules and webhook calls that start runs of a workflow.
 //!
-//! A [`Starter`] is part of a definition. Core says whether one is concerned by what has happened, and what the run would be
-//! started with; that it is started, and once, is the engine's.
+//! A [`Trigger`] is part of a definition. This module decides whether an occurrence starts a run, and with which
+//! input. The engine starts the run, exactly once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,101 +14,103 @@ use crate::refusal::DecideError;
 use crate::template::Template;
 use crate::time::Timestamp;
 
-/// One way in which a workflow is started.
+/// A trigger of a workflow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Starter {
-    /// Its name among those of the workflow.
+pub struct Trigger {
+    /// The id of the trigger, unique in the workflow: 1 to 64 letters, digits, `_` and `-`.
     pub id: Name,
-    /// What starts it.
-    pub on: StartOn,
-    /// What the run is started with, with `{"$expr": …}` in it that reads `event`; without it, what the event brought.
+    /// The kind of the trigger and its settings.
+    pub on: TriggerKind,
+    /// The input of the run. `{"$expr": …}` marks parts computed from `event`. Default: the data of the event, or the
+    /// body of a webhook call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
 }
 
-/// What starts a workflow.
+/// The kind of a trigger.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum StartOn {
-    /// Somebody, by hand.
+pub enum TriggerKind {
+    /// A person or a program starts the run explicitly.
     Manual {},
-    /// An event.
+    /// An event with a given name.
     Event(OnEvent),
-    /// The clock.
+    /// Firings of a cron schedule.
     Schedule(OnSchedule),
-    /// A call from outside.
+    /// An HTTP call from another system.
     Webhook(OnWebhook),
 }
 
-/// An event starts it.
+/// A trigger by an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnEvent {
-    /// The event's name.
     pub event_name: Name,
-    /// Only an event for which this is true.
+    /// Expression on the event. Only events for which it is true start a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// Events for which this is the same start one run: as long as that run is there, no other is started.
+    /// Expression on the event that computes its key. While a run exists for a key, events with the same key start no
+    /// other run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation: Option<String>,
 }
 
-/// The clock starts it.
+/// A trigger by a cron schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnSchedule {
-    /// Five fields, or six with seconds.
+    /// Cron expression with five fields, or with six if the first is seconds.
     pub cron: String,
-    /// The time zone in which the fields are read; UTC without it.
+    /// Time zone of the cron expression (default: UTC).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// What happens to firings that were missed: `skip`, `once` or `all`.
+    /// Policy for missed firings: `skip`, `once` or `all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<String>,
-    /// What happens while the last run is still going: `start` or `skip`.
+    /// Policy while the previous run is still active: `start` or `skip`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap: Option<String>,
 }
 
-/// A call from outside starts it.
+/// A trigger by an HTTP call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnWebhook {
-    /// Where it is called, below where the host takes such calls.
+    /// Path of the webhook, below the host's base path for webhooks.
     pub path: String,
-    /// The name of the secret that calls are signed with; without it anybody may call.
+    /// Name of the secret that signs the calls. Without it, calls are not authenticated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// How calls are signed.
+    /// Signature scheme of the calls (default: Standard Webhooks).
     #[serde(default, skip_serializing_if = "is_standard")]
     pub signature: Signature,
-    /// Only a call for which this is true.
+    /// Expression on the call. Only calls for which it is true start a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// Calls for which this is the same start one run: as long as that run is there, no other is started.
+    /// Expression on the call that computes its key. While a run exists for a key, calls with the same key start no
+    /// other run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation: Option<String>,
 }
 
-/// How a call is signed: HMAC with SHA-256 in any case.
+/// The signature scheme of a webhook. All schemes use HMAC with SHA-256.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Signature {
-    /// Standard Webhooks: `webhook-id`, `webhook-timestamp` and `webhook-signature`.
+    /// Standard Webhooks: the headers `webhook-id`, `webhook-timestamp` and `webhook-signature`.
     #[default]
     Standard,
-    /// `X-Hub-Signature-256` over the body, and `X-GitHub-Delivery`.
+    /// GitHub: `X-Hub-Signature-256` over the body, and `X-GitHub-Delivery` as the id of the call.
     Github,
-    /// A header of one's own over the body, in hexadecimal digits.
+    /// A custom header with the signature of the body in hex digits.
     Header {
-        /// The header with the signature.
+        /// Name of the header with the signature.
         header: String,
-        /// What stands in it before the digits.
+        /// Text before the hex digits in the header.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         prefix: String,
-        /// The header that is another one for each call; without it the body is.
+        /// Name of the header that identifies the call. Default: the body identifies the call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<String>,
     },
@@ -118,48 +120,48 @@ fn is_standard(signature: &Signature) -> bool {
     *signature == Signature::Standard
 }
 
-impl StartOn {
-    /// The event that starts it, if one does.
+impl TriggerKind {
+    /// Returns the name of the event, if this is a trigger by an event.
     pub fn event(&self) -> Option<&Name> {
         match self {
-            StartOn::Event(on) => Some(&on.event_name),
+            TriggerKind::Event(on) => Some(&on.event_name),
             _ => None,
         }
     }
 
     pub(crate) fn filter(&self) -> Option<&String> {
         match self {
-            StartOn::Event(on) => on.filter.as_ref(),
-            StartOn::Webhook(on) => on.filter.as_ref(),
-            StartOn::Manual {} | StartOn::Schedule(_) => None,
+            TriggerKind::Event(on) => on.filter.as_ref(),
+            TriggerKind::Webhook(on) => on.filter.as_ref(),
+            TriggerKind::Manual {} | TriggerKind::Schedule(_) => None,
         }
     }
 
     pub(crate) fn correlation(&self) -> Option<&String> {
         match self {
-            StartOn::Event(on) => on.correlation.as_ref(),
-            StartOn::Webhook(on) => on.correlation.as_ref(),
-            StartOn::Manual {} | StartOn::Schedule(_) => None,
+            TriggerKind::Event(on) => on.correlation.as_ref(),
+            TriggerKind::Webhook(on) => on.correlation.as_ref(),
+            TriggerKind::Manual {} | TriggerKind::Schedule(_) => None,
         }
     }
 }
 
-/// A starter whose parts are parsed.
+/// A trigger with its parsed expressions.
 #[derive(Debug, Default)]
-pub(crate) struct StarterNode {
+pub(crate) struct TriggerNode {
     pub(crate) filter: Option<Expr>,
     pub(crate) correlation: Option<Expr>,
     pub(crate) input: Option<Template>,
 }
 
-/// Something that has happened, as starters see it.
+/// An event, webhook call or firing of a schedule, as a trigger evaluates it.
 #[derive(Debug, Clone, Copy)]
 pub struct Occurrence<'a> {
-    /// What it brought: `event` in expressions.
+    /// The data of the occurrence: `event` in expressions.
     pub data: &'a Value,
-    /// What is known of it besides: `meta` in expressions.
+    /// Metadata of the occurrence: `meta` in expressions.
     pub meta: &'a Value,
-    /// The engine's time.
+    /// The current time of the engine.
     pub now: Timestamp,
 }
 
@@ -181,54 +183,58 @@ impl Scope for Occurrence<'_> {
     }
 }
 
-/// What a starter makes of an occurrence.
+/// The decision of a trigger about an occurrence.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Starting {
-    /// A run is to begin.
-    Begins {
-        /// With this.
+pub enum TriggerMatch {
+    /// A run must be started.
+    Starts {
+        /// The input of the run.
         input: Value,
-        /// Occurrences of the same key begin one run.
+        /// The key. Occurrences with the same key share one run.
         key: Option<Value>,
     },
-    /// Its filter says no.
+    /// The filter rejects the occurrence.
     Filtered(Filtered),
 }
 
-/// Why a filter says no.
+/// The reason why a filter rejects an occurrence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Filtered {
-    /// The filter.
+    /// The source of the filter expression.
     pub filter: String,
-    /// What it read of the event.
+    /// The fields of the event that the filter reads, with their values.
     pub values: Map<String, Value>,
-    /// Why it could not be told.
+    /// The error, if the filter could not be evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl Definition {
-    /// What starts it by itself.
-    pub fn starters(&self) -> &[Starter] {
+    /// Returns the triggers of the workflow.
+    pub fn triggers(&self) -> &[Trigger] {
         &self.spec().triggers
     }
 
-    /// What one of its starters makes of something that has happened.
-    pub fn starting(&self, starter: usize, occurrence: Occurrence<'_>) -> Result<Starting, DecideError> {
-        let (Some(starter), Some(node)) =
-            (self.spec().triggers.get(starter), self.compiled().starters.get(starter))
+    /// Decides whether a trigger starts a run for an occurrence, and with which input.
+    pub fn match_trigger(
+        &self,
+        trigger: usize,
+        occurrence: Occurrence<'_>,
+    ) -> Result<TriggerMatch, DecideError> {
+        let (Some(trigger), Some(node)) =
+            (self.spec().triggers.get(trigger), self.compiled().triggers.get(trigger))
         else {
             let filter = "false".to_owned();
-            return Ok(Starting::Filtered(Filtered { filter, values: Map::new(), error: None }));
+            return Ok(TriggerMatch::Filtered(Filtered { filter, values: Map::new(), error: None }));
         };
         let (data, scope) = (occurrence.data, occurrence);
         if let Some(filter) = &node.filter
             && let Some(filtered) = filtered(filter, &scope)
         {
-            return Ok(Starting::Filtered(filtered));
+            return Ok(TriggerMatch::Filtered(filtered));
         }
-        let at = |what: &str| format!("{what} of trigger `{}`", starter.id);
+        let at = |what: &str| format!("{what} of trigger `{}`", trigger.id);
         let key = match &node.correlation {
             None => None,
             Some(expr) => {
@@ -242,29 +248,30 @@ impl Definition {
                 })?)
             }
         };
-        let input = match (&node.input, &starter.on) {
+        let input = match (&node.input, &trigger.on) {
             (Some(input), _) => input
                 .render(&scope, &mut Budget::default())
                 .map_err(|error| DecideError::Template { at: at("input"), error })?,
-            (None, StartOn::Webhook(_)) => data.get("body").cloned().unwrap_or_default(),
+            (None, TriggerKind::Webhook(_)) => data.get("body").cloned().unwrap_or_default(),
             (None, _) => data.clone(),
         };
-        Ok(Starting::Begins { input, key })
+        Ok(TriggerMatch::Starts { input, key })
     }
 }
 
-/// So many fields of an event are shown of what a filter has read, each up to so many bytes.
+/// Maximum number of event fields to show for a filter, and the maximum size of each in bytes.
 const MAX_FIELDS: usize = 16;
 const MAX_SHOWN: usize = 256;
 
-/// A value as it is shown, if it is not too long for that.
+/// Returns a value for display, or its size if it is too long.
 fn shown(value: Option<&Value>) -> Value {
     let bytes = value.map_or(0, json_bytes);
     if bytes > MAX_SHOWN { format!("({bytes} bytes)").into() } else { value.cloned().unwrap_or_default() }
 }
 
-/// Why a filter says no, if it does.
+/// Evaluates a filter. Returns the reason if it rejects the occurrence.
 fn filtered(filter: &Expr, scope: &Occurrence<'_>) -> Option<Filtered> {
+    // A filter that is undefined or fails only rejects the event: the event may be meant for other workflows.
     let verdict = filter.verdict(scope, &mut Budget::default());
     if let Ok(Some(true)) = verdict {
         return None;
@@ -273,7 +280,7 @@ fn filtered(filter: &Expr, scope: &Occurrence<'_>) -> Option<Filtered> {
     let values = read.map(|field| (field.to_owned(), shown(scope.data.get(field)))).collect();
     let error = match verdict {
         Err(error) => Some(error.to_string()),
-        Ok(None) => Some("it is undefined for this event".to_owned()),
+        Ok(None) => Some("the filter is undefined for this event".to_owned()),
         Ok(Some(_)) => None,
     };
     Some(Filtered { filter: filter.source().to_owned(), values, error })

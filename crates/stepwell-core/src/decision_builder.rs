@@ -1,47 +1,49 @@
-//! The moves a decision is made of: leaving and entering places, forks that open, joins that fire, the end.
+//! The building blocks of a decision: leaving and entering places, opening forks, firing joins, ending the run.
 //!
-//! A [`Turn`] works on a copy of the snapshot and keeps account of what it did; dispatch decides which moves to make.
+//! A [`DecisionBuilder`] works on a copy of the snapshot and records what it did. Dispatch chooses the operations.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::definition::{Compiled, JoinNode, PlaceIndex, PlaceKind, TransitionNode, TriggerNode, WaitNode};
-use crate::dispatch::{Change, Event};
+use crate::definition::{
+    Compiled, JoinNode, PlaceIndex, PlaceKind, TransitionNode, TransitionTriggerNode, WaitNode,
+};
+use crate::dispatch::{Change, Input};
 use crate::expr::{Budget, Expr};
 use crate::frame::Frame;
 use crate::guard::View;
-use crate::history::{Entry, cut};
+use crate::history::{HistoryEntry, truncate_value};
 use crate::ids::Name;
 use crate::limits::json_bytes;
 use crate::patch::Patch;
 use crate::refusal::{DecideError, Failure};
 use crate::rounds::merge_vars;
-use crate::schema::Misfit;
+use crate::schema::SchemaViolation;
 use crate::snapshot::{
-    Activation, ActivationId, ActivationStatus, Branch, CORRELATION, ChildEnd, Children, Finished, Gave,
-    PROMPT, Passing, PassingId, Snapshot, Timer,
+    Activation, ActivationId, ActivationStatus, Branch, CORRELATION, ChildEnd, Children, EntryValue,
+    ForkInstance, ForkInstanceId, PROMPT, RunEnd, Snapshot, Timer,
 };
 use crate::spec::{ChildRule, Completion, LoopStep};
 use crate::template::Template;
 use crate::time::{Timestamp, duration_ms};
 
-/// A transition that could fire from an activation, its guard not yet asked.
+/// A transition that could fire from an activation. Its guard is not evaluated yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate<'a> {
     pub(crate) transition: &'a TransitionNode,
     pub(crate) activation: &'a Activation,
 }
 
-/// The transitions that an event could fire, in the order in which they are tried.
+/// The transitions that an input could fire, in the order in which they are tried.
 pub(crate) struct Candidates;
 
 impl Candidates {
     pub(crate) fn of<'a>(
         compiled: &'a Compiled,
         snapshot: &'a Snapshot,
-        event: &Event,
+        event: &Input,
     ) -> Vec<Candidate<'a>> {
         let mut found = Vec::new();
         for activation in &snapshot.activations {
@@ -60,45 +62,46 @@ impl Candidates {
     }
 }
 
-fn takes(transition: &TransitionNode, activation: &Activation, event: &Event) -> bool {
+fn takes(transition: &TransitionNode, activation: &Activation, event: &Input) -> bool {
     let active = activation.status == ActivationStatus::Active;
     match (&transition.on, event) {
-        (TriggerNode::Signal(name), Event::Signalled { signal, .. }) => active && name == signal,
-        (TriggerNode::Signal(name), Event::Answered { activation: only, signal, .. }) => {
+        (TransitionTriggerNode::Signal(name), Input::Signalled { signal, .. }) => active && name == signal,
+        (TransitionTriggerNode::Signal(name), Input::Answered { activation: only, signal, .. }) => {
             active && name == signal && *only == activation.id
         }
-        (TriggerNode::Auto, Event::Advanced { activation: only }) => {
+        (TransitionTriggerNode::Auto, Input::Advanced { activation: only }) => {
             active && only.is_none_or(|only| only == activation.id)
         }
-        (on, Event::TimerFired { activation: which }) => on.is_timer() && *which == activation.id,
+        (on, Input::TimerFired { activation: which }) => on.is_timer() && *which == activation.id,
         _ => false,
     }
 }
 
-/// Where an activation comes from: what it takes along into the next place.
+/// The state that an activation takes along into the next place.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origin {
     pub(crate) branch: Option<Branch>,
     pub(crate) position: Vec<u32>,
     pub(crate) locals: Map<String, Value>,
     pub(crate) retried: BTreeMap<Name, u32>,
-    /// The loops and error scopes it is in, outermost first.
+    /// The enclosing loops and error scopes, outermost first.
     pub(crate) frames: Vec<Frame>,
-    /// Children started by the transition that leads here.
+    /// Number of children started by the transition that leads to the next place.
     pub(crate) children: u32,
-    /// What it brings along for a join or loop.
-    pub(crate) gave: Gave,
+    /// The result for a join or loop.
+    pub(crate) entry_value: EntryValue,
 }
 
 impl Origin {
-    /// A loop or join inside another gives the list that it saves, like any other last step.
-    pub(crate) fn gives(&mut self, results: &[Value]) {
+    /// Makes the list that a nested loop or join saves the result of that loop or join, like the result of any other
+    /// last step.
+    pub(crate) fn set_collected_result(&mut self, results: &[Value]) {
         if self.branch.is_some() || !self.frames.is_empty() {
-            self.gave = Gave::Value(Value::Array(results.to_vec()));
+            self.entry_value = EntryValue::Value(Value::Array(results.to_vec()));
         }
     }
 
-    /// What an activation takes along that has left its place.
+    /// Takes the state of an activation that has left its place.
     pub(crate) fn of(left: Activation) -> Self {
         Origin {
             branch: left.branch,
@@ -107,12 +110,12 @@ impl Origin {
             retried: left.retried,
             frames: left.frames,
             children: 0,
-            gave: left.gave,
+            entry_value: left.entry_value,
         }
     }
 
-    /// Whoever was asked there has answered: what they were asked is not asked again further on.
-    pub(crate) fn answered(&mut self, transition: &TransitionNode, was_resolved: bool) {
+    /// Removes the prompt once it is answered, so that later places do not show it.
+    pub(crate) fn remove_answered_prompt(&mut self, transition: &TransitionNode, was_resolved: bool) {
         if was_resolved || transition.on.signal().is_some() {
             self.locals.remove(PROMPT);
         }
@@ -132,38 +135,38 @@ impl Origin {
     }
 }
 
-/// How far a run comes that leads to a place.
+/// The way in which a run reaches its target place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Into it.
+    /// It enters the place.
     In,
-    /// Before it: it cannot be entered now.
-    Before,
+    /// Its entry is blocked, because the place cannot be entered now.
+    EntryBlocked,
 }
 
-/// The moves of one decision, on a copy of the snapshot.
-pub(crate) struct Turn<'a> {
+/// The operations of one decision, on a copy of the snapshot.
+pub(crate) struct DecisionBuilder<'a> {
     pub(crate) compiled: &'a Compiled,
     pub(crate) next: Snapshot,
     pub(crate) now: Timestamp,
-    /// Rounds of loops that this change has begun.
+    /// Number of loop rounds that this change has started.
     pub(crate) rounds: u32,
-    /// Places that are being entered, one because of the other.
+    /// Nesting depth of places being entered, where entering one leads into the next.
     pub(crate) depth: u32,
-    /// Forks over lists of which another branch is to begin, as soon as the place that is being entered is.
-    pub(crate) to_begin: VecDeque<PassingId>,
+    /// Forks over lists that start another branch as soon as the current place is entered.
+    pub(crate) to_begin: VecDeque<ForkInstanceId>,
     entered: Vec<Name>,
     exited: Vec<Name>,
     pub(crate) transitions: Vec<Name>,
     ended: Vec<ActivationId>,
-    /// Passings whose branches were ended by this turn: nothing enters a place in them any more.
-    closed: BTreeSet<PassingId>,
+    /// Fork instances whose branches were ended by this decision. No place is entered in them any more.
+    closed: BTreeSet<ForkInstanceId>,
     stopped: Option<Failure>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> DecisionBuilder<'a> {
     pub(crate) fn new(compiled: &'a Compiled, next: Snapshot, now: Timestamp) -> Self {
-        Turn {
+        DecisionBuilder {
             compiled,
             next,
             now,
@@ -179,18 +182,18 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Takes an activation out of its place, which is thereby completed.
+    /// Removes an activation from its place, and marks the place as completed.
     pub(crate) fn leave(&mut self, id: ActivationId) -> Option<Activation> {
         let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
         let mut activation = self.next.activations.remove(at);
-        self.forget_prompt(&mut activation);
+        self.remove_prompt(&mut activation);
         self.complete(&activation.place);
         self.exited.push(activation.place.clone());
         Some(activation)
     }
 
-    /// What whoever answers in a place is asked there is not asked further on, nor are its events waited for.
-    fn forget_prompt(&self, left: &mut Activation) {
+    /// Removes the prompt and the correlation value of a wait place that is left.
+    fn remove_prompt(&self, left: &mut Activation) {
         let Some(PlaceKind::Wait(wait)) = self.compiled.place(&left.place).map(|node| &node.kind) else {
             return;
         };
@@ -208,16 +211,16 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Takes an activation out of its place by force: the place is not completed.
+    /// Removes an activation from its place by force, without marking the place as completed.
     pub(crate) fn take(&mut self, id: ActivationId) -> Option<Activation> {
         let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
         let mut activation = self.next.activations.remove(at);
-        self.forget_prompt(&mut activation);
+        self.remove_prompt(&mut activation);
         self.end(std::slice::from_ref(&activation));
         Some(activation)
     }
 
-    /// Enters a place, whatever its kind, and whatever that leads to.
+    /// Enters a place of any kind, and then the places that it leads to.
     pub(crate) fn enter(
         &mut self,
         place: PlaceIndex,
@@ -233,17 +236,19 @@ impl<'a> Turn<'a> {
         entered
     }
 
-    /// Begins the branches that are to begin. One after the other, not one inside the other: there may be very many that
-    /// are over as soon as they have begun.
+    /// Starts the queued branches of forks over lists.
+    ///
+    /// This is a loop and not a recursion, because very many branches may end as soon as they have started.
     fn begin_branches(&mut self, event: &Value) -> Result<(), DecideError> {
-        while let Some(passing) = self.to_begin.pop_front() {
-            self.begin_branch(passing, event)?;
+        while let Some(fork_instance) = self.to_begin.pop_front() {
+            self.begin_branch(fork_instance, event)?;
         }
         Ok(())
     }
 
     fn enter_one(&mut self, place: PlaceIndex, mut origin: Origin, event: &Value) -> Result<(), DecideError> {
-        if self.next.is_terminal || origin.branch.is_some_and(|branch| self.closed.contains(&branch.passing))
+        if self.next.is_terminal
+            || origin.branch.is_some_and(|branch| self.closed.contains(&branch.fork_instance))
         {
             return Ok(());
         }
@@ -253,7 +258,9 @@ impl<'a> Turn<'a> {
             self.leave_frames(place, &mut origin);
         }
         match &node.kind {
-            PlaceKind::Step => self.rest(place, ActivationStatus::Active, origin, event).map(drop),
+            PlaceKind::Step => {
+                self.activate_or_fail(place, ActivationStatus::Active, origin, event).map(drop)
+            }
             PlaceKind::Wait(wait) => self.enter_wait(place, wait, origin, event),
             PlaceKind::Fork { each: Some(each), join, .. } => {
                 self.open_each(place, each, *join, origin, event)
@@ -266,16 +273,17 @@ impl<'a> Turn<'a> {
                 let made =
                     output.as_ref().map(|output| self.render_output(&node.name, output, &origin, event));
                 match made.transpose() {
-                    Ok(output) => self.come_to_end(&node.name, output),
-                    Err(error) => return self.fail_in(*error_place, origin, error),
+                    Ok(output) => self.reach_end(&node.name, output),
+                    Err(error) => return self.handle_error(*error_place, origin, error),
                 }
                 Ok(())
             }
         }
     }
 
-    /// A new activation in a place, or where its errors lead if it cannot be told when its timers are due.
-    fn rest(
+    /// Creates an activation in a place. If the due time of a timer cannot be computed, enters the error place of
+    /// that transition instead.
+    fn activate_or_fail(
         &mut self,
         place: PlaceIndex,
         status: ActivationStatus,
@@ -287,14 +295,14 @@ impl<'a> Turn<'a> {
             out.filter(|transition| transition.error_place.is_some() && transition.on.is_timer())
         {
             if let Err(error) = self.timer(transition, &origin.locals, event) {
-                return self.fail_in(transition.error_place, origin, error).map(|()| None);
+                return self.handle_error(transition.error_place, origin, error).map(|()| None);
             }
         }
-        self.stay(place, status, origin, event).map(Some)
+        self.activate(place, status, origin, event).map(Some)
     }
 
-    /// A new activation in a place where one can rest.
-    pub(crate) fn stay(
+    /// Creates an activation in a place.
+    pub(crate) fn activate(
         &mut self,
         place: PlaceIndex,
         status: ActivationStatus,
@@ -308,9 +316,10 @@ impl<'a> Turn<'a> {
             _ => self.timers(place, &origin.locals, event)?,
         };
         self.entered.push(node.name.clone());
-        let id = self.number();
-        // What a join gives it gives to what is around it.
-        let gave = if matches!(node.kind, PlaceKind::Join(_)) { origin.gave } else { Gave::Nothing };
+        let id = self.allocate_id();
+        // The result of a join is passed on to the enclosing join or loop.
+        let entry_value =
+            if matches!(node.kind, PlaceKind::Join(_)) { origin.entry_value } else { EntryValue::Nothing };
         self.next.activations.push(Activation {
             id,
             place: node.name.clone(),
@@ -323,20 +332,20 @@ impl<'a> Turn<'a> {
             retried: origin.retried,
             timers,
             received: None,
-            gave,
+            entry_value,
             children: None,
         });
         Ok(id)
     }
 
-    /// Stands before a place that cannot be entered now.
-    pub(crate) fn stand_before(&mut self, place: PlaceIndex, mut origin: Origin, event: &Value) {
+    /// Creates an activation whose entry into the place is blocked.
+    pub(crate) fn block_entry(&mut self, place: PlaceIndex, mut origin: Origin, event: &Value) {
         self.leave_frames(place, &mut origin);
-        let id = self.number();
+        let id = self.allocate_id();
         self.next.activations.push(Activation {
             id,
             place: self.compiled.places[place].name.clone(),
-            status: ActivationStatus::Before,
+            status: ActivationStatus::EntryBlocked,
             since: self.now,
             branch: origin.branch,
             position: origin.position,
@@ -345,21 +354,21 @@ impl<'a> Turn<'a> {
             retried: origin.retried,
             timers: Vec::new(),
             received: (!event.is_null()).then(|| event.clone()),
-            gave: origin.gave,
+            entry_value: origin.entry_value,
             children: None,
         });
     }
 
-    /// Takes an activation that stands before its place away from there: it is going in.
-    pub(crate) fn go_in(&mut self, id: ActivationId) -> Option<(Origin, Value)> {
+    /// Removes an activation whose entry was blocked, to enter the place now.
+    pub(crate) fn unblock_entry(&mut self, id: ActivationId) -> Option<(Origin, Value)> {
         let at = self.next.activations.binary_search_by_key(&id, |activation| activation.id).ok()?;
-        let mut standing = self.next.activations.remove(at);
-        let event = standing.received.take().unwrap_or_default();
-        let gave = std::mem::take(&mut standing.gave);
-        Some((Origin { gave, ..Origin::of(standing) }, event))
+        let mut blocked = self.next.activations.remove(at);
+        let event = blocked.received.take().unwrap_or_default();
+        let entry_value = std::mem::take(&mut blocked.entry_value);
+        Some((Origin { entry_value, ..Origin::of(blocked) }, event))
     }
 
-    pub(crate) fn number(&mut self) -> u64 {
+    pub(crate) fn allocate_id(&mut self) -> u64 {
         let id = self.next.next_id;
         self.next.next_id += 1;
         id
@@ -376,7 +385,7 @@ impl<'a> Turn<'a> {
             .collect()
     }
 
-    /// The timer of a transition whose place is entered now, if it has one.
+    /// Computes the timer of a transition whose place is entered now. Returns `None` if the transition has no timer.
     pub(crate) fn timer(
         &self,
         transition: &TransitionNode,
@@ -384,13 +393,13 @@ impl<'a> Turn<'a> {
         event: &Value,
     ) -> Result<Option<Timer>, DecideError> {
         let (expr, word) = match &transition.on {
-            TriggerNode::AfterMs(ms) => {
+            TransitionTriggerNode::AfterMs(ms) => {
                 let timer = Timer { transition: transition.id.clone(), at: self.now.plus_ms(*ms) };
                 return Ok(Some(timer));
             }
-            TriggerNode::Until(expr) => (expr, "until"),
-            TriggerNode::After(expr) => (expr, "after"),
-            TriggerNode::Auto | TriggerNode::Signal(_) => return Ok(None),
+            TransitionTriggerNode::Until(expr) => (expr, "until"),
+            TransitionTriggerNode::After(expr) => (expr, "after"),
+            TransitionTriggerNode::Auto | TransitionTriggerNode::Signal(_) => return Ok(None),
         };
         let view = View::new(&self.next, locals, event, self.now);
         let value = expr.eval(&view, &mut Budget::default()).map_err(|error| {
@@ -401,7 +410,7 @@ impl<'a> Turn<'a> {
             "until" => instant(value.as_ref()),
             _ => value.as_ref().and_then(duration_ms).map(|ms| self.now.plus_ms(ms)),
         };
-        let at = at.ok_or_else(|| DecideError::NotAnInstant {
+        let at = at.ok_or_else(|| DecideError::InvalidTimestamp {
             transition: transition.id.clone(),
             word,
             found: value.map_or_else(|| "nothing".to_owned(), |value| value.to_string()),
@@ -418,28 +427,30 @@ impl<'a> Turn<'a> {
     ) -> Result<(), DecideError> {
         if let Some(prompt) = &wait.prompt {
             match self.render_prompt(place, prompt, &origin, event) {
-                Ok(asked) => drop(origin.locals.insert(PROMPT.to_owned(), asked)),
-                Err(error) => return self.fail_in(wait.error_place, origin, error),
+                Ok(rendered) => drop(origin.locals.insert(PROMPT.to_owned(), rendered)),
+                Err(error) => return self.handle_error(wait.error_place, origin, error),
             }
         }
         if let Some(key) = wait.event.as_ref().and_then(|event| event.key.as_ref()) {
             match self.correlate(place, key, &origin, event) {
                 Ok(found) => drop(origin.locals.insert(CORRELATION.to_owned(), found)),
-                Err(error) => return self.fail_in(wait.error_place, origin, error),
+                Err(error) => return self.handle_error(wait.error_place, origin, error),
             }
         }
         let children = origin.children;
-        let Some(id) = self.rest(place, ActivationStatus::Waiting, origin, event)? else { return Ok(()) };
+        let Some(id) = self.activate_or_fail(place, ActivationStatus::Waiting, origin, event)? else {
+            return Ok(());
+        };
         if wait.children.is_none() {
             return Ok(());
         }
         if let Some(activation) = self.activation_mut(id) {
             activation.children = Some(Children { total: children, ended: Default::default() });
         }
-        self.weigh_children(id, wait)
+        self.apply_child_rule(id, wait)
     }
 
-    /// What the run's events have in common.
+    /// Evaluates the correlation value of the run.
     fn correlate(
         &self,
         place: PlaceIndex,
@@ -468,15 +479,15 @@ impl<'a> Turn<'a> {
         event: &Value,
     ) -> Result<Value, DecideError> {
         let view = View::new(&self.next, &origin.locals, event, self.now);
-        let asked = prompt.render(&view, &mut Budget::default()).map_err(|error| {
+        let rendered = prompt.render(&view, &mut Budget::default()).map_err(|error| {
             let at = format!("prompt of place `{}`", self.compiled.places[place].name);
             DecideError::Template { at, error }
         })?;
-        self.compiled.limits.nesting("the prompt", &asked)?;
-        Ok(asked)
+        self.compiled.limits.nesting("the prompt", &rendered)?;
+        Ok(rendered)
     }
 
-    /// Counts a child's end.
+    /// Records the end of a child and applies the rule of the wait.
     pub(crate) fn child_ended(
         &mut self,
         id: ActivationId,
@@ -487,17 +498,18 @@ impl<'a> Turn<'a> {
         if let Some(children) = self.activation_mut(id).and_then(|activation| activation.children.as_mut()) {
             children.ended.insert(child, end);
         }
-        self.weigh_children(id, wait)
+        self.apply_child_rule(id, wait)
     }
 
-    /// Resolves a wait for children when its rule is fulfilled; goes to the error place when it no longer can be.
-    fn weigh_children(&mut self, id: ActivationId, wait: &WaitNode) -> Result<(), DecideError> {
+    /// Resolves a wait for children if its rule is satisfied. Enters the error place if the rule can no longer be
+    /// satisfied.
+    fn apply_child_rule(&mut self, id: ActivationId, wait: &WaitNode) -> Result<(), DecideError> {
         let Some(rule) = wait.children else { return Ok(()) };
         let Some(children) = self.next.activation(id).and_then(|activation| activation.children.as_ref())
         else {
             return Ok(());
         };
-        match weigh(rule, children) {
+        match evaluate_child_rule(rule, children) {
             Verdict::Open => Ok(()),
             Verdict::Fulfilled => {
                 let ends: Vec<_> =
@@ -505,11 +517,11 @@ impl<'a> Turn<'a> {
                 self.resolve(id, json!({ "children": ends }));
                 Ok(())
             }
-            Verdict::Impossible => self.give_up_children(id, wait, rule),
+            Verdict::Impossible => self.fail_child_wait(id, wait, rule),
         }
     }
 
-    fn give_up_children(
+    fn fail_child_wait(
         &mut self,
         id: ActivationId,
         wait: &WaitNode,
@@ -523,28 +535,30 @@ impl<'a> Turn<'a> {
             ChildEnd::Completed { .. } | ChildEnd::Cancelled => None,
         });
         let why = failed.into_iter().next().unwrap_or_default();
-        let message = format!("the children that `{place}` waits for can no longer fulfil {rule:?}{why}");
+        let message =
+            format!("the children that `{place}` waits for can no longer satisfy the rule {rule:?}{why}");
         let failure = Failure::new("childrenFailed", message);
         let Some(error_place) = wait.error_place else {
             self.stopped = Some(failure);
             return Ok(());
         };
         let Some(left) = self.leave(id) else { return Ok(()) };
-        self.fail_to(error_place, left, &failure)
+        self.leave_to_error_place(error_place, left, &failure)
     }
 
-    /// Enters the place for failures, with the failure as the local `error`.
-    pub(crate) fn fail_to(
+    /// Enters the error place of an activation that has left its place, with the failure as the local `error`.
+    pub(crate) fn leave_to_error_place(
         &mut self,
         place: PlaceIndex,
         left: Activation,
         failure: &Failure,
     ) -> Result<(), DecideError> {
-        self.fail_with(place, Origin::of(left), failure, Way::In)
+        self.enter_error_place(place, Origin::of(left), failure, Way::In)
     }
 
-    /// The same for whoever has no place any more.
-    pub(crate) fn fail_with(
+    /// Enters an error place with a failure. Catch, join and loop places get the failure as the result of the
+    /// activation, other places as the local `error`.
+    pub(crate) fn enter_error_place(
         &mut self,
         place: PlaceIndex,
         mut origin: Origin,
@@ -554,15 +568,15 @@ impl<'a> Turn<'a> {
         let error = serde_json::to_value(failure).expect("a failure is plain data");
         match self.compiled.places[place].kind {
             PlaceKind::Catch { .. } | PlaceKind::Join(_) | PlaceKind::Loop(_) => {
-                origin.gave = Gave::Failed(failure.clone());
+                origin.entry_value = EntryValue::Failed(failure.clone());
             }
             _ => drop(origin.locals.insert("error".to_owned(), error.clone())),
         }
-        self.come_to(place, origin, &error, way)
+        self.enter_or_block(place, origin, &error, way)
     }
 
-    /// Enters a place, or stands before it.
-    pub(crate) fn come_to(
+    /// Enters a place, or records that its entry is blocked.
+    pub(crate) fn enter_or_block(
         &mut self,
         place: PlaceIndex,
         origin: Origin,
@@ -571,14 +585,14 @@ impl<'a> Turn<'a> {
     ) -> Result<(), DecideError> {
         match way {
             Way::In => self.enter(place, origin, event),
-            Way::Before => {
-                self.stand_before(place, origin, event);
+            Way::EntryBlocked => {
+                self.block_entry(place, origin, event);
                 Ok(())
             }
         }
     }
 
-    /// A waiting activation becomes active, with what it was given; its time limits are over.
+    /// Makes a waiting activation active, with the payload that it received. Its timers are cancelled.
     pub(crate) fn resolve(&mut self, id: ActivationId, received: Value) {
         if let Some(activation) = self.activation_mut(id) {
             activation.status = ActivationStatus::Active;
@@ -592,7 +606,7 @@ impl<'a> Turn<'a> {
         self.next.activations.get_mut(at)
     }
 
-    /// A fork is entered: a new passing, and an activation in each branch.
+    /// Enters a fork: creates a fork instance, and an activation in each branch.
     fn open(
         &mut self,
         fork: &Name,
@@ -600,11 +614,13 @@ impl<'a> Turn<'a> {
         origin: &Origin,
         event: &Value,
     ) -> Result<(), DecideError> {
-        let id = self.number();
-        let passing =
-            Passing { branches: branches.len() as u32, ..Passing::opened(id, fork.clone(), origin) };
-        let starts: Vec<_> = (0..passing.branches).map(|index| passing.inside(index)).collect();
-        self.next.passings.push(passing);
+        let id = self.allocate_id();
+        let fork_instance = ForkInstance {
+            branches: branches.len() as u32,
+            ..ForkInstance::opened(id, fork.clone(), origin)
+        };
+        let starts: Vec<_> = (0..fork_instance.branches).map(|index| fork_instance.inside(index)).collect();
+        self.next.fork_instances.push(fork_instance);
         self.pass_through(fork);
         for (start, &first) in starts.into_iter().zip(branches) {
             self.enter(first, start, event)?;
@@ -612,14 +628,14 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// Entered, left and completed in one move.
+    /// Records that a place was entered, left and completed at once.
     pub(crate) fn pass_through(&mut self, place: &Name) {
         self.entered.push(place.clone());
         self.exited.push(place.clone());
         self.complete(place);
     }
 
-    /// A branch comes to its join: it is counted, makes the join fire, or is absorbed.
+    /// Handles a branch that reaches its join. The branch is counted, makes the join fire, or is absorbed.
     fn arrive(
         &mut self,
         place: PlaceIndex,
@@ -629,30 +645,33 @@ impl<'a> Turn<'a> {
     ) -> Result<(), DecideError> {
         let join = self.compiled.places[place].name.clone();
         let Some(branch) = origin.branch else { return Ok(()) };
-        let Some(passing) = self.next.passing(branch.passing) else { return Ok(()) };
-        let known = self.next.arrived(branch.passing, &join).any(|waiting| waiting.branch == Some(branch));
-        if passing.fired || known {
+        let Some(fork_instance) = self.next.fork_instance(branch.fork_instance) else { return Ok(()) };
+        let known =
+            self.next.arrived(branch.fork_instance, &join).any(|waiting| waiting.branch == Some(branch));
+        if fork_instance.fired || known {
             return Ok(());
         }
-        let (is_each, mut after) = (passing.list.is_some(), passing.after());
-        let given = match self.given_to_join(place, node, &mut origin, event) {
-            Ok(given) => given,
+        let (is_each, mut after) = (fork_instance.list.is_some(), fork_instance.after());
+        let collected = match self.result_for_join(place, node, &mut origin, event) {
+            Ok(collected) => collected,
             Err(error) => return self.fail_join(node.error_place, (branch, &origin.locals), error),
         };
         if is_each {
-            return self.arrive_each(place, node, branch, given, event);
+            return self.arrive_each(place, node, branch, collected, event);
         }
-        // It waits with the others, or is the last of them: either way it is one of those that have arrived.
-        let arrived = self.next.arrived(branch.passing, &join).count() as u32;
-        let id = self.stay(place, ActivationStatus::Waiting, origin, event)?;
+        // Whether the branch waits or is the last one, it counts among those that have arrived.
+        let arrived = self.next.arrived(branch.fork_instance, &join).count() as u32;
+        let id = self.activate(place, ActivationStatus::Waiting, origin, event)?;
         if let Some(waiting) = self.activation_mut(id) {
-            waiting.received = given;
+            waiting.received = collected;
         }
         if arrived + 1 < node.quorum {
             return Ok(());
         }
         let is_one = |one: &Activation| {
-            one.status == ActivationStatus::Waiting && one.place == join && is_of(one.branch, branch.passing)
+            one.status == ActivationStatus::Waiting
+                && one.place == join
+                && is_of(one.branch, branch.fork_instance)
         };
         let (mut arrived, going): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.next.activations).into_iter().partition(is_one);
@@ -661,48 +680,54 @@ impl<'a> Turn<'a> {
         merge_vars(&mut after, arrived.iter().map(|one| &one.locals));
         let results = arrived.into_iter().map(|one| one.received.unwrap_or_default()).collect();
         if node.cancel_rest {
-            self.end_branches(branch.passing);
+            self.end_branches(branch.fork_instance);
         }
-        if let Some(passing) = self.next.passings.iter_mut().find(|passing| passing.id == branch.passing) {
-            passing.fired = true;
+        if let Some(fork_instance) =
+            self.next.fork_instances.iter_mut().find(|fork_instance| fork_instance.id == branch.fork_instance)
+        {
+            fork_instance.fired = true;
         }
-        // The last to come was only passing through.
+        // The last branch did not stay in the join, so its entry is not recorded.
         self.entered.pop();
         self.fire_join(place, after, results, event)
     }
 
-    /// Does what by this definition would have been done already: joins that have their number fire, those that end
-    /// the rest have ended it, and waits for children are judged. For a run that comes from another definition.
-    pub(crate) fn catch_up(&mut self) -> Result<(), DecideError> {
-        let passings: Vec<_> = self.next.passings.iter().map(|passing| passing.id).collect();
-        passings.into_iter().try_for_each(|passing| self.catch_up_join(passing))?;
+    /// Applies the rules of this definition to a run that comes from another definition.
+    ///
+    /// Joins that have enough branches fire, joins that end the other branches end them, and waits for children apply
+    /// their rule.
+    pub(crate) fn reapply_rules(&mut self) -> Result<(), DecideError> {
+        let fork_instances: Vec<_> =
+            self.next.fork_instances.iter().map(|fork_instance| fork_instance.id).collect();
+        fork_instances.into_iter().try_for_each(|fork_instance| self.reapply_join_rule(fork_instance))?;
         let compiled = self.compiled;
         let waiting = self.next.activations.iter().filter(|a| a.status == ActivationStatus::Waiting);
         let waiting: Vec<_> = waiting.map(|a| (a.id, compiled.place(&a.place))).collect();
         for (id, place) in waiting {
             if let Some(PlaceKind::Wait(wait)) = place.map(|place| &place.kind) {
-                self.weigh_children(id, wait)?;
+                self.apply_child_rule(id, wait)?;
             }
         }
         self.begin_branches(&Value::Null)
     }
 
-    fn catch_up_join(&mut self, id: PassingId) -> Result<(), DecideError> {
-        let Some(passing) = self.next.passing(id) else { return Ok(()) };
-        let Some(join) = self.join_of(passing) else { return Ok(()) };
+    fn reapply_join_rule(&mut self, id: ForkInstanceId) -> Result<(), DecideError> {
+        let Some(fork_instance) = self.next.fork_instance(id) else { return Ok(()) };
+        let Some(join) = self.join_of(fork_instance) else { return Ok(()) };
         let Some(&place) = self.compiled.by_name.get(join) else { return Ok(()) };
         let PlaceKind::Join(node) = &self.compiled.places[place].kind else { return Ok(()) };
-        if passing.fired {
+        if fork_instance.fired {
             if node.cancel_rest {
                 self.end_branches(id);
             }
             return Ok(());
         }
         let arrived: Vec<_> = self.next.arrived(id, join).map(|waiting| waiting.id).collect();
-        let Some(last) = arrived.last().filter(|_| arrived.len() >= node.needed(passing) as usize) else {
+        let Some(last) = arrived.last().filter(|_| arrived.len() >= node.needed(fork_instance) as usize)
+        else {
             return Ok(());
         };
-        // The last one comes once more, and now it is enough.
+        // The last branch arrives again, and now the join has enough branches.
         let Ok(at) = self.next.activations.binary_search_by_key(last, |activation| activation.id) else {
             return Ok(());
         };
@@ -710,34 +735,35 @@ impl<'a> Turn<'a> {
         self.arrive(place, node, Origin::of(last), &Value::Null)
     }
 
-    /// Ends everything that goes on inside a passing, also in the passings inside it.
-    pub(crate) fn end_branches(&mut self, passing: PassingId) {
-        let mut inside = BTreeSet::from([passing]);
-        for inner in &self.next.passings {
-            if inner.outer.is_some_and(|outer| inside.contains(&outer.passing)) {
+    /// Ends all activations of a fork instance and of the fork instances inside it.
+    pub(crate) fn end_branches(&mut self, fork_instance: ForkInstanceId) {
+        let mut inside = BTreeSet::from([fork_instance]);
+        for inner in &self.next.fork_instances {
+            if inner.outer.is_some_and(|outer| inside.contains(&outer.fork_instance)) {
                 inside.insert(inner.id);
             }
         }
-        let gone = |branch: Option<Branch>| branch.is_some_and(|branch| inside.contains(&branch.passing));
+        let gone =
+            |branch: Option<Branch>| branch.is_some_and(|branch| inside.contains(&branch.fork_instance));
         let (ended, going): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.next.activations).into_iter().partition(|a| gone(a.branch));
         self.next.activations = going;
-        self.next.passings.retain(|open| open.id == passing || !inside.contains(&open.id));
+        self.next.fork_instances.retain(|open| open.id == fork_instance || !inside.contains(&open.id));
         self.closed.extend(inside);
         self.end(&ended);
     }
 
-    /// Activations that are ended from outside leave their places without completing them.
+    /// Records activations that end without completing their places.
     fn end(&mut self, activations: &[Activation]) {
         self.ended.extend(activations.iter().map(|activation| activation.id));
         let places: BTreeSet<_> = activations.iter().map(|activation| &activation.place).collect();
         self.exited.extend(places.into_iter().cloned());
     }
 
-    fn come_to_end(&mut self, place: &Name, output: Option<Value>) {
+    fn reach_end(&mut self, place: &Name, output: Option<Value>) {
         self.entered.push(place.clone());
         self.complete(place);
-        let end = Finished::Completed { place: place.clone(), output };
+        let end = RunEnd::Completed { place: place.clone(), output };
         match self.compiled.completion() {
             Completion::FirstEnd => self.finish(end),
             Completion::AllBranches => self.next.last_end = Some(end),
@@ -756,30 +782,32 @@ impl<'a> Turn<'a> {
             .render(&view, &mut Budget::default())
             .map_err(|error| DecideError::Template { at: format!("output of place `{place}`"), error })?;
         self.compiled.limits.nesting("the result", &output)?;
-        let misfits = self.compiled.output.as_ref().map(|schema| schema.check(&output)).unwrap_or_default();
-        if misfits.is_empty() {
+        let violations =
+            self.compiled.output.as_ref().map(|schema| schema.check(&output)).unwrap_or_default();
+        if violations.is_empty() {
             return Ok(output);
         }
-        Err(DecideError::OutputUnfit { place: place.clone(), misfits })
+        Err(DecideError::InvalidOutput { place: place.clone(), violations })
     }
 
-    /// The run is over; whatever else is going on ends with it.
-    pub(crate) fn finish(&mut self, how: Finished) {
+    /// Ends the run and all of its activations.
+    pub(crate) fn finish(&mut self, how: RunEnd) {
         self.end_all();
         self.next.finished = Some(how);
         self.next.is_terminal = true;
     }
 
-    /// Ends everything that goes on in the run.
+    /// Ends all activations and fork instances of the run.
     pub(crate) fn end_all(&mut self) {
         let ended = std::mem::take(&mut self.next.activations);
         self.end(&ended);
-        self.next.passings.clear();
+        self.next.fork_instances.clear();
         self.next.last_end = None;
     }
 
-    /// Changes the context, and says whether there was anything to change. Whether it still fits its schema is asked when
-    /// everything is in it.
+    /// Changes the context. Returns false if there was nothing to change.
+    ///
+    /// The caller checks the context against its schema once all changes are applied.
     pub(crate) fn change_context(&mut self, patch: &Patch, whole: Option<&Arc<Value>>) -> bool {
         if patch.is_empty() && whole.is_none() {
             return false;
@@ -793,7 +821,7 @@ impl<'a> Turn<'a> {
         true
     }
 
-    /// Changes the session slots, within their limits.
+    /// Changes the session slots and checks their limits.
     pub(crate) fn change_session(&mut self, patch: &Patch) -> Result<(), DecideError> {
         if patch.is_empty() {
             return Ok(());
@@ -803,45 +831,47 @@ impl<'a> Turn<'a> {
         let limits = &self.compiled.limits;
         limits.nesting("the session", &session)?;
         limits.session_bytes("the session", json_bytes(&session))?;
-        let Value::Object(slots) = session else { return Err(DecideError::SessionUnfit) };
+        let Value::Object(slots) = session else { return Err(DecideError::InvalidSession) };
         limits.session_keys("the session", slots.len())?;
         self.next.session = Arc::new(slots);
         Ok(())
     }
 
-    /// Closes what has come to an end by itself and makes the change: one version, one history entry.
+    /// Closes finished fork instances and builds the change: one version, one history entry.
     pub(crate) fn conclude(mut self, action: String, payload: &Value, fresh: bool) -> Change {
-        self.settle();
+        self.close_fork_instances();
         if !fresh {
             self.next.version += 1;
         }
         self.next.updated_at = self.next.updated_at.max(self.now);
-        self.next.forget_lists();
-        let entry = Entry {
+        self.next.remove_unused_lists();
+        let entry = HistoryEntry {
             version: self.next.version,
             action,
             at: self.now,
             entered: self.entered,
             exited: self.exited,
             transitions: self.transitions,
-            payload: cut(payload, &self.compiled.limits),
+            payload: truncate_value(payload, &self.compiled.limits),
             input: None,
             output: None,
             duration_us: None,
+            actor: None,
         };
         Change { snapshot: self.next, entry, ended: self.ended, stopped: self.stopped }
     }
 
-    /// Closes passings whose branches have all ended, and sees whether that was the end or a dead end.
-    fn settle(&mut self) {
-        let mut index = self.next.passings.len();
+    /// Closes the fork instances whose branches have all ended. Ends the run if nothing is left, or stops it if a
+    /// join can no longer fire.
+    fn close_fork_instances(&mut self) {
+        let mut index = self.next.fork_instances.len();
         while index > 0 {
             index -= 1;
-            let passing = &self.next.passings[index];
-            let id = passing.id;
-            let here = |branch: Option<Branch>| branch.is_some_and(|branch| branch.passing == id);
-            let nested = self.next.passings.iter().any(|inner| here(inner.outer));
-            let join = self.join_of(passing);
+            let fork_instance = &self.next.fork_instances[index];
+            let id = fork_instance.id;
+            let here = |branch: Option<Branch>| branch.is_some_and(|branch| branch.fork_instance == id);
+            let nested = self.next.fork_instances.iter().any(|inner| here(inner.outer));
+            let join = self.join_of(fork_instance);
             let waits_to_join = |a: &Activation| {
                 a.status == ActivationStatus::Waiting && join.is_some_and(|join| a.place == *join)
             };
@@ -850,49 +880,50 @@ impl<'a> Turn<'a> {
                 continue;
             }
             match join {
-                Some(join) if !passing.fired => {
-                    let arrived = self.next.arrived(id, join).count() + passing.arrived as usize;
-                    self.stopped = Some(self.unreached(join, passing, arrived));
+                Some(join) if !fork_instance.fired => {
+                    let arrived = self.next.arrived(id, join).count() + fork_instance.arrived as usize;
+                    self.stopped = Some(self.unreached(join, fork_instance, arrived));
                 }
-                _ => drop(self.next.passings.remove(index)),
+                _ => drop(self.next.fork_instances.remove(index)),
             }
         }
-        let nowhere = self.next.activations.is_empty() && self.next.passings.is_empty();
+        let nowhere = self.next.activations.is_empty() && self.next.fork_instances.is_empty();
         if nowhere && let Some(end) = self.next.last_end.take() {
             self.finish(end);
         }
     }
 
-    fn join_of(&self, passing: &Passing) -> Option<&'a Name> {
-        match &self.compiled.place(&passing.fork)?.kind {
+    fn join_of(&self, fork_instance: &ForkInstance) -> Option<&'a Name> {
+        match &self.compiled.place(&fork_instance.fork)?.kind {
             PlaceKind::Fork { join, .. } => join.map(|join| &self.compiled.places[join].name),
             _ => None,
         }
     }
 
-    fn unreached(&self, join: &Name, passing: &Passing, arrived: usize) -> Failure {
+    fn unreached(&self, join: &Name, fork_instance: &ForkInstance, arrived: usize) -> Failure {
         let quorum = match self.compiled.place(join).map(|node| &node.kind) {
-            Some(PlaceKind::Join(node)) => node.needed(passing),
+            Some(PlaceKind::Join(node)) => node.needed(fork_instance),
             _ => 0,
         };
-        let message =
-            format!("join `{join}` needs {quorum} branches; {arrived} came, and no other is still going");
-        Failure::new("joinUnreached", message).finally()
+        let message = format!(
+            "join `{join}` needs {quorum} branches, but only {arrived} arrived and no other branch is active"
+        );
+        Failure::new("joinUnreached", message).non_retryable()
     }
 }
 
-/// The context is an object that fits its schema.
+/// Checks that the context is an object and matches its schema.
 pub(crate) fn check_context(compiled: &Compiled, context: &Value) -> Result<(), DecideError> {
     compiled.limits.nesting("the context", context)?;
-    let misfits = match &compiled.context {
+    let violations = match &compiled.context {
         Some(schema) => schema.check(context),
         None if context.is_object() => Vec::new(),
         None => {
-            let message = "a context is an object: wrap the value in one".to_owned();
-            vec![Misfit { pointer: String::new(), keyword: "type".to_owned(), message }]
+            let message = "the context must be an object: wrap the value in one".to_owned();
+            vec![SchemaViolation { pointer: String::new(), keyword: "type".to_owned(), message }]
         }
     };
-    if misfits.is_empty() { Ok(()) } else { Err(DecideError::ContextUnfit(misfits)) }
+    if violations.is_empty() { Ok(()) } else { Err(DecideError::InvalidContext(violations)) }
 }
 
 enum Verdict {
@@ -901,7 +932,7 @@ enum Verdict {
     Impossible,
 }
 
-fn weigh(rule: ChildRule, children: &Children) -> Verdict {
+fn evaluate_child_rule(rule: ChildRule, children: &Children) -> Verdict {
     let total = children.total;
     let ended = children.ended.len() as u32;
     let completed =
@@ -923,8 +954,8 @@ fn weigh(rule: ChildRule, children: &Children) -> Verdict {
     }
 }
 
-fn is_of(branch: Option<Branch>, passing: PassingId) -> bool {
-    branch.is_some_and(|branch| branch.passing == passing)
+fn is_of(branch: Option<Branch>, fork_instance: ForkInstanceId) -> bool {
+    branch.is_some_and(|branch| branch.fork_instance == fork_instance)
 }
 
 fn instant(value: Option<&Value>) -> Option<Timestamp> {

@@ -1,4 +1,4 @@
-//! What can be written behind a value: the steps of a path, predicates, sorting and grouping.
+//! Parses the suffixes of a value: path steps, predicates, sorting and grouping.
 
 use super::Parser;
 use crate::expr::MAX_DEPTH;
@@ -7,18 +7,18 @@ use crate::expr::error::{ExprError, ExprErrorKind};
 use crate::expr::lex::Token;
 use crate::expr::refuse;
 
-/// What a step may have behind it and still be that step.
+/// The binding power of a path step.
 const STEP: u8 = 75;
 
 impl Parser<'_> {
-    /// `left.right`: both become steps of one path.
+    /// Parses `left.right`. Both become steps of one path.
     pub(super) fn step(&mut self, left: Node) -> Result<Node, ExprError> {
         if left.group().is_some() {
             return Err(self.unsupported(refuse::BEHIND_GROUP, self.span.clone()));
         }
         self.advance()?;
         if self.token == Token::End && self.open == 0 {
-            return Err(self.misplaced("S0207", "a field's name"));
+            return Err(self.misplaced("S0207", "the name of a field"));
         }
         let right = self.expression(STEP)?;
         let (start, keeps) = (left.span.start, left.keeps_list());
@@ -48,7 +48,7 @@ impl Parser<'_> {
         self.node(Kind::Path(path), start..self.end, height)
     }
 
-    /// The path that `node` is, or that it begins.
+    /// Returns the path of `node`, or a path that starts with it.
     fn as_path(&mut self, node: Node) -> Result<Path, ExprError> {
         if let Kind::Path(path) = node.kind {
             return Ok(path);
@@ -56,18 +56,17 @@ impl Parser<'_> {
         Ok(Path { steps: vec![self.as_first(node)?], keeps_list: false, is_plain: false })
     }
 
-    /// A string that begins a path is a field's name; other literals cannot.
+    /// Converts the first step of a path. A string is the name of a field; other literals are errors.
     fn as_first(&mut self, mut node: Node) -> Result<Node, ExprError> {
         match node.kind {
             Kind::Literal(serde_json::Value::String(name)) => node.kind = Kind::Name(name),
-            // What is no expression at all is told before this is.
-            Kind::Literal(_) if self.misstep.is_none() => self.misstep = Some(self.no_step(&node)),
+            Kind::Literal(_) => self.wrong_step(self.no_step(&node)),
             _ => {}
         }
         Ok(node)
     }
 
-    /// Behind a step, predicates are applied to what it gives for each item.
+    /// Converts a node to a step. Its predicates apply to the result of the step for each item.
     fn as_step(&mut self, node: Node) -> Result<Node, ExprError> {
         let mut node = self.as_first(node)?;
         if let Some(more) = &mut node.more {
@@ -76,7 +75,7 @@ impl Parser<'_> {
         Ok(node)
     }
 
-    /// `left[…]`, or `left[]` to keep it a list.
+    /// Parses `left[…]`, or `left[]` to keep a list.
     pub(super) fn predicate(&mut self, mut left: Node) -> Result<Node, ExprError> {
         let start = self.span.start;
         self.advance()?;
@@ -85,12 +84,14 @@ impl Parser<'_> {
             left.span.end = self.end;
             return Ok(left);
         }
-        if left.group().is_some() {
-            let message = "a predicate cannot follow a grouping: put the grouping in parentheses";
-            return Err(self.error(ExprErrorKind::Syntax, "S0209", message, start..self.span.end));
-        }
+        let span = start..self.span.end;
         let predicate = self.inside(|parser| parser.expression(0))?;
         self.expect("]", start)?;
+        if left.group().is_some() {
+            let message = "a predicate cannot follow a grouping: put the grouping in parentheses";
+            self.wrong_step(self.error(ExprErrorKind::Syntax, "S0209", message, span));
+            return Ok(left);
+        }
         let height = predicate.height + 1;
         match &mut left.kind {
             Kind::Path(path) => {
@@ -107,23 +108,25 @@ impl Parser<'_> {
                 left.height = left.height.max(height);
             }
         }
-        self.behind(left)
+        self.suffixes(left)
     }
 
-    /// `left{key: value, …}`
+    /// Parses `left{key: value, …}`.
     pub(super) fn group(&mut self, mut left: Node) -> Result<Node, ExprError> {
+        let span = self.span.clone();
+        let pairs = self.pairs()?;
         if left.group().is_some() {
             let message = "there can be only one grouping: put the first in parentheses";
-            return Err(self.error(ExprErrorKind::Syntax, "S0210", message, self.span.clone()));
+            self.wrong_step(self.error(ExprErrorKind::Syntax, "S0210", message, span));
+            return Ok(left);
         }
-        let pairs = self.pairs()?;
         let below = pairs.iter().map(|(key, value)| key.height.max(value.height)).max().unwrap_or(0);
         left.height = left.height.max(below + 1);
         left.more().group = Some(pairs);
-        self.behind(left)
+        self.suffixes(left)
     }
 
-    /// `left^(term, >term, …)`
+    /// Parses `left^(term, >term, …)`.
     pub(super) fn sort(&mut self, left: Node) -> Result<Node, ExprError> {
         let at = self.span.start;
         if left.group().is_some() {
@@ -132,8 +135,11 @@ impl Parser<'_> {
         self.advance()?;
         let open = self.span.start;
         if !self.take("(")? {
+            if self.token == Token::Symbol("/") {
+                return Err(self.unsupported(refuse::REGEX, self.span.clone()));
+            }
             let code = if self.token == Token::End { "S0203" } else { "S0202" };
-            return Err(self.misplaced(code, "`(` behind `^`"));
+            return Err(self.misplaced(code, "`(` after `^`"));
         }
         let terms = self.comma_separated(")", open, |parser| {
             let is_descending = parser.take(">")?;
@@ -143,7 +149,7 @@ impl Parser<'_> {
             Ok(Term { node: parser.expression(0)?, is_descending })
         })?;
         if terms.is_empty() {
-            let message = "there is nothing to sort by between the parentheses";
+            let message = "the sort key in the parentheses is missing";
             return Err(self.error(ExprErrorKind::Syntax, "S0211", message, open..self.end));
         }
         let height = terms.iter().map(|term| term.node.height).max();
@@ -158,14 +164,14 @@ impl Parser<'_> {
         Ok(node)
     }
 
-    /// `left` with what was just read behind it.
-    fn behind(&self, mut left: Node) -> Result<Node, ExprError> {
+    /// Extends the span of `left` to its new suffix, and checks the height.
+    fn suffixes(&self, mut left: Node) -> Result<Node, ExprError> {
         left.span.end = self.end;
         if left.height > MAX_DEPTH { Err(self.too_deep(left.span)) } else { Ok(left) }
     }
 }
 
-/// `[]`: on a name it marks its path too, whose other steps it then holds for.
+/// Marks a node with `[]`. On a name it also marks the path, so that it applies to the other steps of the path.
 fn keep_list(node: &mut Node) {
     let is_named = node.group().is_none();
     if let Kind::Path(path) = &mut node.kind
