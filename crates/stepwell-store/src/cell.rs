@@ -1,7 +1,7 @@
-//! Cells: one concept for scoped state and the key-value store, and the one function that applies operations to them.
+//! Cells: stored values for the key-value store and for shared state, and the operations on them.
 //!
-//! Operations are data. Every backend reads the row, calls [`CellWrite::apply`] and writes the row back, under the
-//! row's lock: SQL holds no arithmetic and all backends agree.
+//! Operations are data. Every backend reads the row, calls [`CellWrite::apply`] and writes the row back while it holds
+//! the row's lock. No SQL statement computes a value, so all backends agree.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ use stepwell_core::{LimitExceeded, Limits, RunId, Timestamp};
 
 use crate::bad::BadRow;
 
-/// Which of the things that outlive a step a cell belongs to.
+/// The kind of owner that a cell belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Space {
     /// The key-value store; the owner is a namespace.
     Kv,
-    /// Shared by a root run and everything below it; the owner is the root run.
+    /// State shared by a root run and all runs below it; the owner is the root run's id.
     Execution,
-    /// Shared by all runs of a workflow; the owner is its name.
+    /// State shared by all runs of a workflow; the owner is the workflow's name.
     Workflow,
 }
 
 impl Space {
-    /// The word a store keeps.
+    /// Returns the stored form of this space.
     pub fn as_str(self) -> &'static str {
         match self {
             Space::Kv => "kv",
@@ -36,19 +36,17 @@ impl Space {
     }
 }
 
-/// A cell's name.
+/// The full name of a cell, unique within a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct CellKey {
-    /// What it belongs to.
     pub space: Space,
-    /// Whose it is there.
+    /// A namespace, a root run's id or a workflow's name, depending on `space`.
     pub owner: String,
-    /// Its key.
     pub key: String,
 }
 
 impl CellKey {
-    /// One text that names it, each part percent-encoded.
+    /// Returns one text that names the cell, with each part percent-encoded. The audit trail uses it.
     pub fn address(&self) -> String {
         match self.space {
             Space::Kv => address("store", &[&self.owner, &self.key]),
@@ -57,24 +55,43 @@ impl CellKey {
         }
     }
 
-    /// What is kept under it cannot be read.
+    /// Parses the output of [`CellKey::address`].
+    pub fn from_address(address: &str) -> Option<CellKey> {
+        let kinds = [
+            ("store:", Space::Kv),
+            ("state:execution:", Space::Execution),
+            ("state:workflow-scope:default:", Space::Workflow),
+        ];
+        let (space, parts) =
+            kinds.iter().find_map(|(kind, space)| Some((*space, address.strip_prefix(kind)?)))?;
+        let (owner, key) = parts.split_once(':')?;
+        let decoded = |part| percent_encoding::percent_decode_str(part).decode_utf8().ok();
+        Some(CellKey { space, owner: decoded(owner)?.into_owned(), key: decoded(key)?.into_owned() })
+    }
+
+    /// Reports that the value stored under this key cannot be read.
     pub fn bad(&self, why: String) -> BadRow {
         let run = self.owner.parse().ok().filter(|_| self.space == Space::Execution);
         BadRow { table: "cells", key: self.address(), run, why }
     }
 }
 
-/// Parts behind one another, each percent-encoded, so that no part can be taken for two.
+/// Joins the parts with colons, each percent-encoded so that a part cannot be mistaken for two.
 pub(crate) fn address(kind: &str, parts: &[&str]) -> String {
     let mut text = kind.to_owned();
     for part in parts {
         text.push(':');
-        text.extend(percent_encoding::utf8_percent_encode(part, UNRESERVED));
+        text.push_str(&encoded(part));
     }
     text
 }
 
-/// All but what is never encoded in an address.
+/// Percent-encodes a part of an address.
+pub(crate) fn encoded(part: &str) -> String {
+    percent_encoding::utf8_percent_encode(part, UNRESERVED).to_string()
+}
+
+/// Every character except those that an address never encodes.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 impl fmt::Display for CellKey {
@@ -83,23 +100,19 @@ impl fmt::Display for CellKey {
     }
 }
 
-/// A hint for editors: what kind of value is kept.
+/// The type of a stored value, as a hint for editors. Operations do not enforce it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ValueType {
-    /// Text.
     String,
-    /// A number.
     Number,
-    /// True or false.
     Boolean,
-    /// Anything.
     #[default]
     Json,
 }
 
 impl ValueType {
-    /// The word a store keeps.
+    /// Returns the stored form of this type.
     pub fn as_str(self) -> &'static str {
         match self {
             ValueType::String => "string",
@@ -109,38 +122,36 @@ impl ValueType {
         }
     }
 
-    /// Reads the word a store keeps.
+    /// Parses the output of [`ValueType::as_str`].
     pub fn from_word(word: &str) -> Option<Self> {
         let all = [ValueType::String, ValueType::Number, ValueType::Boolean, ValueType::Json];
         all.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
-/// A cell as stored. Without a value it is a tombstone: the key was deleted, its revision is remembered.
+/// A cell as stored. Without a value it is a tombstone: the key was deleted, but its revision is remembered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cell {
-    /// Its name.
     pub key: CellKey,
-    /// Its value.
+    /// `None` = the cell is a tombstone.
     pub value: Option<Value>,
-    /// What kind of value it is.
     pub value_type: ValueType,
-    /// Counts every write, deletes included; never restarts.
+    /// Counts every write, including deletes. It restarts only after the tombstone itself has been removed.
     pub revision: u64,
-    /// From then on it counts as absent.
+    /// The cell counts as absent from this time on; `None` = it never expires.
     pub expires_at: Option<Timestamp>,
-    /// When it was first written.
+    /// The time of the first write.
     pub created_at: Timestamp,
-    /// When it was last written.
+    /// The time of the last write.
     pub updated_at: Timestamp,
     /// The run that first wrote it, if a run did.
     pub created_by: Option<RunId>,
-    /// It has a value, and that cannot be read: this is what is wrong with it. It can be written over and deleted.
+    /// The reason the stored value cannot be read, if it cannot. The cell can still be overwritten and deleted.
     pub damage: Option<String>,
 }
 
 impl Cell {
-    /// The cell for whoever reads it: its value has to be readable.
+    /// Returns the cell, or an error if its value cannot be read.
     pub fn whole(self) -> Result<Self, BadRow> {
         match &self.damage {
             Some(why) => Err(self.key.bad(why.clone())),
@@ -148,7 +159,7 @@ impl Cell {
         }
     }
 
-    /// The value, unless it is deleted or expired.
+    /// Returns the value, unless it is deleted or has expired at this time.
     pub fn live(&self, at: Timestamp) -> Option<&Value> {
         self.value.as_ref().filter(|_| !self.is_expired(at))
     }
@@ -158,61 +169,43 @@ impl Cell {
     }
 }
 
-/// One operation on one cell. It is written as JSON only to be compared with another.
+/// One operation on one cell. The serialized form is used only to compare requests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CellWrite {
-    /// Which cell.
     pub key: CellKey,
-    /// What to do.
     pub op: CellOp,
-    /// What must be true before.
-    pub expect: Expect,
-    /// What an absent cell counts as.
+    /// The condition that must hold before the operation.
+    pub expect: Precondition,
+    /// The value that the operation starts from if the cell has none.
     pub initial: Option<Initial>,
-    /// The run that writes.
+    /// The run that writes, if a run does.
     #[serde(skip)]
     pub by: Option<RunId>,
 }
 
-/// What to do with a cell.
+/// An operation on a cell.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum CellOp {
-    /// Nothing: only the expectation is checked.
+    /// Changes nothing. Only the condition is checked.
     Check,
-    /// Gives it a value.
-    Set {
-        /// The value.
-        value: Value,
-        /// What kind it is.
-        value_type: ValueType,
-        /// How long it holds.
-        ttl: Ttl,
-    },
-    /// Takes the value away and keeps a tombstone.
+    /// Sets the value, its type and its expiry.
+    Set { value: Value, value_type: ValueType, ttl: Ttl },
+    /// Removes the value and keeps a tombstone. Has no effect if there is no value.
     Delete,
-    /// Adds a number; integers are exact, and their overflow is an error.
-    Increment {
-        /// How much.
-        by: Number,
-    },
-    /// Puts fields into an object, replacing those of the same name.
-    Merge {
-        /// The fields.
-        fields: Map<String, Value>,
-    },
-    /// Puts an item at the end of a list.
-    Append {
-        /// The item.
-        item: Value,
-    },
-    /// Takes the first item of a list.
+    /// Adds a number; a missing value counts as 0. Integers are exact, and their overflow is an error.
+    Increment { by: Number },
+    /// Sets fields of an object and keeps the others; a missing value counts as empty. The merge is shallow.
+    Merge { fields: Map<String, Value> },
+    /// Adds an item at the end of a list; a missing value counts as empty.
+    Append { item: Value },
+    /// Removes the first item of a list and returns it. An empty list stays empty.
     RemoveFirst,
-    /// Takes the last item of a list.
+    /// Removes the last item of a list and returns it. An empty list stays empty.
     RemoveLast,
 }
 
 impl CellOp {
-    /// What it is called in the audit trail.
+    /// Returns the operation's name in the audit trail.
     pub fn word(&self) -> &'static str {
         match self {
             CellOp::Check => "check",
@@ -226,7 +219,7 @@ impl CellOp {
         }
     }
 
-    /// About how many bytes it carries.
+    /// Returns the approximate size of its payload in bytes.
     pub(crate) fn size_hint(&self) -> usize {
         match self {
             CellOp::Set { value, .. } => json_bytes(value),
@@ -241,86 +234,83 @@ impl CellOp {
     }
 }
 
-/// How long a value that is set holds.
+/// The lifetime of a value that is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Ttl {
-    /// Until it is deleted.
+    /// The value never expires.
     Forever,
-    /// As long as the value before it.
+    /// The expiry time of the previous value; none if there was no value.
     Keep,
-    /// Until then.
     Until(Timestamp),
-    /// So many milliseconds from the commit on.
+    /// This many milliseconds after the commit's time.
     ForMs(u64),
 }
 
-/// What must be true of a cell before a write.
+/// A condition on a cell before a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub enum Expect {
-    /// Nothing in particular.
+pub enum Precondition {
+    /// No condition: the operation always applies.
     #[default]
     Anything,
-    /// It has no value now.
+    /// The cell has no value: never written, deleted or expired.
     Absent,
-    /// It has a value, at this revision.
+    /// The cell has a value and is at this revision.
     Live(u64),
-    /// It is at this revision, with or without a value; 0 = it was never written.
+    /// The cell is at this revision, with or without a value; 0 = it was never written.
     Exactly(u64),
 }
 
-/// What an absent cell counts as for an operation that needs a value.
+/// The value that an operation starts from if the cell has none.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Initial {
-    /// The value.
     pub value: Value,
-    /// Only if the cell was never written: after a delete the operation starts from nothing.
+    /// Applies the value only if the cell was never written. After a delete or an expiry the operation starts from
+    /// nothing.
     pub only_before_first_write: bool,
 }
 
-/// What an operation gives back, on a cell or on links.
+/// The result of an operation on a cell or on links.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpResult {
-    /// The revision after it; 0 for a cell that was never written.
+    /// The revision after the operation; 0 for links and for a cell that was never written.
     pub revision: u64,
-    /// There was no value before, and there is one now.
+    /// True if there was no value before and there is one now.
     #[serde(default)]
     pub created: bool,
-    /// There was a value before.
+    /// True if there was a value before.
     #[serde(default)]
     pub existed: bool,
-    /// The number an increment gave, or the item a removal took; a link's id, or how many links were deleted.
+    /// The sum of an increment or the item of a removal; a link's id, or the number of deleted links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
 }
 
-/// Why an operation cannot be done.
+/// The reason an operation on a cell failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CellError {
-    /// It is not as expected.
-    #[error("expected {expected:?}, it is at revision {revision}{}", if *live { "" } else { " and has no value" })]
+    /// The cell does not meet the condition of the write.
+    #[error("expected {expected:?}, found revision {revision}{}", if *live { "" } else { " and no value" })]
     Conflict {
-        /// What was expected.
-        expected: Expect,
-        /// The revision it is at.
+        expected: Precondition,
+        /// The cell's current revision.
         revision: u64,
-        /// It has a value.
+        /// True if the cell has a value now.
         live: bool,
     },
-    /// The value is of the wrong kind.
-    #[error("the value is {found}, and the operation needs {needs}")]
+    /// The value has the wrong JSON type for the operation.
+    #[error("the value is {found}, but the operation needs {needs}")]
     WrongKind {
-        /// What it is.
+        /// The JSON type of the value.
         found: &'static str,
-        /// What was needed.
+        /// The JSON type that the operation needs.
         needs: &'static str,
     },
-    /// The result would not be an exact number.
+    /// The sum does not fit a 64-bit integer, or is not finite.
     #[error("{value} + {by} does not fit a 64-bit integer")]
     Overflow {
-        /// The value.
         value: Number,
-        /// What was to be added.
+        /// The number to be added.
         by: Number,
     },
     /// The value, key or owner is too large.
@@ -329,8 +319,8 @@ pub enum CellError {
     /// The key or owner is empty.
     #[error("the {0} is empty")]
     Empty(&'static str),
-    /// The value that is there cannot be read.
-    #[error("its value cannot be read: {0}; set or delete it")]
+    /// The stored value cannot be read. Only `Check`, `Set` and `Delete` work on it.
+    #[error("the stored value cannot be read: {0}; set or delete it")]
     Unreadable(String),
 }
 
@@ -341,7 +331,7 @@ impl From<LimitExceeded> for CellError {
 }
 
 impl CellWrite {
-    /// Does the operation on the cell as it is: the row to write (`None` = nothing to write) and its result.
+    /// Applies the operation to the current cell. Returns the row to write (`None` = nothing to write) and the result.
     pub fn apply(
         &self,
         current: Option<Cell>,
@@ -385,15 +375,15 @@ impl CellWrite {
 
     fn check_expectation(&self, revision: u64, live: bool) -> Result<(), CellError> {
         let met = match self.expect {
-            Expect::Anything => true,
-            Expect::Absent => !live,
-            Expect::Live(expected) => live && revision == expected,
-            Expect::Exactly(expected) => revision == expected,
+            Precondition::Anything => true,
+            Precondition::Absent => !live,
+            Precondition::Live(expected) => live && revision == expected,
+            Precondition::Exactly(expected) => revision == expected,
         };
         if met { Ok(()) } else { Err(CellError::Conflict { expected: self.expect, revision, live }) }
     }
 
-    /// The value the operation starts from.
+    /// Returns the value that the operation starts from.
     fn start(&self, live: Option<Value>, revision: u64) -> Option<Value> {
         live.or_else(|| {
             let initial = self.initial.as_ref()?;
@@ -441,7 +431,7 @@ impl CellWrite {
     }
 }
 
-/// The value after an operation, and what it gives back.
+/// The value after an operation, and the operation's result.
 struct Done {
     value: Option<Value>,
     result: Option<Value>,
@@ -515,7 +505,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Exact for 64-bit integers, floating point as soon as one side is.
+/// Adds two numbers: exactly for 64-bit integers, in floating point if either side is a float.
 fn add(value: &Number, by: &Number) -> Result<Number, CellError> {
     let overflow = || CellError::Overflow { value: value.clone(), by: by.clone() };
     let integer = |n: &Number| n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));

@@ -1,8 +1,8 @@
-//! The only write: everything a decision changes, as one value that a store applies whole or not at all.
+//! The only write: everything a decision changes, as one value that a store applies atomically.
 //!
-//! A store takes a [`Commit`] apart without `..`, so that a field added here does not compile until every backend
-//! writes it. What is checked, and in which order, is part of the contract: text, size, keys, the run, its inbox, new runs,
-//! handles, cells, links, fills, documents, messages. The first thing that cannot be done refuses the whole commit.
+//! A store destructures a [`Commit`] without `..`, so that a new field does not compile until every backend writes it.
+//! The order of the checks is part of the contract: text, size, keys, the run, its inbox, new runs, handles, cells,
+//! links, result bindings, documents, messages. The first failed check refuses the whole commit.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -13,81 +13,80 @@ use crate::cell::{CellError, CellKey, CellWrite, OpResult};
 use crate::document::{DocumentError, DocumentOp, DocumentWrite};
 use crate::handle::{HandleChange, HandleHash, HandleWrite};
 use crate::link::{LinkError, LinkWrite};
-use crate::run::{Head, OpenWait, Parent, ProcessId, Status};
+use crate::run::{Head, Parent, ProcessId, Status, StoredWait};
 use crate::shadow::ShadowWrite;
 use crate::store::StoreError;
 
-/// A commit's own id, kept with what it wrote: a lost answer is looked up by it.
+/// A commit's own id, stored with the rows it wrote. A commit whose answer was lost is looked up by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CommitId(pub Uuid);
 
-/// How long the record of a commit that left no checkpoint and no key is kept for [`Store::outcome`](crate::Store::outcome).
-pub const RECORD_KEPT_MS: u64 = 24 * 60 * 60 * 1_000;
-/// The operation under which such records are kept.
+/// Retention of the record of a commit that left no other trace, in milliseconds.
+/// [`Store::outcome`](crate::Store::outcome) reads it.
+pub const RECORD_TTL_MS: u64 = 24 * 60 * 60 * 1_000;
+/// The operation under which such records are stored.
 pub const RECORD_OPERATION: &str = "commit";
 
-/// Everything a decision changes. A run is optional in it.
+/// Everything that a decision changes. All parts are optional.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Commit {
-    /// Its id.
     pub id: CommitId,
-    /// The engine's time.
+    /// The engine's clock at the decision.
     pub at: Timestamp,
-    /// The run it moves.
-    pub step: Option<Step>,
+    /// The step of an existing run.
+    pub step: Option<RunUpdate>,
     /// New runs: a start, or children.
     pub create: Vec<NewRun>,
-    /// Messages into inboxes.
-    pub send: Vec<Send>,
-    /// Handles that are put, reserved, sent out or used up, in order.
+    pub send: Vec<SendMessage>,
+    /// Handle writes, in order: put, reserve, deliver or use up.
     pub handles: Vec<HandleWrite>,
-    /// Operations on cells, in order. Each that changes something is on record in the audit trail.
+    /// Operations on cells, in order. Each change is recorded in the audit trail.
     pub cells: Vec<CellWrite>,
-    /// Operations on links, in order, after those on cells. Each edge that changes is on record in the audit trail.
+    /// Operations on links, in order, after those on cells. Each changed edge is recorded in the audit trail.
     pub links: Vec<LinkWrite>,
-    /// Who is behind those operations, if not the run alone.
+    /// The actor recorded for those operations, if not the run alone.
     pub actor: Option<String>,
-    /// Results of those operations that belong into the next state.
-    pub fills: Vec<Fill>,
-    /// Documents of the runs it gives a version, in order; of several versions the first shows them.
+    /// Results of those operations to put into the next state.
+    pub bindings: Vec<ResultBinding>,
+    /// Documents of the runs that get a version, in order. With several versions, the first one shows them.
     pub documents: Vec<DocumentWrite>,
-    /// Keys that make it happen once.
+    /// Idempotency keys under which a repetition of this commit is recognized.
     pub keys: Vec<KeyWrite>,
-    /// Definitions that its runs are pinned to; known ones stay as they are.
+    /// Definitions that its runs are pinned to. Known ones are not overwritten.
     pub definitions: Vec<StoredDefinition>,
-    /// The audit trail's rows.
+    /// Additional rows of the audit trail.
     pub audit: Vec<AuditRow>,
 }
 
-/// What happens to a run that exists.
+/// A change to an existing run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
-    /// What it was decided on; if the run has moved since, the commit is refused.
+pub struct RunUpdate {
+    /// The head it was decided on. The commit is refused if the run has changed since.
     pub head: Head,
-    /// The fence under which its action ran; `None` for a decision that anyone may make.
+    /// The fence under which its action ran; `None` for a decision that needs no owner.
     pub fence: Option<u64>,
-    /// It was decided with every message in the inbox; if one has come since, the run has moved.
+    /// The decision saw every message in the inbox. A newer message refuses the commit as [`Refused::Moved`].
     pub in_order: bool,
-    /// The snapshots that follow, one version each; none when only the row changes (an attempt, a suspension).
+    /// The snapshots that follow, one version each. Empty if only the row changes (a failed attempt, a suspension).
     pub next: Vec<NextState>,
-    /// How the run is doing now.
+    /// The run's status after the step.
     pub status: Status,
-    /// When it is to be looked at next. A message it does not know of yet makes that now.
+    /// The next wake-up time. If a message arrived that the decision did not see, the row keeps its own time if that is
+    /// earlier.
     pub wake: Option<Timestamp>,
-    /// Who works on it from here on.
+    /// The run's owner after the step.
     pub owner: Ownership,
-    /// Tries, last errors and the time of the next try.
-    pub attempt: Option<Bytes>,
-    /// The definition it is pinned to from here on, if that changes.
+    /// Ledger of attempts: last errors and the time of the next attempt, as the engine wrote them.
+    pub ledger: Option<Bytes>,
+    /// The definition it is pinned to from now on, if that changes.
     pub definition: Option<DefinitionHash>,
-    /// Messages it takes out of its inbox.
+    /// Sequence numbers of messages to remove from its inbox.
     pub take: Vec<u64>,
-    /// Waits that open.
-    pub open: Vec<OpenWait>,
-    /// Waits that close, by activation.
+    pub open: Vec<StoredWait>,
+    /// Activations whose waits close.
     pub close: Vec<u64>,
-    /// Shadow columns that change; of several writes to one the last counts.
+    /// Shadow columns that change. The last of several writes to one column wins.
     pub shadows: Vec<ShadowWrite>,
 }
 
@@ -102,390 +101,313 @@ pub struct NextState {
     pub places: Vec<Name>,
 }
 
-/// Who works on a run after a commit.
+/// The owner of a run after a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
-    /// Whoever does now.
+    /// The owner stays the same.
     Keep,
-    /// This process; the fence is raised if it was not the owner already.
+    /// This process becomes the owner. The fence is raised if it was not the owner already.
     Take(ProcessId),
-    /// Nobody.
+    /// The run has no owner.
     Release,
 }
 
-/// A run that begins.
+/// A run that starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRun {
-    /// Its id.
     pub run: RunId,
-    /// The workflow's name.
     pub workflow: Name,
     /// The definition it is pinned to.
     pub definition: DefinitionHash,
-    /// The version it begins with: 0, or the one it had where it rested before.
+    /// The version it starts with: 0, or the version that the flow had when it became a durable run.
     pub version: u64,
-    /// The first checkpoint.
     pub first: NextState,
-    /// How it is doing.
     pub status: Status,
-    /// When it is to be looked at.
+    /// The first wake-up time.
     pub wake: Option<Timestamp>,
-    /// The process that works on it at once.
+    /// The process that owns it from the start.
     pub owner: Option<ProcessId>,
-    /// Its parent.
     pub parent: Option<Parent>,
-    /// The root of its tree.
+    /// The root of its tree; itself if it has no parent.
     pub root: RunId,
-    /// Tries, as in [`Step::attempt`].
-    pub attempt: Option<Bytes>,
-    /// Waits that are open from the beginning.
-    pub open: Vec<OpenWait>,
-    /// What its shadow columns hold from the beginning.
+    /// Ledger, as in [`RunUpdate::ledger`].
+    pub ledger: Option<Bytes>,
+    /// Waits that are open from the start.
+    pub open: Vec<StoredWait>,
+    /// Initial values of its shadow columns.
     pub shadows: Vec<ShadowWrite>,
 }
 
 /// A message for a run of the same tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Send {
-    /// To whom.
+pub struct SendMessage {
     pub to: RunId,
-    /// What.
     pub message: NewMessage,
-    /// What to do when there is no such run, or it has ended.
-    pub missing: Missing,
+    /// The effect if the run does not exist or has ended.
+    pub missing: OnMissingRun,
 }
 
-/// When a message finds nobody.
+/// The effect of a message whose run does not exist or has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missing {
-    /// The whole commit is refused.
+pub enum OnMissingRun {
+    /// Refuses the whole commit.
     Refuse,
-    /// The message is dropped.
+    /// Drops the message and applies the rest of the commit.
     Drop,
 }
 
-/// A message that is put into an inbox.
+/// A message to be put into an inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewMessage {
-    /// What it is about.
+    /// The topic, as the engine named it.
     pub topic: String,
-    /// The rest.
+    /// The content, as the engine wrote it.
     pub body: Bytes,
-    /// When it is no longer wanted.
+    /// The message expires at this time; `None` = it never expires.
     pub expires_at: Option<Timestamp>,
-    /// It counts against the inbox's limit; the engine's own messages do not.
+    /// The message counts against the inbox's limit. The engine's own messages do not.
     pub counts: bool,
 }
 
-/// Puts a result of an operation into the next state; a commit with results to put has only one.
+/// Puts the result of an operation into the next state. A commit with result bindings has exactly one next state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fill {
-    /// Which operation, by its place in [`Commit::cells`], and from there on in [`Commit::links`].
+pub struct ResultBinding {
+    /// Index of the operation in [`Commit::cells`] followed by [`Commit::links`].
     pub operation: usize,
-    /// Which part of its result.
-    pub part: FillPart,
-    /// JSON pointer into the next state; the parent must be an object that is there.
+    pub part: ResultPart,
+    /// JSON pointer into the next state. The parent must be an existing object.
     pub pointer: String,
 }
 
 /// A part of an operation's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FillPart {
-    /// The number an increment gave, or the item a removal took; a link's id, or how many links were deleted.
+pub enum ResultPart {
+    /// The sum of an increment or the item of a removal; a link's id, or the number of deleted links.
     Value,
-    /// The new revision.
     Revision,
-    /// Whether the key or link was absent before.
+    /// True if the key or link was absent before.
     Created,
-    /// Whether the key had a value before, or any link was deleted.
+    /// True if the key had a value before, or a link was deleted.
     Existed,
 }
 
-impl FillPart {
-    /// This part of a result.
+impl ResultPart {
+    /// Extracts this part of a result.
     pub fn of(self, result: &OpResult) -> serde_json::Value {
         match self {
-            FillPart::Value => result.value.clone().unwrap_or_default(),
-            FillPart::Revision => result.revision.into(),
-            FillPart::Created => result.created.into(),
-            FillPart::Existed => result.existed.into(),
+            ResultPart::Value => result.value.clone().unwrap_or_default(),
+            ResultPart::Revision => result.revision.into(),
+            ResultPart::Created => result.created.into(),
+            ResultPart::Existed => result.existed.into(),
         }
     }
 }
 
-/// A key that makes a commit happen once.
+/// An idempotency key: a commit with a key that is in use is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyWrite {
-    /// What the key is for; keys of different operations do not meet.
+    /// Scope of the key: the same key under another operation is a different key.
     pub operation: String,
-    /// The key.
     pub key: String,
-    /// A hash of what was asked: the same key with another request is an error.
+    /// A hash of the request. The same key with another hash is refused as [`Refused::KeyReused`].
     pub request: [u8; 32],
-    /// What the same request is answered with later.
+    /// The answer to a repeated request.
     pub answer: Bytes,
-    /// How long the key holds.
-    pub lives: Lives,
+    pub lifetime: KeyLifetime,
 }
 
-/// How long a key holds.
+/// The lifetime of an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lives {
-    /// Until then.
+pub enum KeyLifetime {
     Until(Timestamp),
-    /// As long as this run.
+    /// As long as this run exists.
     WithRun(RunId),
 }
 
-/// A definition as stored: immutable, by content hash.
+/// A definition as stored: immutable, identified by its content hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredDefinition {
-    /// Its hash.
     pub hash: DefinitionHash,
-    /// The workflow's name.
     pub workflow: Name,
-    /// The author's number.
+    /// The version number that the author gave.
     pub version: u32,
-    /// The canonical bytes.
+    /// Canonical form of the definition; `hash` is computed over it.
     pub body: Bytes,
-    /// Who made it known and what they may do (JSON), if it was not the embedding program itself.
+    /// The publisher and their permissions (JSON); `None` = the embedding program.
     pub publisher: Option<String>,
 }
 
-/// A row of the audit trail. Never changed once written.
+/// A row of the audit trail. It never changes once written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
-    /// What was done.
     pub operation: String,
-    /// To what.
+    /// The address of the changed object.
     pub subject: String,
-    /// By whom.
     pub actor: Option<String>,
-    /// In which run.
     pub run: Option<RunId>,
-    /// The rest (JSON).
+    /// Further details (JSON). Rows about cells and links contain no values.
     pub detail: Bytes,
 }
 
-/// Where the trace of a commit is found.
+/// The id of a commit and the place of its trace, to look up its outcome. Because the place is known,
+/// checkpoints, handles and keys need no index on commit ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitRef {
-    /// The commit.
     pub id: CommitId,
-    /// Where to look.
-    pub at: Whereabouts,
+    pub at: CommitTrace,
 }
 
-/// Where the trace of a commit is found: no commit writes a row just to be found again if it leaves another.
+/// The place of a commit's trace. A commit writes a separate record only if it leaves no other trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whereabouts {
-    /// In this checkpoint.
+pub enum CommitTrace {
     Checkpoint {
-        /// The run.
         run: RunId,
-        /// The version.
         version: u64,
     },
     /// In this handle's row.
     Handle(HandleHash),
     /// In this key's record.
     Key {
-        /// The operation.
         operation: String,
-        /// The key.
         key: String,
     },
-    /// In the audit trail. One that has changed nothing is not found there: asked for again, it changes nothing again.
+    /// In the audit trail. A commit that changed nothing is not found there; repeating it changes nothing again.
     Audit,
 }
 
-/// What a commit that was applied gives back.
+/// The result of an applied commit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Committed {
-    /// Where the run stands now.
+    /// The run's head after the step.
     pub head: Option<Head>,
-    /// Where the new runs stand, in the commit's order.
+    /// Heads of the new runs, in the commit's order.
     pub created: Vec<Head>,
-    /// The results of the operations, in the commit's order: on cells, then on links.
+    /// Results of the operations in the commit's order: cells, then links.
     pub results: Vec<OpResult>,
-    /// What became of the messages, in the commit's order.
+    /// Delivery of each message, in the commit's order.
     pub sent: Vec<Delivery>,
 }
 
-/// What became of a message.
+/// The delivery of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// It is in the inbox, at this place in the order of arrival.
-    Kept(u64),
-    /// There was nobody to keep it for.
+    /// It is in the inbox under this sequence number.
+    Enqueued(u64),
+    /// It was dropped because its run does not exist or has ended.
     Dropped,
 }
 
-/// Why a commit was not applied. Nothing of it was written.
+/// The reason a commit was not applied. Nothing of it was written.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Refused {
-    /// It is larger than a commit may be.
+    /// The commit exceeds a limit.
     #[error(transparent)]
     TooLarge(#[from] LimitExceeded),
-    /// A text has a NUL character in it.
-    #[error("the {what} {text:?} has a NUL character in it, which not every database keeps")]
+    /// A text contains a NUL character, which some databases cannot store.
+    #[error("the {what} {text:?} contains a NUL character, which some databases cannot store; remove it")]
     Nul {
-        /// What the text is for.
+        /// The kind of text, for example `key` or `workflow`.
         what: &'static str,
-        /// The text.
         text: String,
     },
-    /// The same request was committed before under this key; this was the answer.
-    #[error("`{operation}` with key `{key}` has been done before")]
-    Done {
-        /// The operation.
-        operation: String,
-        /// The key.
-        key: String,
-        /// The recorded answer.
-        answer: Bytes,
-    },
+    /// The same request was committed earlier under this key; `answer` is its answer.
+    #[error("`{operation}` with key `{key}` was already done")]
+    Done { operation: String, key: String, answer: Bytes },
     /// The key was used for another request.
-    #[error("key `{key}` was used for another `{operation}`: use a new key for a new request")]
-    KeyReused {
-        /// The operation.
-        operation: String,
-        /// The key.
-        key: String,
-    },
-    /// The run has moved since the decision, or a message has come that was to be known; decide again.
-    #[error("run {run} has moved: decided on revision {expected}, it is at {actual}")]
+    #[error(
+        "key `{key}` was already used for another `{operation}` request: use a new key for a new request"
+    )]
+    KeyReused { operation: String, key: String },
+    /// The run has changed since the decision, or an unseen message arrived. Decide again.
+    #[error(
+        "run {run} has changed since it was loaded at revision {expected} (now {actual}): load it again and retry"
+    )]
     Moved {
-        /// The run.
         run: RunId,
         /// The revision the commit was decided on.
         expected: u64,
         /// The revision the run is at.
         actual: u64,
     },
-    /// The run has another owner now: the action's result is void.
-    #[error("run {run} has another owner: fence {expected} is over, it is {actual}")]
+    /// The run has another owner now, so the action's result is void.
+    #[error("run {run} has another owner: expected fence {expected}, found {actual}")]
     Fenced {
-        /// The run.
         run: RunId,
         /// The fence the action ran under.
         expected: u64,
-        /// The fence now.
         actual: u64,
     },
-    /// There is no such run.
-    #[error("there is no run {run}")]
-    NoRun {
-        /// The run.
-        run: RunId,
-    },
+    /// The run does not exist.
+    #[error("run {run} does not exist")]
+    NoRun { run: RunId },
     /// A new run's id is taken.
-    #[error("run {run} exists already")]
-    RunExists {
-        /// The run.
-        run: RunId,
-    },
-    /// A handle is not as it was read: it was used up, reserved or put meanwhile.
-    #[error("the handle is not as it was read: decided on fence {expected:?}, it is {actual:?}")]
+    #[error("run {run} already exists")]
+    RunExists { run: RunId },
+    /// A handle has changed since it was read: it was used up, reserved or put.
+    #[error("the handle has changed since it was read: expected fence {expected:?}, found {actual:?}")]
     Handle {
-        /// The handle.
         handle: HandleHash,
-        /// The fence the commit was decided on; `None` = it was not to be there.
+        /// The fence the commit was decided on; `None` = the handle was expected to be absent.
         expected: Option<u64>,
-        /// The fence now; `None` = it is not there.
+        /// The current fence; `None` = the handle does not exist.
         actual: Option<u64>,
     },
     /// A message to be taken is not in the inbox.
     #[error("message {seq} is not in the inbox of run {run}")]
-    NoMessage {
-        /// The run.
-        run: RunId,
-        /// The message.
-        seq: u64,
-    },
+    NoMessage { run: RunId, seq: u64 },
     /// A message's run does not exist or has ended.
-    #[error("run {run} does not exist or has ended; it takes no messages")]
-    NoTarget {
-        /// The run.
-        run: RunId,
-    },
+    #[error("run {run} does not exist or has ended: it accepts no messages")]
+    NoTarget { run: RunId },
     /// The run's inbox is full.
     #[error("the inbox of run {run} is full ({max} messages)")]
-    InboxFull {
-        /// The run.
-        run: RunId,
-        /// The limit.
-        max: u64,
-    },
-    /// An operation on a cell cannot be done.
+    InboxFull { run: RunId, max: u64 },
+    /// An operation on a cell failed.
     #[error("operation {operation} on {key}: {error}")]
     Cell {
-        /// Which operation, by its place in the commit.
+        /// Index of the operation in the commit.
         operation: usize,
-        /// The cell.
         key: CellKey,
-        /// Why not.
         error: CellError,
     },
-    /// An operation on links cannot be done.
+    /// An operation on links failed.
     #[error("operation {operation} on links: {error}")]
     Link {
-        /// Which operation, by its place in the commit.
+        /// Index of the operation in the commit: cells first, then links.
         operation: usize,
-        /// Why not.
         error: LinkError,
     },
-    /// A result has no place in the next state.
+    /// A result cannot be put into the next state.
     #[error("the result of operation {operation} cannot be put at `{pointer}`: {reason}")]
-    Fill {
-        /// Which operation.
+    ResultBinding {
         operation: usize,
-        /// Where it was to go.
+        /// The JSON pointer it was meant for.
         pointer: String,
-        /// Why it cannot.
         reason: String,
     },
     /// A document's run gets no version from this commit.
-    #[error("document `{key}` of run {run}: the commit gives that run no version, so nothing could show it")]
-    NoCheckpoint {
-        /// The run.
-        run: RunId,
-        /// The document's key.
-        key: String,
-    },
+    #[error("document `{key}` of run {run}: the commit creates no version of that run that could show it")]
+    NoCheckpoint { run: RunId, key: String },
     /// A document cannot be written.
     #[error("document `{key}` of run {run}: {error}")]
-    Document {
-        /// The run.
-        run: RunId,
-        /// The document's key.
-        key: String,
-        /// Why not.
-        error: DocumentError,
-    },
+    Document { run: RunId, key: String, error: DocumentError },
 }
 
-/// Why a commit gave no result.
+/// The reason a commit gave no result.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CommitError {
-    /// It was not applied, for a reason that is an ordinary answer.
+    /// It was not applied: an ordinary refusal.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// It may or may not have been applied: look it up with [`Store::outcome`](crate::Store::outcome), never guess.
-    #[error("it is not known whether the commit was applied ({why}); look it up")]
-    Unknown {
-        /// Where to look.
-        reference: CommitRef,
-        /// What happened.
-        why: String,
-    },
-    /// It was not applied: the store could not.
+    /// It may or may not have been applied. Look it up with [`Store::outcome`](crate::Store::outcome).
+    #[error("the outcome of the commit is unknown ({why}): look it up before you retry")]
+    Unknown { reference: CommitRef, why: String },
+    /// It was not applied because the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Commit {
-    /// A commit that changes nothing yet.
+    /// Creates a commit that changes nothing yet.
     pub fn new(id: CommitId, at: Timestamp) -> Self {
         Commit {
             id,
@@ -497,7 +419,7 @@ impl Commit {
             cells: Vec::new(),
             links: Vec::new(),
             actor: None,
-            fills: Vec::new(),
+            bindings: Vec::new(),
             documents: Vec::new(),
             keys: Vec::new(),
             definitions: Vec::new(),
@@ -505,48 +427,49 @@ impl Commit {
         }
     }
 
-    /// Where the trace of this commit will be found.
+    /// Returns the reference by which this commit can be looked up.
     pub fn reference(&self) -> CommitRef {
         let by_step = self.step.as_ref().filter(|step| !step.next.is_empty());
         let at = if let Some(step) = by_step {
-            Whereabouts::Checkpoint { run: step.head.run, version: step.head.version.saturating_add(1) }
+            CommitTrace::Checkpoint { run: step.head.run, version: step.head.version.saturating_add(1) }
         } else if let Some(new) = self.create.first() {
-            Whereabouts::Checkpoint { run: new.run, version: new.version }
+            CommitTrace::Checkpoint { run: new.run, version: new.version }
         } else if let Some(key) = self.keys.first() {
-            Whereabouts::Key { operation: key.operation.clone(), key: key.key.clone() }
-        } else if let Some(handle) = self.left_in() {
-            Whereabouts::Handle(handle)
+            CommitTrace::Key { operation: key.operation.clone(), key: key.key.clone() }
+        } else if let Some(handle) = self.trace_handle() {
+            CommitTrace::Handle(handle)
         } else if self.is_audited() {
-            Whereabouts::Audit
+            CommitTrace::Audit
         } else {
-            Whereabouts::Key { operation: RECORD_OPERATION.to_owned(), key: self.id.0.to_string() }
+            CommitTrace::Key { operation: RECORD_OPERATION.to_owned(), key: self.id.0.to_string() }
         };
         CommitRef { id: self.id, at }
     }
 
-    /// The key under which a store records a commit that leaves no other trace.
+    /// Returns the key under which a store records this commit, or `None` if the commit leaves another trace.
     pub fn record(&self) -> Option<KeyWrite> {
         let leaves_trace = self.step.as_ref().is_some_and(|step| !step.next.is_empty())
             || !self.create.is_empty()
             || !self.keys.is_empty()
-            || self.left_in().is_some()
+            || self.trace_handle().is_some()
             || self.is_audited();
         (!leaves_trace).then(|| KeyWrite {
             operation: RECORD_OPERATION.to_owned(),
             key: self.id.0.to_string(),
             request: [0; 32],
             answer: Bytes::new(),
-            lives: Lives::Until(self.at.plus_ms(RECORD_KEPT_MS)),
+            lifetime: KeyLifetime::Until(self.at.plus_ms(RECORD_TTL_MS)),
         })
     }
 
-    /// The handle in whose row it leaves its trace: the last, if that stays. A row has no room for results of operations.
-    fn left_in(&self) -> Option<HandleHash> {
+    /// Returns the handle whose row holds the commit's trace: the last one written, if it stays. A row cannot store
+    /// results of operations.
+    fn trace_handle(&self) -> Option<HandleHash> {
         let last = self.handles.last().filter(|_| self.cells.is_empty() && self.links.is_empty())?;
-        matches!(last.then, HandleChange::Put(..) | HandleChange::Own(_)).then_some(last.handle)
+        matches!(last.then, HandleChange::Put(..) | HandleChange::SetOwner(_)).then_some(last.handle)
     }
 
-    /// Whatever it changes is on record in the audit trail.
+    /// Returns true if the audit trail records every change of this commit.
     fn is_audited(&self) -> bool {
         self.step.is_none()
             && self.send.is_empty()
@@ -554,7 +477,8 @@ impl Commit {
             && !(self.cells.is_empty() && self.links.is_empty())
     }
 
-    /// Nothing in it can fail once the run's compare-and-set has succeeded, so a backend needs no savepoint for it.
+    /// Returns true if nothing can fail once the run's compare-and-set has succeeded. A backend needs no savepoint
+    /// then.
     pub fn is_plain(&self) -> bool {
         self.step.as_ref().is_none_or(|step| step.take.is_empty() && step.definition.is_none())
             && (self.step.is_none() || self.create.is_empty())
@@ -563,13 +487,13 @@ impl Commit {
             && self.handles.is_empty()
             && self.cells.is_empty()
             && self.links.is_empty()
-            && self.fills.is_empty()
+            && self.bindings.is_empty()
             && self.documents.is_empty()
             && self.keys.is_empty()
             && self.record().is_none()
     }
 
-    /// Refuses what is larger than a commit may be, and text that not every database keeps; no backend is asked for that.
+    /// Refuses a commit that exceeds a limit or contains text that some databases cannot store. Reads no rows.
     pub fn check(&self, limits: &Limits) -> Result<(), Refused> {
         self.check_text()?;
         self.check_size(limits)
@@ -585,20 +509,20 @@ impl Commit {
         found.map_or(Ok(()), Err)
     }
 
-    /// Everything in it that is kept as text.
+    /// Visits every value of the commit that is stored as text.
     fn each_text(&self, mut see: impl FnMut(&'static str, &str)) {
         let state = |next: &NextState, see: &mut dyn FnMut(&'static str, &str)| {
             next.places.iter().for_each(|place| see("place", place.as_str()));
         };
         if let Some(step) = &self.step {
             step.next.iter().for_each(|next| state(next, &mut see));
-            step.open.iter().flat_map(OpenWait::texts).for_each(|(what, text)| see(what, text));
+            step.open.iter().flat_map(StoredWait::texts).for_each(|(what, text)| see(what, text));
             step.shadows.iter().flat_map(ShadowWrite::texts).for_each(|(what, text)| see(what, text));
         }
         for new in &self.create {
             see("workflow", new.workflow.as_str());
             state(&new.first, &mut see);
-            new.open.iter().flat_map(OpenWait::texts).for_each(|(what, text)| see(what, text));
+            new.open.iter().flat_map(StoredWait::texts).for_each(|(what, text)| see(what, text));
             new.shadows.iter().flat_map(ShadowWrite::texts).for_each(|(what, text)| see(what, text));
         }
         self.send.iter().for_each(|send| see("topic", &send.message.topic));
@@ -632,17 +556,20 @@ impl Commit {
     }
 
     fn check_size(&self, limits: &Limits) -> Result<(), Refused> {
-        let waits = |open: &[OpenWait]| open.iter().map(|wait| wait.detail.len()).sum::<usize>();
+        let waits = |open: &[StoredWait]| open.iter().map(|wait| wait.detail.len()).sum::<usize>();
         let state = |next: &NextState| next.state.len() + next.entry.len();
-        let tries = |attempt: &Option<Bytes>| attempt.as_ref().map_or(0, Bytes::len);
+        let ledger_bytes = |ledger: &Option<Bytes>| ledger.as_ref().map_or(0, Bytes::len);
         let steps = self.step.iter().map(|step| {
-            let beside = step.open.len() + step.close.len() + step.shadows.len();
-            let rows = 1 + step.next.len().max(1) + step.take.len() + beside;
-            (rows, step.next.iter().map(state).sum::<usize>() + tries(&step.attempt) + waits(&step.open))
+            let extra_rows = step.open.len() + step.close.len() + step.shadows.len();
+            let rows = 1 + step.next.len().max(1) + step.take.len() + extra_rows;
+            (
+                rows,
+                step.next.iter().map(state).sum::<usize>() + ledger_bytes(&step.ledger) + waits(&step.open),
+            )
         });
         let created = self.create.iter().map(|new| {
             let rows = 2 + new.open.len() + new.shadows.len();
-            (rows, state(&new.first) + tries(&new.attempt) + waits(&new.open))
+            (rows, state(&new.first) + ledger_bytes(&new.ledger) + waits(&new.open))
         });
         let sent = self.send.iter().map(|send| (2, send.message.body.len()));
         let handles = self.handles.iter().map(HandleWrite::size_hint);

@@ -1,9 +1,11 @@
-//! How a checkpoint's state is stored: whole, or as what has changed since the checkpoint before.
+//! Encodes the state of a checkpoint: in full, or as a delta to the previous checkpoint.
 //!
-//! A delta is the state compressed with the one before it as the dictionary. It survives scattered changes and costs
-//! about a microsecond per kilobyte. A whole state is written when the deltas since the last one have grown to a few
-//! times its size, so that neither loading a run nor its disk grows with the length of its history. A history entry is
-//! compressed by itself, with a dictionary of what entries look like, so that a listing reads no states.
+//! A delta is the state compressed with the previous state as the dictionary. It handles changes in many places and
+//! costs about a microsecond per kilobyte. A full state is written once the deltas since the last one add up to a few
+//! times the state's size. Neither the time to load a run nor its size on disk therefore grows with the length of its
+//! history.
+//!
+//! A history entry is compressed by itself with a fixed dictionary, so that a listing reads no states.
 
 use std::cell::RefCell;
 
@@ -13,32 +15,32 @@ use lz4_flex::block;
 use crate::commit::NextState;
 use crate::run::Chain;
 
-/// Deltas since the last whole state may add up to this many times its size.
+/// Maximum total size of a chain's deltas, as a multiple of the newest state's size.
 const GROWTH: u64 = 3;
-/// No more deltas than this are read to load a run.
+/// Maximum length of a chain, which bounds the reads to load a run.
 const MAX_DELTAS: u64 = 64;
 
 const WHOLE: u8 = 0;
 const WHOLE_PACKED: u8 = 1;
 const DELTA: u8 = 2;
 
-/// A checkpoint as stored, and the chain it is the newest of.
+/// An encoded checkpoint, and the chain that it ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// The state's bytes to keep.
+    /// The encoded state: in full, or a delta.
     pub body: Bytes,
-    /// The history entry's bytes to keep.
+    /// The encoded history entry.
     pub entry: Bytes,
-    /// The chain it belongs to.
+    /// The chain that ends with this checkpoint.
     pub chain: Chain,
 }
 
-/// A stored state that cannot be read.
+/// A stored state that cannot be decoded. The text says why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a stored state cannot be read: {0}")]
 pub struct Unreadable(String);
 
-/// The first checkpoint of a run, or any that does not build on the one before.
+/// Encodes a checkpoint in full: the first one of a run, or any that starts a new chain.
 pub fn whole(checkpoint: &NextState, version: u64) -> Stored {
     Stored {
         body: pack(&checkpoint.state),
@@ -47,7 +49,7 @@ pub fn whole(checkpoint: &NextState, version: u64) -> Stored {
     }
 }
 
-/// The checkpoint at `version`, whose predecessor has the state `before` and ends `chain`.
+/// Encodes the checkpoint at `version`. The previous checkpoint has the state `before` and ends `chain`.
 pub fn next(before: &[u8], chain: Chain, checkpoint: &NextState, version: u64) -> Stored {
     let state = &checkpoint.state;
     if version.saturating_sub(chain.base) >= MAX_DELTAS {
@@ -63,7 +65,7 @@ pub fn next(before: &[u8], chain: Chain, checkpoint: &NextState, version: u64) -
     whole(checkpoint, version)
 }
 
-/// Reads a chain of stored states, the whole one first; gives the last.
+/// Decodes a chain of stored states, the full one first. Returns the last state.
 pub fn read<'a>(bodies: impl IntoIterator<Item = &'a [u8]>) -> Result<Bytes, Unreadable> {
     let mut state: Option<Bytes> = None;
     for body in bodies {
@@ -72,34 +74,35 @@ pub fn read<'a>(bodies: impl IntoIterator<Item = &'a [u8]>) -> Result<Bytes, Unr
     state.ok_or_else(|| Unreadable("there is no checkpoint".to_owned()))
 }
 
-/// Reads one stored state, given the one before it.
+/// Decodes one stored state, given the state before it.
 pub fn read_one(before: Option<&[u8]>, body: &[u8]) -> Result<Bytes, Unreadable> {
     let broken = |error: block::DecompressError| Unreadable(error.to_string());
     let (&tag, rest) = body.split_first().ok_or_else(|| Unreadable("it is empty".to_owned()))?;
     if tag == WHOLE {
         return Ok(Bytes::copy_from_slice(rest));
     }
-    let (length, packed) = rest.split_at_checked(4).ok_or_else(|| Unreadable("it is cut off".to_owned()))?;
+    let (length, packed) =
+        rest.split_at_checked(4).ok_or_else(|| Unreadable("it is truncated".to_owned()))?;
     let length = u32::from_le_bytes(length.try_into().expect("split at four bytes")) as usize;
     let state = match (tag, before) {
         (WHOLE_PACKED, _) => block::decompress(packed, length).map_err(broken)?,
         (DELTA, Some(before)) => block::decompress_with_dict(packed, length, before).map_err(broken)?,
         (DELTA, None) => return Err(Unreadable("the state it builds on is missing".to_owned())),
-        (other, _) => return Err(Unreadable(format!("format {other} is not known to this version"))),
+        (other, _) => return Err(Unreadable(format!("this version does not know format {other}"))),
     };
     if state.len() != length {
-        return Err(Unreadable(format!("{length} bytes were stored, {} came out", state.len())));
+        return Err(Unreadable(format!("{length} bytes were stored, but {} were decoded", state.len())));
     }
     Ok(state.into())
 }
 
-/// Reads a stored history entry.
+/// Decodes a stored history entry.
 pub fn read_entry(stored: &[u8]) -> Result<Bytes, Unreadable> {
     read_one(Some(ENTRIES), stored)
 }
 
-/// What the entries of most checkpoints have in common. Stored entries need exactly this text to be read again: another
-/// one needs another tag.
+/// The dictionary of history entries: text that most entries have in common. Stored entries can only be read with
+/// exactly this text; a different dictionary needs a different tag.
 const ENTRIES: &[u8] = br#""payload":{"input":{"output":{"durationUs":__resolve_wait:__operator:__timer:__error:__start{"version":1,"action":"__auto:","at":"2026-01-01T00:00:00.000000Z","entered":[""],"exited":[""],"transitions":[""]"#;
 
 fn pack_entry(entry: &[u8]) -> Bytes {
@@ -107,7 +110,7 @@ fn pack_entry(entry: &[u8]) -> Bytes {
     if packed.len() <= entry.len() { packed.into() } else { unpacked(entry) }
 }
 
-/// A whole state, packed when that saves something.
+/// Encodes a full state, compressed if that saves at least an eighth.
 fn pack(state: &[u8]) -> Bytes {
     if state.len() >= 512 {
         let packed = tagged(WHOLE_PACKED, state.len(), |out| block::compress_into(state, out));
@@ -125,7 +128,7 @@ fn unpacked(bytes: &[u8]) -> Bytes {
     body.into()
 }
 
-/// Tag, length and what `compress` makes of the state, in one buffer.
+/// Returns the tag, the length and the output of `compress` in one buffer.
 fn tagged(
     tag: u8,
     length: usize,
@@ -133,32 +136,32 @@ fn tagged(
 ) -> Vec<u8> {
     let stored = u32::try_from(length).expect("a snapshot's limit is far below 4 GiB");
     let most = block::get_maximum_output_size(length);
-    // What lives on in the commit has room for itself, not for the worst case.
-    ROOM.with_borrow_mut(|room| {
-        if room.len() < most {
-            room.resize(most, 0);
+    // The result stays in the commit, so it is copied out of the worst-case buffer at its exact size.
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < most {
+            buffer.resize(most, 0);
         }
-        let packed = compress(&mut room[..most]).expect("the buffer has room for the worst case");
+        let packed = compress(&mut buffer[..most]).expect("the buffer has room for the worst case");
         let mut body = Vec::with_capacity(HEADER + packed);
         body.push(tag);
         body.extend_from_slice(&stored.to_le_bytes());
-        body.extend_from_slice(&room[..packed]);
-        if room.len() > MOST_ROOM {
-            *room = Vec::new();
+        body.extend_from_slice(&buffer[..packed]);
+        if buffer.len() > MAX_BUFFER_BYTES {
+            *buffer = Vec::new();
         }
         body
     })
 }
 
-/// A thread keeps no more room than this for what it packs.
-const MOST_ROOM: usize = 256 * 1_024;
+/// Maximum size of the buffer that a thread keeps, in bytes.
+const MAX_BUFFER_BYTES: usize = 256 * 1_024;
 
 thread_local! {
-    /// Where a thread packs.
-    static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// The compression buffer of this thread.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The tag and the length of the state, before what is packed.
+/// Size of the tag and the length before the compressed bytes.
 const HEADER: usize = 5;
 
 #[cfg(test)]
@@ -166,6 +169,33 @@ mod tests {
     use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 
     use super::{Chain, DELTA, GROWTH, MAX_DELTAS, NextState, next, read, read_entry, read_one, whole};
+
+    /// A chain of three checkpoints and an entry as they were stored when the test was written. Databases contain this
+    /// format: it must stay readable.
+    #[test]
+    fn checkpoint_format_is_fixed() {
+        let states = (1..=3).map(|n| format!(r#"{{"version":{n},"context":{{"items":{:?}}}}}"#, [n; 300]));
+        let states: Vec<String> = states.collect();
+        let first = whole(&checkpoint(states[0].as_bytes()), 0);
+        let second = next(states[0].as_bytes(), first.chain, &checkpoint(states[1].as_bytes()), 1);
+        let third = next(states[1].as_bytes(), second.chain, &checkpoint(states[2].as_bytes()), 2);
+        let entry = r#"{"version":1,"action":"__auto:charge","at":"2026-01-01T00:00:00.000000Z"}"#;
+        let packed = whole(&checkpoint(entry.as_bytes()), 0).entry;
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let made = [&first.body, &second.body, &third.body, &packed].map(|bytes| hex(bytes)).join("\n");
+        let fixed = include_str!("../tests/formats/checkpoints.txt");
+        for stored in [&*made, fixed] {
+            let stored: Vec<Vec<u8>> = stored.lines().map(unhex).collect();
+            let chain = stored[..3].iter().map(Vec::as_slice);
+            assert_eq!(read(chain).unwrap(), states[2].as_bytes());
+            assert_eq!(read_entry(&stored[3]).unwrap(), entry.as_bytes());
+        }
+    }
+
+    fn unhex(text: &str) -> Vec<u8> {
+        let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("two hex digits");
+        (0..text.len()).step_by(2).map(byte).collect()
+    }
 
     fn checkpoint(state: &[u8]) -> NextState {
         NextState { state: state.to_vec().into(), entry: state.to_vec().into(), places: Vec::new() }
@@ -200,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_body_is_an_error_and_not_a_wrong_state() {
+    fn a_broken_body_is_an_error() {
         let first = whole(&checkpoint(&[b'x'; 2000]), 0);
         assert!(read_one(None, &[]).is_err());
         assert!(read_one(None, &[9, 1, 0, 0, 0, 1]).is_err());
@@ -210,9 +240,9 @@ mod tests {
         assert!(read_one(None, &second.body).is_err());
     }
 
-    /// Databases out there are full of entries that need this very dictionary.
+    /// Existing databases contain entries that need exactly this dictionary.
     #[test]
-    fn an_entry_stored_long_ago_can_still_be_read() {
+    fn old_history_entries_can_be_read() {
         let entry =
             br#"{"version":7,"action":"APPROVE","at":"2026-05-04T03:02:01Z","entered":["b"],"exited":["a"]}"#;
         let stored = whole(&NextState { entry: entry.to_vec().into(), ..checkpoint(b"{}") }, 0).entry;

@@ -1,7 +1,7 @@
-//! Documents: what a run shows besides its state, each visible from one of the run's versions to another.
+//! Documents: typed records of a run, each visible in a range of the run's versions.
 //!
-//! A document is written by the commit that gives its run a version, and takes effect at that version. What was visible
-//! at an earlier version stays in the rows, so that a run's documents can be read as they were.
+//! A document is written by a commit that creates a version of its run, and is visible from that version on. Replaced
+//! and removed documents stay in the table, so that the documents of an earlier version can be read.
 
 use bytes::Bytes;
 use stepwell_core::{LimitExceeded, Limits, Name, RunId, Timestamp};
@@ -11,53 +11,50 @@ use crate::store::{StoreError, bad_cursor};
 /// One change to a run's documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentWrite {
-    /// The run whose document it is; the commit must give it a version.
+    /// The run of the document. The commit must create a version of it.
     pub run: RunId,
     /// The document's key: 1 to 256 characters. A run has at most one visible document under a key.
     pub key: String,
-    /// What to do.
     pub op: DocumentOp,
 }
 
-/// What to do with a document.
+/// A change to one document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DocumentOp {
-    /// Shows this under the key from now on, in place of what was there.
+    /// Makes this document visible under the key, in place of the previous one.
     Put {
-        /// What type of document it is.
+        /// The type of the document.
         kind: Name,
-        /// The document (JSON).
+        /// The content of the document (JSON).
         body: Bytes,
-        /// What it can be found by besides its type.
+        /// Labels to find the document by, in addition to its type.
         tags: Vec<String>,
     },
-    /// Shows nothing under the key from now on.
+    /// Ends the visibility of the document under the key.
     Remove,
 }
 
 /// A document as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// The run.
     pub run: RunId,
-    /// Its key.
     pub key: String,
-    /// What type of document it is.
+    /// The type of the document.
     pub kind: Name,
-    /// The document (JSON).
+    /// The content of the document (JSON).
     pub body: Bytes,
-    /// What it can be found by besides its type.
+    /// Labels to find the document by, in addition to its type.
     pub tags: Vec<String>,
-    /// The first version of the run that shows it.
+    /// The first version that shows it.
     pub visible_from: u64,
-    /// The first version after that which does not; `None` = the newest still shows it.
+    /// The first later version that does not show it; `None` = the newest version shows it.
     pub visible_to: Option<u64>,
-    /// When it was written.
+    /// The time of the commit that wrote it.
     pub at: Timestamp,
 }
 
 impl Document {
-    /// Whether the run shows it at a version; `None` = now.
+    /// Returns true if the document is visible at this version; `None` = the newest version.
     pub fn visible_at(&self, version: Option<u64>) -> bool {
         match version {
             None => self.visible_to.is_none(),
@@ -66,33 +63,32 @@ impl Document {
     }
 }
 
-/// A document's row. (run, key, first version) is unique.
+/// The stored row of a document. Run, key and `visible_from` together are unique.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentRow {
-    /// The document.
     pub document: Document,
-    /// Its place among the documents that were written at the same version.
+    /// Index among the documents written by the same commit.
     pub ordinal: u64,
 }
 
 impl DocumentRow {
-    /// Its place in the order in which the run's documents were written.
+    /// Returns the sort key of the listing: the order in which the run's documents were written.
     pub fn place(&self) -> (u64, u64) {
         (self.document.visible_from, self.ordinal)
     }
 
-    /// The cursor of a listing that has come to it.
+    /// Returns the cursor after this document.
     pub fn cursor(&self) -> String {
         place_cursor((self.document.visible_from, self.ordinal))
     }
 }
 
-/// The cursor of a listing that has come to this place.
+/// Returns the cursor after this sort key.
 pub fn place_cursor((version, ordinal): (u64, u64)) -> String {
     format!("{version}:{ordinal}")
 }
 
-/// Reads what [`DocumentRow::cursor`] wrote.
+/// Parses a cursor of [`DocumentRow::cursor`].
 pub fn read_place(cursor: Option<&str>) -> Result<Option<(u64, u64)>, StoreError> {
     let Some(cursor) = cursor else { return Ok(None) };
     let read = || {
@@ -102,40 +98,38 @@ pub fn read_place(cursor: Option<&str>) -> Result<Option<(u64, u64)>, StoreError
     read().map(Some).ok_or_else(|| bad_cursor(cursor))
 }
 
-/// From this version on a run shows nothing that it showed under this key before.
+/// The end of a document's visibility at a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentEnd {
-    /// The run.
     pub run: RunId,
-    /// The key; there may be nothing under it.
+    /// The key. There may be no document under it.
     pub key: String,
-    /// The version.
+    /// The first version that does not show the document.
     pub version: u64,
 }
 
-/// Which of a run's documents.
+/// A query for documents of a run. A document must match every field that is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentQuery {
-    /// The run.
     pub run: RunId,
-    /// Those it showed at this version; `None` = those it shows now. A version older than the oldest that is left of
-    /// the run's history shows only what later ones show too.
+    /// Documents visible at this version; `None` = at the newest version.
+    ///
+    /// For a version that has been removed from the history, only documents that a remaining version shows are found.
     pub at: Option<u64>,
-    /// Under this key.
     pub key: Option<String>,
-    /// Of this type.
+    /// The type of the document.
     pub kind: Option<Name>,
-    /// With this tag.
+    /// One of the document's tags.
     pub tag: Option<String>,
-    /// How many at most.
+    /// Maximum number of documents; see [`page_rows`](crate::store::page_rows).
     pub limit: u32,
-    /// Where to begin.
+    /// [`Page::next`](crate::Page::next) of the previous page; `None` = the first page.
     pub cursor: Option<String>,
 }
 
 impl DocumentQuery {
-    /// Whether it asks for this document; where to begin is another matter.
-    pub fn wants(&self, document: &Document) -> bool {
+    /// Returns true if the document matches. Ignores `cursor` and `limit`.
+    pub fn matches(&self, document: &Document) -> bool {
         let DocumentQuery { run, at, key, kind, tag, limit: _, cursor: _ } = self;
         document.run == *run
             && document.visible_at(*at)
@@ -145,7 +139,7 @@ impl DocumentQuery {
     }
 }
 
-/// Why a document cannot be written.
+/// The reason a document cannot be written.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DocumentError {
     /// The key is too long.
@@ -157,10 +151,10 @@ pub enum DocumentError {
 }
 
 impl DocumentWrite {
-    /// About how many rows and bytes it writes.
+    /// Returns the approximate number of rows and bytes that it writes.
     pub(crate) fn size_hint(&self) -> (usize, usize) {
         match &self.op {
-            // What it replaces is a row too.
+            // The replaced document's row is written too.
             DocumentOp::Put { kind: _, body, tags } => {
                 (2, body.len() + tags.iter().map(String::len).sum::<usize>())
             }
@@ -168,7 +162,7 @@ impl DocumentWrite {
         }
     }
 
-    /// Refuses a key that is none.
+    /// Rejects an empty or too long key.
     pub(crate) fn check_key(&self, limits: &Limits) -> Result<(), DocumentError> {
         if self.key.is_empty() {
             return Err(DocumentError::EmptyKey);
@@ -177,7 +171,7 @@ impl DocumentWrite {
         limits.key_chars("the key", self.key.chars().count()).map_err(exceeded)
     }
 
-    /// The row it comes to at a version; `None` if it only ends what was there.
+    /// Returns the row to insert at this version; `None` for a removal.
     pub(crate) fn row(self, version: u64, ordinal: u64, at: Timestamp) -> Option<DocumentRow> {
         let DocumentWrite { run, key, op } = self;
         let DocumentOp::Put { kind, body, tags } = op else { return None };

@@ -1,4 +1,4 @@
-//! A store around a store in which things go wrong when told to: the network before, during and after a call.
+//! A test store that wraps another store and injects network faults before, during and after calls.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -15,28 +15,28 @@ use crate::link::{Link, LinkQuery};
 use crate::run::{Loaded, ProcessId, RunSummary};
 use crate::scope::{TenantId, TenantScope};
 use crate::store::{
-    Beat, Beaten, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded,
-    RunQuery, SchemaVersion, Store, StoreError, Sweep, Swept, WaitQuery, WaitRow,
+    CellQuery, Claim, Cleanup, CleanupResult, DueTenant, Heartbeat, HistoryQuery, HistoryRow, Membership,
+    Page, Record, RecordQuery, Recorded, RunQuery, SchemaVersion, Store, StoreError, WaitQuery, WaitRow,
 };
 
-/// Something that goes wrong with one call.
+/// A fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing does.
+    /// The call works normally.
     None,
-    /// The call fails and nothing has happened.
+    /// The call fails before it reaches the store. Nothing is applied.
     Before,
-    /// The call happens, and then the connection fails: the caller cannot know.
+    /// The call reaches the store, then the connection fails. The caller does not learn the result.
     After,
-    /// The call happens, and no answer ever comes: the caller has to give up waiting by itself.
+    /// The call reaches the store, but no answer ever arrives. The caller must time out by itself.
     LoseAnswer,
-    /// The call happens after a while.
+    /// The call reaches the store after this delay.
     Delay(Duration),
-    /// The call happens, and its answer comes after a while.
+    /// The call reaches the store at once, and its answer arrives after this delay.
     DelayAnswer(Duration),
 }
 
-/// A store whose calls go wrong as its script says; when the script is over, they go well.
+/// A store whose calls fail according to a script. After the end of the script every call works.
 #[derive(Debug)]
 pub struct Faulty<S> {
     inner: S,
@@ -44,17 +44,17 @@ pub struct Faulty<S> {
 }
 
 impl<S: Store> Faulty<S> {
-    /// A store whose next calls go wrong like this, one after the other.
+    /// Wraps a store. Each of the next calls takes one fault from the script, in order.
     pub fn new(inner: S, script: impl IntoIterator<Item = Fault>) -> Self {
         Faulty { inner, script: Mutex::new(script.into_iter().collect()) }
     }
 
-    /// Adds to the script.
+    /// Appends a fault to the script.
     pub fn then(&self, fault: Fault) {
         self.script.lock().unwrap_or_else(PoisonError::into_inner).push_back(fault);
     }
 
-    /// The store inside.
+    /// Returns the wrapped store.
     pub fn inner(&self) -> &S {
         &self.inner
     }
@@ -63,8 +63,8 @@ impl<S: Store> Faulty<S> {
         self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fault::None)
     }
 
-    /// Makes the call as the script says; `lost` is what the caller hears when the answer does not arrive.
-    async fn goes<T, E: From<StoreError>>(
+    /// Makes the call with the next fault of the script. `lost` is the error for a lost answer.
+    async fn call_with_fault<T, E: From<StoreError>>(
         &self,
         call: impl Future<Output = Result<T, E>> + std::marker::Send,
         lost: impl FnOnce() -> E + std::marker::Send,
@@ -75,7 +75,7 @@ impl<S: Store> Faulty<S> {
                 Err(StoreError::Unavailable("the call never arrived (injected)".to_owned()).into())
             }
             Fault::After => {
-                // Whether it was done or refused, the caller hears neither.
+                // The result is lost, whether the call was applied or refused.
                 let _ = call.await;
                 Err(lost())
             }
@@ -95,11 +95,11 @@ impl<S: Store> Faulty<S> {
         }
     }
 
-    async fn around<T>(
+    async fn with_fault<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>> + std::marker::Send,
     ) -> Result<T, StoreError> {
-        self.goes(call, || StoreError::Unavailable(LOST.to_owned())).await
+        self.call_with_fault(call, || StoreError::Unavailable(LOST.to_owned())).await
     }
 }
 
@@ -110,57 +110,57 @@ impl<S: Store> Store for Faulty<S> {
     async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
         let reference = commit.reference();
         let lost = || CommitError::Unknown { reference, why: LOST.to_owned() };
-        self.goes(self.inner.commit(scope, commit), lost).await
+        self.call_with_fault(self.inner.commit(scope, commit), lost).await
     }
 
     async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {
-        self.around(self.inner.outcome(scope, commit)).await
+        self.with_fault(self.inner.outcome(scope, commit)).await
     }
     async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError> {
-        self.around(self.inner.load(scope, run)).await
+        self.with_fault(self.inner.load(scope, run)).await
     }
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
-        self.around(self.inner.claim(scope, claim)).await
+        self.with_fault(self.inner.claim(scope, claim)).await
     }
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
-        self.around(self.inner.due(dead)).await
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError> {
+        self.with_fault(self.inner.due(expired)).await
     }
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
-        self.around(self.inner.tenants(after, limit)).await
+        self.with_fault(self.inner.tenants(after, limit)).await
     }
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        self.around(self.inner.beat(beat)).await
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<Membership, StoreError> {
+        self.with_fault(self.inner.heartbeat(beat)).await
     }
     fn hints(&self) -> Hints {
         self.inner.hints()
     }
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
-        self.around(self.inner.cells(scope, query)).await
+        self.with_fault(self.inner.cells(scope, query)).await
     }
     async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError> {
-        self.around(self.inner.links(scope, query)).await
+        self.with_fault(self.inner.links(scope, query)).await
     }
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
-        self.around(self.inner.runs(scope, query)).await
+        self.with_fault(self.inner.runs(scope, query)).await
     }
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
-        self.around(self.inner.waits(scope, query)).await
+        self.with_fault(self.inner.waits(scope, query)).await
     }
     async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError> {
-        self.around(self.inner.history(scope, query)).await
+        self.with_fault(self.inner.history(scope, query)).await
     }
     async fn documents(
         &self,
         scope: TenantScope,
         query: DocumentQuery,
     ) -> Result<Page<Document>, StoreError> {
-        self.around(self.inner.documents(scope, query)).await
+        self.with_fault(self.inner.documents(scope, query)).await
     }
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
-        self.around(self.inner.records(scope, query)).await
+        self.with_fault(self.inner.records(scope, query)).await
     }
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
-        self.around(self.inner.sweep(scope, sweep)).await
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError> {
+        self.with_fault(self.inner.cleanup(scope, cleanup)).await
     }
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
         self.inner.migrate().await

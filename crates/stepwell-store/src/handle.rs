@@ -1,21 +1,21 @@
-//! Handles: rows that are found by the hash of a secret. In one rests the state of a flow, or it leads to a wait of a run.
+//! Handles: rows that are found by the hash of a secret. A handle holds the state of a flow, or is an answer link to a
+//! wait.
 //!
-//! A handle is written by compare-and-set on its fence, which every write of its row raises: whoever reserves it, sends it out
-//! or uses it up names the fence it was read under. What is used up is gone.
+//! Every write compares the handle's fence with the one that was read and raises it. Of several writers that read the
+//! same fence, one succeeds. A used-up handle is deleted.
 
 use std::fmt;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 
 use crate::commit::CommitId;
 use crate::run::ProcessId;
-use crate::shadow::ShadowWrite;
+use crate::shadow::{ShadowFilter, ShadowWrite, check_filters};
 use crate::store::StoreError;
 
-/// What a handle is found by: the SHA-256 of its secret, which is kept nowhere.
+/// The identifier of a handle: the SHA-256 of its secret. The secret itself is not stored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HandleHash(pub [u8; 32]);
@@ -33,11 +33,11 @@ impl fmt::Debug for HandleHash {
 }
 
 impl HandleHash {
-    /// Reads what [`HandleHash`] shows itself as.
+    /// Parses 64 hexadecimal digits, the output of `Display`.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         let mut hash = [0; 32];
-        // A sign would be read as part of a number.
+        // `from_str_radix` would accept a sign.
         if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
             return None;
         }
@@ -48,18 +48,18 @@ impl HandleHash {
     }
 }
 
-/// What a handle is for.
+/// The purpose of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HandleKind {
-    /// A flow rests there.
+    /// It holds the state of a flow.
     Flow,
-    /// It leads to a wait of a durable run.
+    /// It is an answer link to a wait of a durable run.
     Link,
 }
 
 impl HandleKind {
-    /// The word a store keeps.
+    /// Returns the stored form of this kind.
     pub fn as_str(self) -> &'static str {
         match self {
             HandleKind::Flow => "flow",
@@ -67,103 +67,101 @@ impl HandleKind {
         }
     }
 
-    /// Reads what [`HandleKind::as_str`] gave.
+    /// Parses the output of [`HandleKind::as_str`].
     pub fn parse(word: &str) -> Option<Self> {
         [HandleKind::Flow, HandleKind::Link].into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
-/// A handle's row.
+/// The stored row of a handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandleRow {
-    /// What it is found by.
     pub handle: HandleHash,
-    /// What it is for.
     pub kind: HandleKind,
-    /// The flow that rests there, or the run it leads to.
+    /// The flow whose state it holds, or the run that it links to.
     pub run: RunId,
-    /// The workflow's name.
     pub workflow: Name,
-    /// The definition the flow is pinned to.
+    /// The definition that the flow is pinned to.
     pub definition: DefinitionHash,
-    /// The state that rests there, or what of the run it leads to, as the engine wrote it (JSON).
+    /// The state of the flow, or the wait that the link answers, as the engine wrote it (JSON).
     pub state: Bytes,
-    /// When it is over; `None` = never.
+    /// The handle expires at this time; `None` = it never expires.
     pub expires_at: Option<Timestamp>,
-    /// The process that works on it.
+    /// The process that has reserved it.
     pub owner: Option<ProcessId>,
-    /// Raised by every write.
+    /// Raised by every write except [`HandleChange::WriteShadows`].
     pub fence: u64,
-    /// When what is to be sent out is to be sent.
+    /// The time at which `delivery` is due.
     pub deliver_at: Option<Timestamp>,
-    /// What is to be sent out, as the engine sealed it.
+    /// The pending delivery, sealed by the engine.
     pub delivery: Option<Bytes>,
-    /// When the flow got its first row.
+    /// The time at which the flow was first stored in a handle.
     pub created_at: Timestamp,
-    /// Who began it.
+    /// The actor that created the flow or link.
     pub created_by: Option<String>,
-    /// When it was last put.
+    /// The time at which it was last put.
     pub updated_at: Timestamp,
-    /// Who put it last.
+    /// The actor that last put it.
     pub updated_by: Option<String>,
-    /// The commit that put it there or gave it to its owner.
+    /// The commit that last put or reserved it.
     pub commit: CommitId,
 }
 
-/// A handle is written.
+/// A conditional write of one handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandleWrite {
-    /// The handle.
     pub handle: HandleHash,
-    /// The fence it was read under; `None` = it is not there. If that has changed, the commit is refused.
+    /// The fence that was read; `None` = the handle did not exist. The commit is refused if it has changed.
     pub expected: Option<u64>,
-    /// What becomes of it.
     pub then: HandleChange,
 }
 
-/// What becomes of a handle.
+/// A change to a handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandleChange {
-    /// It is this from here on; its fence and its commit are the store's to say. With the shadow columns of its flow that
-    /// change. The columns of another flow that rested there go, as with [`HandleChange::Take`].
+    /// Replaces the row and writes shadow columns of its flow. The store sets hash, fence and commit.
+    ///
+    /// The columns of another flow that the handle held are deleted, as with [`HandleChange::Take`].
     Put(Box<HandleRow>, Vec<ShadowWrite>),
-    /// This process works on it, or nobody any more.
-    Own(Option<ProcessId>),
-    /// What is to be sent out has been sent, or is to be sent then.
+    /// Reserves the handle for a process; `None` releases it.
+    SetOwner(Option<ProcessId>),
+    /// Schedules a delivery; `None` clears it because it has been sent.
     Deliver(Option<(Timestamp, Bytes)>),
-    /// These shadow columns of its flow change, and nothing else: its fence stays.
-    Shade(Vec<ShadowWrite>),
-    /// It is used up. The flow's shadow columns go with it, unless the same commit puts the flow elsewhere.
+    /// Writes shadow columns of its flow. The row stays the same, and so does its fence.
+    WriteShadows(Vec<ShadowWrite>),
+    /// Uses up the handle: its row is deleted.
+    ///
+    /// The flow's shadow columns are deleted too, unless the same commit stores the flow in another handle or as a run.
     Take,
 }
 
 impl HandleWrite {
-    /// It puts a handle with something that is to be sent out.
-    pub fn is_posted(&self) -> bool {
+    /// Returns true if it puts a handle that has a pending delivery.
+    pub fn has_delivery(&self) -> bool {
         matches!(&self.then, HandleChange::Put(row, _) if row.delivery.is_some())
     }
 
-    /// Rows and bytes that it writes.
+    /// Returns the number of rows and bytes that it writes.
     pub(crate) fn size_hint(&self) -> (usize, usize) {
         match &self.then {
             HandleChange::Put(row, shadows) => {
                 (1 + shadows.len(), row.state.len() + row.delivery.as_ref().map_or(0, Bytes::len))
             }
-            HandleChange::Own(_) | HandleChange::Take => (1, 0),
-            HandleChange::Shade(shadows) => (shadows.len(), 0),
+            HandleChange::SetOwner(_) | HandleChange::Take => (1, 0),
+            HandleChange::WriteShadows(shadows) => (shadows.len(), 0),
             HandleChange::Deliver(delivery) => (1, delivery.as_ref().map_or(0, |(_, body)| body.len())),
         }
     }
 
-    /// The shadow columns it writes.
+    /// Returns the shadow columns that it writes.
     pub(crate) fn shadows(&self) -> &[ShadowWrite] {
         match &self.then {
-            HandleChange::Put(_, shadows) | HandleChange::Shade(shadows) => shadows,
-            HandleChange::Own(_) | HandleChange::Deliver(_) | HandleChange::Take => &[],
+            HandleChange::Put(_, shadows) | HandleChange::WriteShadows(shadows) => shadows,
+            HandleChange::SetOwner(_) | HandleChange::Deliver(_) | HandleChange::Take => &[],
         }
     }
 
-    /// What of it is kept as text.
+    /// Returns the values that are stored as text, each with its name for error messages.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let row = match &self.then {
             HandleChange::Put(row, _) => Some(row),
@@ -177,52 +175,54 @@ impl HandleWrite {
     }
 }
 
-/// Which handles.
+/// A query for handles. A handle must match every field that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HandleQuery {
-    /// Of this workflow.
     pub workflow: Option<Name>,
-    /// Of this flow, or leading to this run.
+    /// The flow in the handle, or the run that it links to.
     pub run: Option<RunId>,
-    /// Begun by them.
+    /// The actor that created the flow or link.
     pub created_by: Option<String>,
-    /// Whose shadow columns hold these values; the workflow has to be named with them.
-    pub shadows: Vec<(Name, ShadowValue)>,
-    /// How many at most.
+    /// Only flows whose shadow columns match these filters. Requires `workflow`.
+    ///
+    /// If all of them are ranges, the listing is in the order of the first filter's column, then of flow and handle.
+    pub shadows: Vec<ShadowFilter>,
+    /// Maximum number of handles; see [`page_rows`](crate::store::page_rows).
     pub limit: u32,
-    /// Where to begin.
+    /// [`Page::next`](crate::Page::next) of the previous page; `None` = the first page.
     pub cursor: Option<String>,
 }
 
 impl HandleQuery {
-    /// A column belongs to a workflow: without one, what it is called says nothing.
+    /// Rejects a filter on shadow columns without a workflow, because a column belongs to one workflow, and invalid
+    /// bounds.
     pub fn check(&self) -> Result<(), StoreError> {
         if self.shadows.is_empty() || self.workflow.is_some() {
-            return Ok(());
+            return check_filters(&self.shadows);
         }
-        let why = "handles are found by shadow columns of one workflow: name it";
+        let why = "a filter on shadow columns needs a workflow: name the workflow of the handles";
         Err(StoreError::Invalid(why.to_owned()))
     }
 
-    /// A row is one of those, as far as the row says.
-    pub fn wants(&self, row: &HandleRow) -> bool {
+    /// Returns true if the row matches. Ignores `shadows`, `cursor` and `limit`.
+    pub fn matches(&self, row: &HandleRow) -> bool {
         self.workflow.as_ref().is_none_or(|wanted| *wanted == row.workflow)
             && self.run.is_none_or(|wanted| wanted == row.run)
             && (self.created_by.is_none() || self.created_by == row.created_by)
     }
 }
 
-/// The cursor of a listing of handles that has come to this one.
+/// Returns the cursor after this handle in a listing of handles.
 pub fn handle_cursor(row: &HandleRow) -> String {
     handle_place(row.run, row.handle)
 }
 
-/// The same by what the listing is ordered by.
+/// Returns the same cursor from the columns that the listing is ordered by.
 pub fn handle_place(run: RunId, handle: HandleHash) -> String {
     format!("{run}:{handle}")
 }
 
-/// Reads what [`handle_cursor`] wrote.
+/// Parses a cursor of [`handle_cursor`].
 pub fn read_handle_cursor(cursor: Option<&str>) -> Result<Option<(RunId, HandleHash)>, StoreError> {
     let Some(cursor) = cursor else { return Ok(None) };
     let read = || {

@@ -1,32 +1,32 @@
-//! Wake-ups: something may have changed. Never a promise; whoever misses one finds out by looking.
+//! Hints: notifications that something may have changed. They can be lost, so every reader also polls.
 
 use tokio::sync::broadcast;
 
 use crate::cell::CellKey;
 use crate::scope::{RunKey, TenantId};
 
-/// Something may have changed.
+/// A notification that something may have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
-    /// A run may have something to do.
+    /// A run may have work to do.
     Run(RunKey),
     /// A cell may have a new value.
     Cell(TenantId, CellKey),
-    /// Who lives and who does not may have changed: a heartbeat tells.
+    /// The set of alive processes may have changed. Send a heartbeat to find out.
     Processes,
-    /// More happened than could be told: look at everything.
+    /// Hints were lost. Check everything.
     Missed,
 }
 
-/// Where a store puts its hints.
+/// The sending side of a store's hints.
 #[derive(Debug, Clone)]
 pub struct HintSender(broadcast::Sender<Hint>);
 
-/// Where a process reads them.
+/// A subscription to a store's hints.
 #[derive(Debug)]
 pub struct Hints(broadcast::Receiver<Hint>);
 
-/// Hints a slow reader may be behind before it is told that it missed some.
+/// Number of hints that are buffered for a slow reader. A reader that falls further behind gets [`Hint::Missed`].
 const BUFFER: usize = 1_024;
 
 impl Default for HintSender {
@@ -36,25 +36,25 @@ impl Default for HintSender {
 }
 
 impl HintSender {
-    /// Tells whoever listens.
+    /// Sends a hint to all subscribers.
     pub fn send(&self, hint: Hint) {
-        // Nobody listening is fine: a hint is not a promise.
+        // Without subscribers the send fails; nothing is lost, because hints are only notifications.
         let _ = self.0.send(hint);
     }
 
-    /// Whether anybody listens.
-    pub fn has_listeners(&self) -> bool {
+    /// Returns true if there is a subscriber.
+    pub fn has_subscribers(&self) -> bool {
         self.0.receiver_count() > 0
     }
 
-    /// A new reader, from now on.
-    pub fn listen(&self) -> Hints {
+    /// Subscribes to the hints that are sent from now on.
+    pub fn subscribe(&self) -> Hints {
         Hints(self.0.subscribe())
     }
 }
 
 impl Hints {
-    /// The next hint; `None` when the store is closed.
+    /// Waits for the next hint; `None` = the store is closed.
     pub async fn next(&mut self) -> Option<Hint> {
         match self.0.recv().await {
             Ok(hint) => Some(hint),

@@ -1,8 +1,10 @@
-//! The seam between Stepwell and a database.
+//! The storage layer of Stepwell: the [`Store`] trait, the values that it takes and returns, and an in-memory store.
 //!
-//! A durable write is a value, [`Commit`]: everything a decision changes, applied whole or not at all. A backend
-//! implements [`Store`] and knows nothing about workflows. [`MemoryStore`] is the reference model, [`Faulty`] and
-//! [`Traced`] are stores around stores, and `suite` (a feature of this crate) is the behaviour every backend shows.
+//! A durable write is one value, [`Commit`], with everything that a decision changes. A store applies it atomically. A
+//! backend implements [`Store`] and knows nothing about workflows.
+//!
+//! [`MemoryStore`] is the reference model. [`Faulty`] injects faults into another store, and [`Traced`] adds tracing
+//! spans to one. The feature `suite` contains the conformance tests that every backend must pass.
 
 pub mod bad;
 pub mod cell;
@@ -28,26 +30,31 @@ pub mod traced;
 
 pub use bad::{BadRow, Listing, Seen};
 pub use cell::{
-    Cell, CellError, CellKey, CellOp, CellWrite, Expect, Initial, OpResult, Space, Ttl, ValueType,
+    Cell, CellError, CellKey, CellOp, CellWrite, Initial, OpResult, Precondition, Space, Ttl, ValueType,
 };
 pub use commit::{
-    AuditRow, Commit, CommitError, CommitId, CommitRef, Committed, Delivery, Fill, FillPart, KeyWrite, Lives,
-    Missing, NewMessage, NewRun, NextState, Ownership, Refused, Send, Step, StoredDefinition, Whereabouts,
+    AuditRow, Commit, CommitError, CommitId, CommitRef, CommitTrace, Committed, Delivery, KeyLifetime,
+    KeyWrite, NewMessage, NewRun, NextState, OnMissingRun, Ownership, Refused, ResultBinding, ResultPart,
+    RunUpdate, SendMessage, StoredDefinition,
 };
 pub use document::{Document, DocumentError, DocumentOp, DocumentQuery, DocumentWrite};
 pub use faulty::{Fault, Faulty};
 pub use handle::{HandleChange, HandleHash, HandleKind, HandleQuery, HandleRow, HandleWrite};
 pub use hints::{Hint, HintSender, Hints};
-pub use link::{Direction, Edge, Ends, Entity, Link, LinkError, LinkFilter, LinkQuery, LinkWrite, RELATED};
+pub use link::{
+    Direction, Entity, Link, LinkEdge, LinkEnds, LinkError, LinkFilter, LinkQuery, LinkWrite, RELATED,
+};
 pub use memory::MemoryStore;
 pub use meter::{BatchMeter, Instruments};
-pub use run::{Chain, Head, Loaded, Message, OpenWait, Parent, ProcessId, RunRow, RunSummary, Status};
+pub use run::{
+    Chain, Head, Loaded, Parent, ProcessId, RunRow, RunSummary, Status, StoredMessage, StoredWait,
+};
 pub use scope::{RunKey, TenantId, TenantScope};
 pub use seal::{Seal, SealedRow};
-pub use shadow::{Refill, Refilled, ShadowRow, ShadowWrite};
+pub use shadow::{RefillColumn, ShadowCondition, ShadowFilter, ShadowRefill, ShadowRow, ShadowWrite};
 pub use store::{
-    Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Reading, Record,
-    RecordQuery, Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, Tally,
-    WaitQuery, WaitRow, WaitsOf,
+    CellFilter, CellQuery, Claim, Cleanup, CleanupKind, CleanupResult, ClockReading, CountQuery, DueTenant,
+    Heartbeat, HistoryQuery, HistoryRow, Membership, Page, Record, RecordQuery, Recorded, RunQuery,
+    SchemaVersion, Store, StoreError, WaitFilter, WaitQuery, WaitRow,
 };
 pub use traced::Traced;

@@ -1,7 +1,8 @@
-//! Links: typed edges between two things that somebody else keeps, each kept once, found from both of its ends.
+//! Entity links: typed edges between two entities that other systems store. Each edge is stored once and found from
+//! both ends.
 //!
-//! A link is what its edge says; there is nothing else to it but attributes. So an upsert always succeeds and replaces
-//! them, and a deletion names edges by what they have in common.
+//! A link consists of its edge and attributes. An upsert replaces the attributes. A deletion selects links by their
+//! ends.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,10 +13,10 @@ use uuid::Uuid;
 use crate::cell::{OpResult, address};
 use crate::store::{MAX_PAGE, Page, StoreError, bad_cursor, page_rows};
 
-/// The relation of a link that names none.
+/// The default relation of a link.
 pub const RELATED: &str = "related";
 
-/// One end of a link: something that is known by its type and id.
+/// One end of a link, identified by type and id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Entity {
     kind: String,
@@ -23,76 +24,76 @@ pub struct Entity {
 }
 
 impl Entity {
-    /// A thing; spaces around type and id are not part of them.
+    /// Creates an entity. Leading and trailing spaces of both texts are removed.
     pub fn new(kind: impl AsRef<str>, id: impl AsRef<str>) -> Self {
         Entity { kind: trimmed(kind), id: trimmed(id) }
     }
 
-    /// Its type.
+    /// Returns the type of the entity.
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// Its id.
+    /// Returns the id of the entity within its type.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Type and id as they are kept.
+    /// Returns type and id in their stored form.
     pub fn texts(&self) -> (&String, &String) {
         (&self.kind, &self.id)
     }
 }
 
-/// What a link is known by.
+/// The identity of a link.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Edge {
+pub struct LinkEdge {
     namespace: String,
     from: Entity,
     to: Entity,
     relation: String,
 }
 
-impl Edge {
-    /// An edge; spaces around namespace and relation are not part of them.
+impl LinkEdge {
+    /// Creates an edge. Leading and trailing spaces of namespace and relation are removed.
     pub fn new(namespace: impl AsRef<str>, from: Entity, to: Entity, relation: impl AsRef<str>) -> Self {
-        Edge { namespace: trimmed(namespace), from, to, relation: trimmed(relation) }
+        LinkEdge { namespace: trimmed(namespace), from, to, relation: trimmed(relation) }
     }
 
-    /// The namespace it is in.
+    /// Returns the namespace of the edge.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Where it begins.
+    /// Returns the entity at which the edge begins.
     pub fn from(&self) -> &Entity {
         &self.from
     }
 
-    /// Where it ends.
+    /// Returns the entity at which the edge ends.
     pub fn to(&self) -> &Entity {
         &self.to
     }
 
-    /// What the one is to the other.
+    /// Returns the relation of the first entity to the second.
     pub fn relation(&self) -> &str {
         &self.relation
     }
 
-    /// Namespace and relation as they are kept.
+    /// Returns namespace and relation in their stored form.
     pub fn texts(&self) -> (&String, &String) {
         (&self.namespace, &self.relation)
     }
 
-    /// One text that names it, each part percent-encoded.
+    /// Returns one text that names the edge, with each part percent-encoded. The audit trail uses it.
     pub fn address(&self) -> String {
-        let Edge { namespace, from, to, relation } = self;
+        let LinkEdge { namespace, from, to, relation } = self;
         address("link", &[namespace, &from.kind, &from.id, &to.kind, &to.id, relation])
     }
 
-    /// Everything in it that is kept as text.
+    /// Returns the values that are stored as text, each with its name for error messages.
     fn named_texts(&self) -> [(&'static str, &str); 6] {
-        let Edge { namespace, from, to, relation } = self;
+        let LinkEdge { namespace, from, to, relation } = self;
         [
             ("namespace", namespace),
             ("type", &from.kind),
@@ -111,36 +112,34 @@ fn trimmed(text: impl AsRef<str>) -> String {
 /// A link as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
-    /// What it is known by.
-    pub edge: Edge,
-    /// Its id, from when it was created to when it is deleted.
+    pub edge: LinkEdge,
+    /// The id of the link. It stays the same until the link is deleted.
     pub id: Uuid,
-    /// What else is to be said of it.
+    /// Any JSON value. An upsert replaces it as a whole.
     pub attributes: Value,
-    /// When it was created.
+    /// The time of the first write.
     pub created_at: Timestamp,
-    /// When it was last written.
+    /// The time of the last write.
     pub updated_at: Timestamp,
     /// The run that created it, if a run did.
     pub created_by: Option<RunId>,
 }
 
-/// Links that have an end in common, or both.
+/// A selection of links that have one end or both in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Ends {
-    /// The namespace they are in.
+pub struct LinkEnds {
     pub namespace: String,
-    /// Where they begin.
+    /// The entity at which they begin; `None` = any.
     pub from: Option<Entity>,
-    /// Where they end.
+    /// The entity at which they end; `None` = any.
     pub to: Option<Entity>,
-    /// What the one is to the other.
+    /// The relation; `None` = any.
     pub relation: Option<String>,
 }
 
-impl Ends {
-    /// An edge is one of them.
-    pub fn has(&self, edge: &Edge) -> bool {
+impl LinkEnds {
+    /// Returns true if the edge matches.
+    pub fn has(&self, edge: &LinkEdge) -> bool {
         self.namespace == edge.namespace
             && self.from.as_ref().is_none_or(|from| *from == edge.from)
             && self.to.as_ref().is_none_or(|to| *to == edge.to)
@@ -157,34 +156,33 @@ impl Ends {
     }
 }
 
-/// One operation on links. It is written as JSON only to be compared with another.
+/// One operation on links. The serialized form is used only to compare requests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum LinkWrite {
-    /// The edge is there, with these attributes.
+    /// Creates the link, or replaces the attributes of the existing one.
     Upsert {
-        /// The edge.
-        edge: Edge,
-        /// The id it gets if it was not there.
+        edge: LinkEdge,
+        /// The id of the link if it is created.
         #[serde(skip)]
         id: Uuid,
-        /// The attributes, in place of those before.
+        /// Any JSON value. It replaces the previous attributes as a whole.
         attributes: Value,
-        /// The run that writes.
+        /// The run that writes, if a run does.
         #[serde(skip)]
         by: Option<RunId>,
     },
-    /// These edges are not there.
+    /// Deletes all links that match.
     Delete {
-        /// Which; without an end there would be no telling how many.
-        ends: Ends,
-        /// The run that writes.
+        /// Must name at least one end, because otherwise the number of deleted links would have no bound.
+        ends: LinkEnds,
+        /// The run that writes, if a run does.
         #[serde(skip)]
         by: Option<RunId>,
     },
 }
 
 impl LinkWrite {
-    /// About how many rows and bytes it writes.
+    /// Returns the approximate number of rows and bytes that it writes.
     pub(crate) fn size_hint(&self) -> (usize, usize) {
         match self {
             LinkWrite::Upsert { attributes, .. } => (2, json_bytes(attributes)),
@@ -192,7 +190,7 @@ impl LinkWrite {
         }
     }
 
-    /// Everything in it that is kept as text.
+    /// Returns the values that are stored as text, each with its name for error messages.
     pub(crate) fn texts(&self) -> Vec<(&'static str, &str)> {
         match self {
             LinkWrite::Upsert { edge, .. } => edge.named_texts().to_vec(),
@@ -200,7 +198,7 @@ impl LinkWrite {
         }
     }
 
-    /// Refuses what cannot be written, whatever is there.
+    /// Rejects an operation that is invalid regardless of the stored links.
     pub(crate) fn check(&self, limits: &Limits) -> Result<(), LinkError> {
         let texts = self.texts();
         limits.edge_bytes("the link", texts.iter().map(|(_, text)| text.len()).sum())?;
@@ -223,7 +221,8 @@ impl LinkWrite {
     }
 }
 
-/// What an operation on links gives back: of an upsert the link's id, of a deletion how many went.
+/// Returns the result of an upsert; its value is the link's id. The value of [`deleted`] is the number of deleted
+/// links.
 pub(crate) fn upserted(link: &Link, created: bool) -> OpResult {
     let value = Some(Value::String(link.id.to_string()));
     OpResult { revision: 0, created, existed: !created, value }
@@ -233,16 +232,16 @@ pub(crate) fn deleted(count: usize) -> OpResult {
     OpResult { revision: 0, created: false, existed: count > 0, value: Some(count.into()) }
 }
 
-/// Why an operation on links cannot be done.
+/// The reason an operation on links failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LinkError {
     /// A part of the edge is empty.
     #[error("the {0} is empty")]
     Empty(&'static str),
     /// A deletion names neither end.
-    #[error("name where the links begin or where they end: without either all would be deleted")]
+    #[error("a deletion must name `from` or `to`: without either it would delete every link")]
     NoEnd,
-    /// The attributes or a part of the edge are too large, or there are too many to be deleted at once.
+    /// The attributes or a part of the edge are too large, or one deletion matches too many links.
     #[error(transparent)]
     TooLarge(Box<LimitExceeded>),
 }
@@ -253,26 +252,25 @@ impl From<LimitExceeded> for LinkError {
     }
 }
 
-/// Which links.
+/// A query for links of one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkQuery {
-    /// The namespace they are in.
     pub namespace: String,
-    /// Which of those.
     pub which: LinkFilter,
-    /// What the one is to the other.
+    /// The relation; `None` = any.
     pub relation: Option<String>,
-    /// How many at most.
+    /// Maximum number of links; see [`page_rows`].
     pub limit: u32,
-    /// Where to begin.
+    /// [`Page::next`] of the previous page; `None` = the first page.
     pub cursor: Option<String>,
 }
 
 impl LinkQuery {
-    /// The links of a thing in a namespace that an edge begins at, those to where it ends among the first.
-    pub fn beginning_at(edge: &Edge) -> Self {
+    /// Builds a query for the link with this edge. If there is no such link, the result is the next one in the listing
+    /// or empty.
+    pub fn beginning_at(edge: &LinkEdge) -> Self {
         let to = edge.to();
-        let before = LinkPlace {
+        let before = LinkCursor {
             kind: to.kind.clone(),
             id: to.id.clone(),
             relation: String::new(),
@@ -288,9 +286,9 @@ impl LinkQuery {
         }
     }
 
-    /// Links among which those with these ends are.
-    pub fn with_ends(ends: &Ends) -> Self {
-        let Ends { namespace, from, to, relation } = ends.clone();
+    /// Builds a query that finds every link with these ends. It may find others too; check them with [`LinkEnds::has`].
+    pub fn with_ends(ends: &LinkEnds) -> Self {
+        let LinkEnds { namespace, from, to, relation } = ends.clone();
         let (end, direction) = match (from, to) {
             (Some(from), _) => (from, Direction::Forward),
             (None, to) => (to.unwrap_or_else(|| Entity::new("", "")), Direction::Reverse),
@@ -300,42 +298,40 @@ impl LinkQuery {
     }
 }
 
-/// Which links of a namespace.
+/// A selection of links within a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkFilter {
-    /// All of them, in the order of their edges.
+    /// All links, in the order of their edges.
     All {
-        /// That begin at something of this type.
+        /// The type of the entity at which they begin.
         from: Option<String>,
-        /// That end at something of this type.
+        /// The type of the entity at which they end.
         to: Option<String>,
     },
-    /// Those of one thing, in the order of the thing at the other end.
+    /// Links of one entity, in the order of the entity at the other end.
     Of {
-        /// The thing.
         end: Entity,
-        /// Which way to go.
         direction: Direction,
-        /// To something of this type.
+        /// The type of the entity at the other end; `None` = any.
         far: Option<String>,
     },
 }
 
-/// Which way a link is gone along.
+/// The direction in which links are followed from an entity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// From where it begins.
+    /// Links that begin at the entity.
     #[default]
     Forward,
-    /// From where it ends.
+    /// Links that end at the entity.
     Reverse,
-    /// From either of its ends. A link from a thing to itself is found once.
+    /// Both. A link from an entity to itself is found once.
     Either,
 }
 
 impl Direction {
-    /// The ways there are to go.
+    /// Returns the single directions that this one consists of.
     pub fn ways(self) -> &'static [Way] {
         match self {
             Direction::Forward => &[Way::Forward],
@@ -345,18 +341,18 @@ impl Direction {
     }
 }
 
-/// One way to go along a link.
+/// A single direction along a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
-    /// From where it begins.
+    /// From its beginning to its end.
     Forward,
-    /// From where it ends.
+    /// From its end to its beginning.
     Reverse,
 }
 
 impl Way {
-    /// The end that is reached.
-    pub fn far(self, edge: &Edge) -> &Entity {
+    /// Returns the entity at the other end.
+    pub fn far(self, edge: &LinkEdge) -> &Entity {
         match self {
             Way::Forward => &edge.to,
             Way::Reverse => &edge.from,
@@ -364,48 +360,47 @@ impl Way {
     }
 }
 
-/// A place in a listing of the links of one thing: the other end, the relation, and the way there.
+/// The sort key of a listing of one entity's links: the other end, the relation and the direction.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LinkPlace {
-    /// The type of the thing at the other end.
+pub struct LinkCursor {
+    /// The type of the entity at the other end.
     pub kind: String,
-    /// Its id.
+    /// The id of the entity at the other end.
     pub id: String,
-    /// What the one is to the other.
     pub relation: String,
-    /// The way there.
     pub way: Way,
 }
 
-impl LinkPlace {
-    /// Before everything.
+impl LinkCursor {
+    /// Returns a position before every link.
     pub fn beginning() -> Self {
-        LinkPlace { kind: String::new(), id: String::new(), relation: String::new(), way: Way::Forward }
+        LinkCursor { kind: String::new(), id: String::new(), relation: String::new(), way: Way::Forward }
     }
 
-    /// Where a link is in the listing, gone along one way.
-    pub fn of(edge: &Edge, way: Way) -> Self {
+    /// Returns the position of a link when it is followed in this direction.
+    pub fn of(edge: &LinkEdge, way: Way) -> Self {
         let far = way.far(edge);
-        LinkPlace { kind: far.kind.clone(), id: far.id.clone(), relation: edge.relation.clone(), way }
+        LinkCursor { kind: far.kind.clone(), id: far.id.clone(), relation: edge.relation.clone(), way }
     }
 }
 
-/// Merges what was found each way into a page; each list is in the order of the listing, and goes one row further.
+/// Merges the links of each direction into one page. Each list is sorted and has up to one row more than the page.
 pub fn merged(found: Vec<(Way, Vec<Link>)>, limit: u32) -> Page<Link> {
-    let mut all: Vec<(LinkPlace, Link)> = found
+    let mut all: Vec<(LinkCursor, Link)> = found
         .into_iter()
-        .flat_map(|(way, links)| links.into_iter().map(move |link| (LinkPlace::of(&link.edge, way), link)))
+        .flat_map(|(way, links)| links.into_iter().map(move |link| (LinkCursor::of(&link.edge, way), link)))
         .collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     Page::cut(all, limit, |(place, _)| place_cursor(place)).map(|(_, link)| link)
 }
 
-/// A link from a thing to itself is found on the way forward only, when both ways are gone.
-pub fn is_found_twice(edge: &Edge, way: Way, direction: Direction) -> bool {
+/// Returns true for a link from an entity to itself in the second direction, because the first one has found it
+/// already.
+pub fn is_found_twice(edge: &LinkEdge, way: Way, direction: Direction) -> bool {
     direction == Direction::Either && way == Way::Reverse && edge.from == edge.to
 }
 
-/// Texts as one cursor. They may hold any character, so each says how long it is.
+/// Joins texts into one cursor. Each is preceded by its length, because it may contain any character.
 fn joined(parts: &[&str]) -> String {
     parts.iter().map(|part| format!("{}:{part}", part.len())).collect()
 }
@@ -421,13 +416,13 @@ fn split(cursor: &str) -> Option<Vec<String>> {
     Some(parts)
 }
 
-fn place_cursor(place: &LinkPlace) -> String {
+fn place_cursor(place: &LinkCursor) -> String {
     let way = if place.way == Way::Forward { "f" } else { "r" };
     joined(&[&place.kind, &place.id, &place.relation, way])
 }
 
-/// Reads the cursor of a listing of one thing's links.
-pub fn read_place_cursor(cursor: Option<&str>) -> Result<Option<LinkPlace>, StoreError> {
+/// Parses a cursor of a listing of one entity's links.
+pub fn read_place_cursor(cursor: Option<&str>) -> Result<Option<LinkCursor>, StoreError> {
     let Some(cursor) = cursor else { return Ok(None) };
     let read = || match <[String; 4]>::try_from(split(cursor)?).ok()? {
         [kind, id, relation, way] => {
@@ -436,23 +431,23 @@ pub fn read_place_cursor(cursor: Option<&str>) -> Result<Option<LinkPlace>, Stor
                 "r" => Way::Reverse,
                 _ => return None,
             };
-            Some(LinkPlace { kind, id, relation, way })
+            Some(LinkCursor { kind, id, relation, way })
         }
     };
     read().map(Some).ok_or_else(|| bad_cursor(cursor))
 }
 
-/// The cursor of a listing of a namespace's links that has come to this one.
-pub fn edge_cursor(edge: &Edge) -> String {
-    let Edge { from, to, relation, .. } = edge;
+/// Returns the cursor after this link in a listing of a namespace.
+pub fn edge_cursor(edge: &LinkEdge) -> String {
+    let LinkEdge { from, to, relation, .. } = edge;
     joined(&[&from.kind, &from.id, &to.kind, &to.id, relation])
 }
 
-/// Reads what [`edge_cursor`] wrote, for a namespace.
-pub fn read_edge_cursor(namespace: &str, cursor: Option<&str>) -> Result<Option<Edge>, StoreError> {
+/// Parses a cursor of [`edge_cursor`] for a namespace.
+pub fn read_edge_cursor(namespace: &str, cursor: Option<&str>) -> Result<Option<LinkEdge>, StoreError> {
     let Some(cursor) = cursor else { return Ok(None) };
     let read = || match <[String; 5]>::try_from(split(cursor)?).ok()? {
-        [from_kind, from_id, to_kind, to_id, relation] => Some(Edge {
+        [from_kind, from_id, to_kind, to_id, relation] => Some(LinkEdge {
             namespace: namespace.to_owned(),
             from: Entity { kind: from_kind, id: from_id },
             to: Entity { kind: to_kind, id: to_id },
@@ -462,7 +457,7 @@ pub fn read_edge_cursor(namespace: &str, cursor: Option<&str>) -> Result<Option<
     read().map(Some).ok_or_else(|| bad_cursor(cursor))
 }
 
-/// The rows to read one way for a page of one thing's links.
+/// Returns the number of rows to read in each direction for a page of one entity's links.
 pub fn rows_each_way(limit: u32) -> usize {
     page_rows(limit) + 1
 }

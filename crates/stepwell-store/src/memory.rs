@@ -1,4 +1,5 @@
-//! The reference model: a store in memory, as plain as the promises allow. What it answers is what the others must.
+//! A store in memory. It is the reference model: as simple as possible, and the other backends must give the same
+//! answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -11,30 +12,33 @@ use stepwell_core::{DefinitionHash, Limits, Name, RunId, Timestamp};
 
 use crate::cell::{Cell, CellKey, Space};
 use crate::commit::{
-    AuditRow, Commit, CommitError, CommitId, CommitRef, Committed, Lives, StoredDefinition, Whereabouts,
+    AuditRow, Commit, CommitError, CommitId, CommitRef, CommitTrace, Committed, KeyLifetime, StoredDefinition,
 };
 use crate::delta;
 use crate::document::{Document, DocumentEnd, DocumentQuery, DocumentRow, read_place};
 use crate::handle::{HandleHash, HandleKind, HandleQuery, HandleRow, handle_cursor, read_handle_cursor};
 use crate::hints::{HintSender, Hints};
 use crate::link::{
-    Edge, Ends, Link, LinkFilter, LinkPlace, LinkQuery, Way, edge_cursor, is_found_twice, merged,
+    Link, LinkCursor, LinkEdge, LinkEnds, LinkFilter, LinkQuery, Way, edge_cursor, is_found_twice, merged,
     read_edge_cursor, read_place_cursor,
 };
 use crate::plan::{CheckpointRow, KeyRow, MessageRow, Plan, Rows, decode_results, plan};
 use crate::retention::{Cut, Versions, cut};
-use crate::run::{Loaded, Message, OpenWait, ProcessId, RunRow, RunSummary, Status};
+use crate::run::{Loaded, ProcessId, RunRow, RunSummary, Status, StoredMessage, StoredWait};
 use crate::scope::{TenantId, TenantScope};
 use crate::seal::{Seal, sealed};
-use crate::shadow::{Refill, Refilled, ShadowRow, ShadowWrite};
+use crate::shadow::{
+    RangePlace, RefillColumn, ShadowCondition, ShadowFilter, ShadowRefill, ShadowRow, ShadowSpans,
+    ShadowWrite, compare, handle_range_cursor, leading, range_cursor,
+};
 use crate::store::{
-    Beat, Beaten, CellFilter, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery,
-    Recorded, RunQuery, SchemaVersion, Store, StoreError, Sweep, SweepWhat, Swept, Tally, WaitQuery, WaitRow,
-    WaitsOf, bad_cursor, definition_cursor, key_cursor, page_rows, read_commit_cursor, read_cursor,
-    read_definition_cursor, read_key_cursor,
+    CellFilter, CellQuery, Claim, Cleanup, CleanupKind, CleanupResult, CountQuery, DueTenant, Heartbeat,
+    HistoryQuery, HistoryRow, Membership, Page, Record, RecordQuery, Recorded, RunQuery, SchemaVersion,
+    Store, StoreError, WaitFilter, WaitQuery, WaitRow, bad_cursor, definition_cursor, due_cursor, key_cursor,
+    page_rows, read_commit_cursor, read_cursor, read_definition_cursor, read_due_cursor, read_key_cursor,
 };
 
-/// A store in memory. Forgets everything when it is dropped.
+/// A store in memory. Its data is lost when it is dropped.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     state: Mutex<State>,
@@ -48,41 +52,41 @@ struct State {
     processes: BTreeMap<ProcessId, Timestamp>,
 }
 
-/// One tenant's rows.
+/// The rows of one tenant.
 #[derive(Debug, Default)]
 struct Tables {
     runs: BTreeMap<RunId, RunRow>,
     checkpoints: BTreeMap<(RunId, u64), (CheckpointRow, CommitId, Timestamp)>,
     inbox: BTreeMap<(RunId, u64), MessageRow>,
-    waits: BTreeMap<(RunId, u64), OpenWait>,
+    waits: BTreeMap<(RunId, u64), StoredWait>,
     shadows: BTreeMap<(RunId, Name), ShadowRow>,
     handles: BTreeMap<HandleHash, HandleRow>,
     cells: BTreeMap<CellKey, Cell>,
-    /// By run, key and first version.
+    /// By run, key and first visible version.
     documents: BTreeMap<(RunId, String, u64), DocumentRow>,
     keys: BTreeMap<(String, String), KeyRow>,
     definitions: BTreeMap<DefinitionHash, StoredDefinition>,
     audit: BTreeMap<(CommitId, u64), (Timestamp, AuditRow)>,
-    /// The results of commits that are looked up in the audit trail.
+    /// Results of commits that are looked up in the audit trail.
     traces: BTreeMap<CommitId, Option<Bytes>>,
     unsealed: BTreeSet<CommitId>,
     seals: Vec<Seal>,
-    links: BTreeMap<Edge, Link>,
+    links: BTreeMap<LinkEdge, Link>,
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store with the default limits.
     pub fn new() -> Self {
         MemoryStore::default()
     }
 
-    /// An empty store with limits of one's own.
+    /// Creates an empty store with these limits.
     pub fn with_limits(limits: Limits) -> Self {
         MemoryStore { limits, ..MemoryStore::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic in a caller's thread leaves the tables as they were: a plan is written without interruption.
+        // A panic in another thread leaves the tables consistent, because nothing can fail while a plan is written.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,13 +117,13 @@ impl Rows for Tables {
     fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, Infallible> {
         Ok(self.cells.get(key).cloned())
     }
-    fn is_on_record(&mut self, commit: CommitId) -> Result<bool, Infallible> {
+    fn has_audit_rows(&mut self, commit: CommitId) -> Result<bool, Infallible> {
         Ok(self.traces.contains_key(&commit))
     }
-    fn link(&mut self, edge: &Edge) -> Result<Option<Link>, Infallible> {
+    fn link(&mut self, edge: &LinkEdge) -> Result<Option<Link>, Infallible> {
         Ok(self.links.get(edge).cloned())
     }
-    fn edges(&mut self, ends: &Ends, most: usize) -> Result<Vec<Edge>, Infallible> {
+    fn edges(&mut self, ends: &LinkEnds, most: usize) -> Result<Vec<LinkEdge>, Infallible> {
         Ok(self.links.keys().filter(|edge| ends.has(edge)).take(most).cloned().collect())
     }
 }
@@ -136,7 +140,7 @@ impl Tables {
             take,
             open,
             close,
-            unshade,
+            clear_shadows,
             shadows,
             used,
             handles,
@@ -159,9 +163,9 @@ impl Tables {
         self.inbox.extend(put.into_iter().map(|row| ((row.run, row.message.seq), row)));
         close.iter().for_each(|wait| drop(self.waits.remove(wait)));
         self.waits.extend(open.into_iter().map(|(run, wait)| ((run, wait.activation), wait)));
-        self.shadows.retain(|(run, _), _| !unshade.contains(run));
+        self.shadows.retain(|(run, _), _| !clear_shadows.contains(run));
         for (run, ShadowWrite { workflow, name, value }) in shadows {
-            self.shade(run, workflow, name, value);
+            self.write_shadow(run, workflow, name, value);
         }
         used.iter().for_each(|handle| drop(self.handles.remove(handle)));
         self.handles.extend(handles.into_iter().map(|row| (row.handle, row)));
@@ -186,8 +190,8 @@ impl Tables {
         committed
     }
 
-    /// A shadow column holds a value from here on, or nothing; says whether that is something else than before.
-    fn shade(&mut self, run: RunId, workflow: Name, name: Name, value: Option<ShadowValue>) -> bool {
+    /// Sets or removes a shadow column. Returns true if that changes it.
+    fn write_shadow(&mut self, run: RunId, workflow: Name, name: Name, value: Option<ShadowValue>) -> bool {
         let place = (run, name.clone());
         let row = value.map(|value| ShadowRow { run, workflow, name, value });
         match row {
@@ -196,14 +200,14 @@ impl Tables {
         }
     }
 
-    /// Shadow columns become what they should be.
-    fn refill(&mut self, refills: &[Refill]) -> Swept {
-        let mut swept = Swept { count: 0, more: false };
-        for Refill { run, version, workflow, columns } in refills {
+    /// Corrects the shadow columns of runs that have not changed since they were read.
+    fn refill(&mut self, refills: &[ShadowRefill]) -> CleanupResult {
+        let mut cleaned = CleanupResult { count: 0, more: false };
+        for ShadowRefill { run, version, workflow, columns } in refills {
             match self.runs.get(run) {
                 Some(row) if row.version == *version => {}
                 Some(_) => {
-                    swept.more = true;
+                    cleaned.more = true;
                     continue;
                 }
                 None => continue,
@@ -211,20 +215,21 @@ impl Tables {
             let there = self.shadows.len();
             let wanted = |name: &Name| columns.iter().any(|(wanted, _)| wanted == name);
             self.shadows.retain(|(of, name), _| of != run || wanted(name));
-            swept.count += (there - self.shadows.len()) as u64;
+            cleaned.count += (there - self.shadows.len()) as u64;
             for (name, refilled) in columns {
                 let held = self.shadows.get(&(*run, name.clone())).map(|row| row.value.kind());
                 let value = match refilled {
-                    Refilled::Begins(value) if held == Some(value.kind()) => continue,
-                    Refilled::Is(value) | Refilled::Begins(value) => value.clone(),
+                    RefillColumn::SetIfMissing(value) if held == Some(value.kind()) => continue,
+                    RefillColumn::Set(value) | RefillColumn::SetIfMissing(value) => value.clone(),
                 };
-                swept.count += u64::from(self.shade(*run, workflow.clone(), name.clone(), Some(value)));
+                cleaned.count +=
+                    u64::from(self.write_shadow(*run, workflow.clone(), name.clone(), Some(value)));
             }
         }
-        swept
+        cleaned
     }
 
-    /// The newest document under a key ends, unless it has.
+    /// Ends the visibility of the newest document under a key, unless it has ended already.
     fn hide(&mut self, end: DocumentEnd) {
         let DocumentEnd { run, key, version } = end;
         let of_key = (run, key.clone(), 0)..=(run, key, u64::MAX);
@@ -243,15 +248,15 @@ impl Tables {
     fn loaded(&self, row: RunRow) -> Result<Loaded, StoreError> {
         let state = self.state_at(row.run, row.version)?;
         let inbox = self.inbox.range((row.run, 0)..=(row.run, u64::MAX));
-        let inbox: Vec<Message> = inbox.map(|(_, row)| row.message.clone()).collect();
+        let inbox: Vec<StoredMessage> = inbox.map(|(_, row)| row.message.clone()).collect();
         Ok(row.loaded(state, inbox))
     }
 
-    /// The runs a process may take, dead processes' first, then by the time they are due.
+    /// Returns the runs that can be claimed: those of expired processes first, then by due time.
     fn claimable(&self, claim: &Claim) -> Vec<RunId> {
         let served =
             |row: &&RunRow| claim.definitions.as_ref().is_none_or(|known| known.contains(&row.definition));
-        let orphaned = |row: &&RunRow| row.owner.is_some_and(|owner| claim.dead.contains(&owner));
+        let orphaned = |row: &&RunRow| row.owner.is_some_and(|owner| claim.expired.contains(&owner));
         let due = |row: &&RunRow| row.owner.is_none() && row.wake.is_some_and(|wake| wake <= claim.now);
         let mut found: Vec<RunId> =
             self.runs.values().filter(served).filter(orphaned).map(|row| row.run).collect();
@@ -262,7 +267,7 @@ impl Tables {
         found
     }
 
-    /// A run goes; gives how many that was.
+    /// Removes a run and everything it owns. Returns the number of removed runs, 0 or 1.
     fn purge(&mut self, run: RunId) -> u64 {
         let gone = self.runs.remove(&run);
         self.checkpoints.retain(|(of, _), _| *of != run);
@@ -270,18 +275,18 @@ impl Tables {
         self.waits.retain(|(of, _), _| *of != run);
         self.shadows.retain(|(of, _), _| *of != run);
         self.documents.retain(|(of, ..), _| *of != run);
-        self.keys.retain(|_, row| row.lives != Lives::WithRun(run));
+        self.keys.retain(|_, row| row.lifetime != KeyLifetime::WithRun(run));
         self.handles.retain(|_, row| row.run != run);
         let owner = run.to_string();
         self.cells.retain(|key, _| key.space != Space::Execution || key.owner != owner);
         u64::from(gone.is_some())
     }
 
-    /// Old checkpoints of a run go, and the documents that only they showed.
-    fn bound(&mut self, run: RunId, keep: u64, limit: u32) -> Swept {
+    /// Removes old checkpoints of a run, and the documents that only those versions showed.
+    fn bound(&mut self, run: RunId, keep: u64, limit: u32) -> CleanupResult {
         let oldest = self.checkpoints.range((run, 0)..=(run, u64::MAX)).next();
         let (Some(row), Some(((_, oldest), _))) = (self.runs.get(&run), oldest) else {
-            return Swept { count: 0, more: false };
+            return CleanupResult { count: 0, more: false };
         };
         let versions = Versions { oldest: *oldest, newest: row.version };
         let base_of = |version| self.checkpoints.get(&(run, version)).map(|(row, ..)| row.stored.chain.base);
@@ -299,44 +304,80 @@ impl Tables {
             self.documents.remove(&(run, document.key.clone(), document.visible_from));
         }
         let count = (checkpoints + over.len()) as u64;
-        Swept { count, more: more || count >= u64::from(limit) }
+        CleanupResult { count, more: more || count >= u64::from(limit) }
     }
 
-    /// One seal over what is not sealed yet.
-    fn seal(&mut self, tenant: TenantId, now: Timestamp, limit: usize) -> Swept {
+    /// Writes one seal over audit rows that are not sealed yet.
+    fn seal(&mut self, tenant: TenantId, now: Timestamp, limit: usize) -> CleanupResult {
         let taken: Vec<CommitId> = self.unsealed.iter().take(limit).copied().collect();
         let of_commit = |commit: &CommitId| self.audit.range((*commit, 0)..=(*commit, u64::MAX));
         let rows = taken.iter().flat_map(of_commit);
         let rows: Vec<_> =
             rows.map(|((commit, ordinal), (at, row))| sealed(tenant, *commit, *ordinal, *at, row)).collect();
-        let swept = Swept { count: rows.len() as u64, more: self.unsealed.len() > taken.len() };
+        let cleaned = CleanupResult { count: rows.len() as u64, more: self.unsealed.len() > taken.len() };
         if !rows.is_empty() {
             let last = self.seals.last().map(|seal| (seal.number, seal.hash));
             self.seals.push(Seal::after(tenant, last, now, rows));
         }
         self.unsealed.retain(|commit| !taken.contains(commit));
-        swept
+        cleaned
+    }
+
+    /// Returns true if a column of a run or flow matches.
+    fn has_column(&self, run: RunId, workflow: &Name, ShadowFilter { name, is }: &ShadowFilter) -> bool {
+        let held = self.shadows.get(&(run, name.clone()));
+        held.is_some_and(|held| is.has(&held.value) && held.workflow == *workflow)
+    }
+
+    fn shadows_of(&self, runs: &[RunId]) -> Page<Record> {
+        let rows = self.shadows.values().filter(|row| runs.contains(&row.run));
+        Page::of(rows.cloned().map(Record::Shadow))
     }
 
     fn handles(&self, query: &HandleQuery) -> Result<Page<Record>, StoreError> {
         query.check()?;
-        let after = read_handle_cursor(query.cursor.as_deref())?;
-        let held = |row: &HandleRow, (name, value): &(Name, ShadowValue)| {
-            let held = self.shadows.get(&(row.run, name.clone()));
-            held.is_some_and(|held| held.value == *value && held.workflow == row.workflow)
-        };
-        let wanted = |row: &&HandleRow| {
+        let matching = |row: &&HandleRow| {
             let is_flow = query.shadows.is_empty() || row.kind == HandleKind::Flow;
-            let is_after = after.is_none_or(|after| (row.run, row.handle) > after);
-            query.wants(row) && is_flow && is_after && query.shadows.iter().all(|wanted| held(row, wanted))
+            let has = |filter| self.has_column(row.run, &row.workflow, filter);
+            query.matches(row) && is_flow && query.shadows.iter().all(has)
         };
-        let mut rows: Vec<_> = self.handles.values().filter(wanted).cloned().collect();
+        if let Some((lead, _)) = leading(&query.shadows)
+            && ShadowSpans::of(&lead.is, None)?.is_some()
+        {
+            let place = RangePlace::of_handle(query.cursor.as_deref())?;
+            // The handle of a position decides between handles of the same flow.
+            let whole = ShadowSpans::of(&lead.is, None)?;
+            let rest = ShadowSpans::of(&lead.is, place.as_ref())?;
+            let value =
+                |row: &HandleRow| self.shadows.get(&(row.run, lead.name.clone())).map(|held| &held.value);
+            let is_after = |row: &&HandleRow| {
+                let in_span = |span: &Option<ShadowSpans>| {
+                    value(row).zip(span.as_ref()).is_some_and(|(value, span)| span.has(value, row.run))
+                };
+                let is_next = |place: &RangePlace| {
+                    place.run == row.run
+                        && place.handle.is_some_and(|handle| row.handle > handle)
+                        && value(row).is_some_and(|value| place.is_at(value))
+                };
+                in_span(&rest) || (place.as_ref().is_some_and(is_next) && in_span(&whole))
+            };
+            let rows = self.handles.values().filter(matching).filter(is_after);
+            let mut rows: Vec<_> = rows.filter_map(|row| Some((value(row)?.clone(), row.clone()))).collect();
+            rows.sort_by(|(a, one), (b, other)| {
+                compare(a, b).then_with(|| (one.run, one.handle).cmp(&(other.run, other.handle)))
+            });
+            let cursor = |(value, row): &(_, HandleRow)| handle_range_cursor(row.run, row.handle, value);
+            return Ok(Page::cut(rows, query.limit, cursor).map(|(_, row)| Record::Handle(Box::new(row))));
+        }
+        let after = read_handle_cursor(query.cursor.as_deref())?;
+        let is_after = |row: &&HandleRow| after.is_none_or(|after| (row.run, row.handle) > after);
+        let mut rows: Vec<_> = self.handles.values().filter(matching).filter(is_after).cloned().collect();
         rows.sort_by_key(|row| (row.run, row.handle));
         rows.truncate(page_rows(query.limit) + 1);
         Ok(Page::cut(rows, query.limit, handle_cursor).map(|row| Record::Handle(Box::new(row))))
     }
 
-    /// The handles whose messages should have been sent, the oldest first.
+    /// Returns the handles whose delivery is due, earliest first.
     fn undelivered(&self, now: Timestamp, limit: u32) -> Page<Record> {
         let due = |row: &&HandleRow| row.deliver_at.is_some_and(|at| at <= now);
         let mut rows: Vec<_> = self.handles.values().filter(due).cloned().collect();
@@ -345,27 +386,65 @@ impl Tables {
         Page::of(rows.into_iter().map(|row| Record::Handle(Box::new(row))))
     }
 
-    fn tally(&self, of: &Tally, limit: u32, cursor: Option<&str>) -> Page<Record> {
+    /// Lists waits in the order of due time, run and activation.
+    fn due_waits(&self, limit: u32, cursor: Option<&str>) -> Result<Page<WaitRow>, StoreError> {
+        let after = read_due_cursor(cursor)?;
+        let place =
+            |run: RunId, activation: u64, due| (due, run, i64::try_from(activation).unwrap_or(i64::MAX));
+        let mut due: Vec<_> = self
+            .waits
+            .iter()
+            .filter_map(|((run, activation), wait)| Some((place(*run, *activation, wait.due?), wait)))
+            .filter(|(place, _)| *place > after)
+            .collect();
+        due.sort_by_key(|(place, _)| *place);
+        let row =
+            |((_, run, _), wait): ((Timestamp, RunId, i64), &StoredWait)| WaitRow { run, wait: wait.clone() };
+        let items = due.into_iter().take(page_rows(limit) + 1).map(row).collect();
+        let cursor =
+            |row: &WaitRow| due_cursor(row.wait.due.unwrap_or(Timestamp::MAX), row.run, row.wait.activation);
+        Ok(Page::cut(items, limit, cursor))
+    }
+
+    /// Lists the audit trail, or the rows that name one run.
+    fn audit(
+        &self,
+        run: Option<RunId>,
+        limit: u32,
+        cursor: Option<&str>,
+    ) -> Result<Page<Record>, StoreError> {
+        let after = read_cursor(cursor)?.map(|(id, ordinal)| (CommitId(id), ordinal));
+        let rows = self.audit.iter().filter(|(id, (_, row))| {
+            after.is_none_or(|after| **id > after) && (run.is_none() || row.run == run)
+        });
+        let items: Vec<_> =
+            rows.take(page_rows(limit) + 1).map(|(id, (at, row))| (*id, *at, row.clone())).collect();
+        let page = Page::cut(items, limit, |((commit, ordinal), ..)| format!("{}:{ordinal}", commit.0));
+        let record = |((commit, ordinal), at, row)| Record::Audit { commit, ordinal, at, row };
+        Ok(page.map(record))
+    }
+
+    fn tally(&self, of: &CountQuery, limit: u32, cursor: Option<&str>) -> Page<Record> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         let mut count = |name| *counts.entry(name).or_default() += 1;
         match of {
-            Tally::Keys { now } => {
+            CountQuery::Keys { now } => {
                 let live = self
                     .cells
                     .values()
                     .filter(|cell| cell.key.space == Space::Kv && cell.live(*now).is_some());
                 live.for_each(|cell| count(&cell.key.owner));
             }
-            Tally::Links => self.links.keys().for_each(|edge| count(edge.namespace())),
-            Tally::Types { namespace } => {
+            CountQuery::Links => self.links.keys().for_each(|edge| count(edge.namespace())),
+            CountQuery::Types { namespace } => {
                 let edges = self.links.keys().filter(|edge| edge.namespace() == namespace);
                 edges.flat_map(|edge| [edge.from().kind(), edge.to().kind()]).for_each(count);
             }
-            Tally::Relations { namespace } => {
+            CountQuery::Relations { namespace } => {
                 let edges = self.links.keys().filter(|edge| edge.namespace() == namespace);
                 edges.for_each(|edge| count(edge.relation()));
             }
-            Tally::Runs { max } => {
+            CountQuery::Runs { max } => {
                 let is_live = |row: &&RunRow| {
                     let in_need = matches!(row.status, Status::Pending | Status::Suspended | Status::Failed);
                     let waits = || self.waits.range((row.run, 0)..=(row.run, u64::MAX)).next().is_some();
@@ -377,7 +456,7 @@ impl Tables {
         let after = counts.into_iter().filter(|(name, _)| cursor.is_none_or(|cursor| *name > cursor));
         let found: Vec<_> =
             after.take(page_rows(limit) + 1).map(|(name, count)| (name.to_owned(), count)).collect();
-        Page::cut(found, limit, |(name, _)| name.clone()).map(|(name, count)| Record::Tally { name, count })
+        Page::cut(found, limit, |(name, _)| name.clone()).map(|(name, count)| Record::Count { name, count })
     }
 
     fn links(&self, query: &LinkQuery) -> Result<Page<Link>, StoreError> {
@@ -407,7 +486,7 @@ impl Tables {
                         near == end
                             && is_of(far, way.far(edge).kind())
                             && !is_found_twice(edge, way, *direction)
-                            && after.as_ref().is_none_or(|after| LinkPlace::of(edge, way) > *after)
+                            && after.as_ref().is_none_or(|after| LinkCursor::of(edge, way) > *after)
                     };
                     (way, links.iter().filter(wanted).map(|link| (*link).clone()).collect())
                 };
@@ -416,21 +495,11 @@ impl Tables {
         }
     }
 
-    fn sweep(&mut self, tenant: TenantId, sweep: &Sweep) -> Swept {
-        let limit = sweep.limit as usize;
-        let count = match sweep.what.clone() {
-            SweepWhat::Cells => {
-                let expired = |cell: &&mut Cell| cell.value.is_some() && cell.live(sweep.now).is_none();
-                let mut cells: Vec<_> = self.cells.values_mut().filter(expired).collect();
-                let order = |cell: &&mut Cell| {
-                    let CellKey { space, owner, key } = cell.key.clone();
-                    (cell.expires_at, space.as_str(), owner, key)
-                };
-                cells.sort_by_key(order);
-                let swept = cells.into_iter().take(limit);
-                swept.map(|cell| (cell.value, cell.expires_at) = (None, None)).count() as u64
-            }
-            SweepWhat::Tombstones { namespace, before } => {
+    fn cleanup(&mut self, tenant: TenantId, cleanup: &Cleanup) -> CleanupResult {
+        let limit = cleanup.limit as usize;
+        let count = match cleanup.what.clone() {
+            CleanupKind::Cells => self.cleanup_cells(cleanup.now, limit),
+            CleanupKind::Tombstones { namespace, before } => {
                 let old = |cell: &&Cell| {
                     let key = &cell.key;
                     let is_there = key.space == Space::Kv && key.owner == *namespace;
@@ -443,19 +512,19 @@ impl Tables {
                 old.iter().for_each(|(_, key)| drop(self.cells.remove(key)));
                 old.len() as u64
             }
-            SweepWhat::Seal => return self.seal(tenant, sweep.now, limit),
-            SweepWhat::Keys => {
+            CleanupKind::Seal => return self.seal(tenant, cleanup.now, limit),
+            CleanupKind::Keys => {
                 let mut gone: Vec<_> =
-                    self.keys.values().filter(|row| !row.holds(sweep.now)).cloned().collect();
-                gone.sort_by_key(|row| match row.lives {
-                    Lives::Until(until) => Some(until),
-                    Lives::WithRun(_) => None,
+                    self.keys.values().filter(|row| !row.holds(cleanup.now)).cloned().collect();
+                gone.sort_by_key(|row| match row.lifetime {
+                    KeyLifetime::Until(until) => Some(until),
+                    KeyLifetime::WithRun(_) => None,
                 });
                 gone.truncate(limit);
                 gone.iter().for_each(|row| drop(self.keys.remove(&(row.operation.clone(), row.key.clone()))));
                 gone.len() as u64
             }
-            SweepWhat::Handles { expired_by } => {
+            CleanupKind::Handles { expired_by } => {
                 let over = |row: &&HandleRow| row.expires_at.is_some_and(|expires| expires <= expired_by);
                 let mut over: Vec<_> = self.handles.values().filter(over).cloned().collect();
                 over.sort_by_key(|row| (row.expires_at, row.handle));
@@ -466,7 +535,7 @@ impl Tables {
                 }
                 over.len() as u64
             }
-            SweepWhat::Runs { ended_before } => {
+            CleanupKind::Runs { ended_before } => {
                 let over = |row: &&RunRow| {
                     row.status.is_final() && row.wake.is_none() && row.updated_at < ended_before
                 };
@@ -476,15 +545,31 @@ impl Tables {
                 ended.truncate(limit);
                 ended.iter().map(|(_, run)| self.purge(*run)).sum()
             }
-            SweepWhat::Run(run) => return Swept { count: self.purge(run), more: false },
-            SweepWhat::Aside(run) => {
+            CleanupKind::Run(run) => return CleanupResult { count: self.purge(run), more: false },
+            CleanupKind::MarkFailed(run) => {
                 let row = self.runs.get_mut(&run).filter(|row| !row.status.is_final());
-                return Swept { count: row.into_iter().map(RunRow::aside).count() as u64, more: false };
+                return CleanupResult {
+                    count: row.into_iter().map(RunRow::mark_failed).count() as u64,
+                    more: false,
+                };
             }
-            SweepWhat::History { run, keep } => return self.bound(run, keep, sweep.limit),
-            SweepWhat::Shadows(ref refills) => return self.refill(refills),
+            CleanupKind::History { run, keep } => return self.bound(run, keep, cleanup.limit),
+            CleanupKind::Shadows(ref refills) => return self.refill(refills),
         };
-        Swept { count, more: count >= u64::from(sweep.limit) }
+        CleanupResult { count, more: count >= u64::from(cleanup.limit) }
+    }
+
+    /// Turns up to `limit` expired cells into tombstones, the earliest expiry first, and returns their number.
+    fn cleanup_cells(&mut self, now: Timestamp, limit: usize) -> u64 {
+        let expired = |cell: &&mut Cell| cell.value.is_some() && cell.live(now).is_none();
+        let mut cells: Vec<_> = self.cells.values_mut().filter(expired).collect();
+        let order = |cell: &&mut Cell| {
+            let CellKey { space, owner, key } = cell.key.clone();
+            (cell.expires_at, space.as_str(), owner, key)
+        };
+        cells.sort_by_key(order);
+        let cleaned = cells.into_iter().take(limit);
+        cleaned.map(|cell| (cell.value, cell.expires_at) = (None, None)).count() as u64
     }
 
     fn definitions(
@@ -510,17 +595,16 @@ impl Tables {
 }
 
 impl MemoryStore {
-    /// The process, if it lives.
-    fn living(&self, process: ProcessId, now: Timestamp) -> Page<Record> {
-        let lives = self.state().processes.get(&process).is_some_and(|until| *until > now);
-        Page::of(lives.then_some(Record::Living(process)))
+    /// Returns the process if its lease is valid.
+    fn alive(&self, process: ProcessId, now: Timestamp) -> Page<Record> {
+        let is_alive = self.state().processes.get(&process).is_some_and(|until| *until > now);
+        Page::of(is_alive.then_some(Record::AliveProcess(process)))
     }
 
-    /// The processes that are known.
     fn processes(&self, limit: u32) -> Page<Record> {
         let state = self.state();
         let known = state.processes.iter().take(page_rows(limit));
-        let shown = known.map(|(process, until)| Record::Process { process: *process, lives_until: *until });
+        let shown = known.map(|(process, until)| Record::Process { process: *process, lease_until: *until });
         Page::of(shown)
     }
 }
@@ -542,19 +626,19 @@ impl Store for MemoryStore {
     async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {
         self.read(scope, |tables| {
             let (results, answer) = match commit.at {
-                Whereabouts::Checkpoint { run, version } => match tables.checkpoints.get(&(run, version)) {
+                CommitTrace::Checkpoint { run, version } => match tables.checkpoints.get(&(run, version)) {
                     Some((row, id, _)) if *id == commit.id => (row.results.clone(), None),
                     _ => return Ok(None),
                 },
-                Whereabouts::Handle(handle) => match tables.handles.get(&handle) {
+                CommitTrace::Handle(handle) => match tables.handles.get(&handle) {
                     Some(row) if row.commit == commit.id => (None, None),
                     _ => return Ok(None),
                 },
-                Whereabouts::Key { operation, key } => match tables.keys.get(&(operation, key)) {
+                CommitTrace::Key { operation, key } => match tables.keys.get(&(operation, key)) {
                     Some(row) if row.commit == commit.id => (row.results.clone(), Some(row.answer.clone())),
                     _ => return Ok(None),
                 },
-                Whereabouts::Audit => match tables.traces.get(&commit.id) {
+                CommitTrace::Audit => match tables.traces.get(&commit.id) {
                     Some(results) => (results.clone(), None),
                     None => return Ok(None),
                 },
@@ -580,15 +664,15 @@ impl Store for MemoryStore {
         Ok(Page::of(taken))
     }
 
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError> {
         let state = self.state();
         let at = |row: &RunRow| match row.owner {
             None => row.wake,
-            Some(owner) => dead.contains(&owner).then_some(Timestamp::MIN),
+            Some(owner) => expired.contains(&owner).then_some(Timestamp::MIN),
         };
         let earliest = |tables: &Tables| tables.runs.values().filter_map(at).min();
         let due = state.tenants.iter().filter_map(|(tenant, tables)| Some((*tenant, earliest(tables)?)));
-        Ok(due.map(|(tenant, at)| Due { tenant, at }).collect())
+        Ok(due.map(|(tenant, at)| DueTenant { tenant, at }).collect())
     }
 
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
@@ -604,29 +688,29 @@ impl Store for MemoryStore {
         Ok(known.map(|(tenant, _)| *tenant).take(limit as usize).collect())
     }
 
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<Membership, StoreError> {
         let mut state = self.state();
         let State { tenants, processes } = &mut *state;
         processes.insert(beat.process, beat.now.plus_ms(beat.lease_ms));
         let owners: BTreeSet<_> =
             tenants.values().flat_map(|tables| tables.runs.values()).filter_map(|row| row.owner).collect();
-        // An owner that nobody has heard of, or that was forgotten while it owned nothing, does not live.
+        // An owner that never sent a heartbeat, or was removed while it owned nothing, counts as expired.
         for owner in &owners {
             processes.entry(*owner).or_insert(Timestamp::MIN);
         }
-        // A dead process is remembered as long as it owns something: somebody still has to take that over.
+        // An expired process stays in the list while it owns runs, so that another process takes them over.
         processes.retain(|process, until| *until > beat.now || owners.contains(process));
-        let (dead, living): (Vec<_>, Vec<_>) = processes.iter().partition(|(_, until)| **until <= beat.now);
-        let dead = dead.into_iter().map(|(process, _)| *process).collect();
-        Ok(Beaten { dead, living: living.len() as u64, clock: None })
+        let (expired, alive): (Vec<_>, Vec<_>) = processes.iter().partition(|(_, until)| **until <= beat.now);
+        let expired = expired.into_iter().map(|(process, _)| *process).collect();
+        Ok(Membership { expired, alive: alive.len() as u64, clock: None })
     }
 
     fn hints(&self) -> Hints {
-        self.hints.listen()
+        self.hints.subscribe()
     }
 
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
-        let CellQuery { space, owner, filter, now, with_dead, limit, cursor } = query;
+        let CellQuery { space, owner, filter, now, include_deleted, limit, cursor } = query;
         let wanted = |cell: &&Cell| {
             let key = &cell.key;
             let named = match &filter {
@@ -638,7 +722,7 @@ impl Store for MemoryStore {
                 && key.owner == owner
                 && named
                 && after
-                && (with_dead || cell.live(now).is_some())
+                && (include_deleted || cell.live(now).is_some())
         };
         let items = self.read(scope, |tables| {
             tables.cells.values().filter(wanted).take(page_rows(limit) + 1).cloned().collect()
@@ -652,39 +736,58 @@ impl Store for MemoryStore {
 
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError> {
         query.check()?;
-        let barred = query.barred().map(str::to_owned);
-        let RunQuery { workflow, without: _, status, parent, shadows, limit, cursor } = query;
-        let before = cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(&cursor))).transpose()?;
+        let excluded_prefix = query.excluded_prefix().map(str::to_owned);
+        let RunQuery { workflow, without_prefix: _, status, parent, shadows, limit, cursor } = query;
+        let lead = leading(&shadows).map(|(lead, _)| lead);
+        let lead = lead.filter(|lead| !matches!(lead.is, ShadowCondition::Equals(_)));
+        let (before, span) = match &lead {
+            Some(lead) => {
+                let place = RangePlace::of_run(cursor.as_deref())?;
+                (None, ShadowSpans::of(&lead.is, place.as_ref())?)
+            }
+            None => (cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(&cursor))).transpose()?, None),
+        };
         let wanted = |row: &&RunRow| {
             workflow.as_ref().is_none_or(|name| row.workflow == *name)
-                && barred.as_ref().is_none_or(|barred| !row.workflow.starts_with(barred.as_str()))
+                && excluded_prefix
+                    .as_ref()
+                    .is_none_or(|excluded_prefix| !row.workflow.starts_with(excluded_prefix.as_str()))
                 && status.is_none_or(|status| row.status == status)
                 && parent.is_none_or(|run| row.parent.as_ref().is_some_and(|parent| parent.run == run))
                 && before.is_none_or(|before: RunId| row.run < before)
         };
         let items = self.read(scope, |tables| {
             let holds = |row: &&RunRow| {
-                shadows.iter().all(|(name, value)| {
-                    let held = tables.shadows.get(&(row.run, name.clone()));
-                    held.is_some_and(|held| held.value == *value && held.workflow == row.workflow)
-                })
+                shadows.iter().all(|filter| tables.has_column(row.run, &row.workflow, filter))
             };
-            let rows = tables.runs.values().rev().filter(wanted).filter(holds).take(page_rows(limit) + 1);
-            rows.cloned().map(RunRow::summary).collect()
+            let rows = tables.runs.values().rev().filter(wanted).filter(holds);
+            let Some((lead, span)) = lead.as_ref().zip(span) else {
+                let rows = rows.take(page_rows(limit) + 1).cloned().map(RunRow::summary).collect();
+                return Page::cut(rows, limit, |row: &RunSummary| row.run.to_string());
+            };
+            let value = |row: &RunRow| Some(tables.shadows.get(&(row.run, lead.name.clone()))?.value.clone());
+            let rows = rows.filter_map(|row| Some((value(row)?, row)));
+            let mut rows: Vec<_> = rows.filter(|(value, row)| span.has(value, row.run)).collect();
+            rows.sort_by(|(a, one), (b, other)| compare(a, b).then(one.run.cmp(&other.run)));
+            let page = Page::cut(rows, limit, |(value, row)| range_cursor(row.run, value));
+            page.map(|(_, row)| row.clone().summary())
         });
-        Ok(Page::cut(items, limit, |row: &RunSummary| row.run.to_string()))
+        Ok(items)
     }
 
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError> {
         let WaitQuery { of, limit, cursor } = query;
+        if of == WaitFilter::Due {
+            return self.read(scope, |tables| tables.due_waits(limit, cursor.as_deref()));
+        }
         let after = read_cursor(cursor.as_deref())?.map(|(run, activation)| (RunId::new(run), activation));
         let items = self.read(scope, |tables| {
             let open = tables.waits.iter().filter(|((run, activation), wait)| {
                 of.has(*run, wait) && after.is_none_or(|after| (*run, *activation) > after)
             });
             let row =
-                |((run, _), wait): (&(RunId, u64), &OpenWait)| WaitRow { run: *run, wait: wait.clone() };
-            if matches!(of, WaitsOf::FirstTopic { .. }) {
+                |((run, _), wait): (&(RunId, u64), &StoredWait)| WaitRow { run: *run, wait: wait.clone() };
+            if matches!(of, WaitFilter::FirstTopic { .. }) {
                 let first = open.min_by(|(a, one), (b, other)| (&one.topic, a).cmp(&(&other.topic, b)));
                 return first.map(row).into_iter().collect();
             }
@@ -713,8 +816,9 @@ impl Store for MemoryStore {
         query: DocumentQuery,
     ) -> Result<Page<Document>, StoreError> {
         let after = read_place(query.cursor.as_deref())?;
-        let wanted =
-            |row: &&DocumentRow| query.wants(&row.document) && after.is_none_or(|after| row.place() > after);
+        let wanted = |row: &&DocumentRow| {
+            query.matches(&row.document) && after.is_none_or(|after| row.place() > after)
+        };
         let mut rows: Vec<_> =
             self.read(scope, |tables| tables.documents.values().filter(wanted).cloned().collect());
         rows.sort_by_key(DocumentRow::place);
@@ -723,12 +827,12 @@ impl Store for MemoryStore {
 
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         match query {
-            RecordQuery::Living { process, now } => return Ok(self.living(process, now)),
+            RecordQuery::AliveProcess { process, now } => return Ok(self.alive(process, now)),
             RecordQuery::Processes { limit } => return Ok(self.processes(limit)),
             _ => {}
         }
         self.read(scope, |tables| match query {
-            RecordQuery::Living { .. } | RecordQuery::Processes { .. } => Ok(Page::of([])),
+            RecordQuery::AliveProcess { .. } | RecordQuery::Processes { .. } => Ok(Page::of([])),
             RecordQuery::Definition(hash) => {
                 let items = tables.definitions.get(&hash).cloned().map(Record::Definition);
                 Ok(Page::of(items))
@@ -753,15 +857,9 @@ impl Store for MemoryStore {
                 let items = page.items.iter().map(KeyRow::recorded).collect::<Result<Vec<_>, _>>()?;
                 Ok(page.over(|_| items).map(Record::Key))
             }
-            RecordQuery::Audit { limit, cursor } => {
-                let after = read_cursor(cursor.as_deref())?.map(|(id, ordinal)| (CommitId(id), ordinal));
-                let rows = tables.audit.iter().filter(|(id, _)| after.is_none_or(|after| **id > after));
-                let rows = rows.take(page_rows(limit) + 1);
-                let items: Vec<_> = rows.map(|(id, (at, row))| (*id, *at, row.clone())).collect();
-                let page =
-                    Page::cut(items, limit, |((commit, ordinal), ..)| format!("{}:{ordinal}", commit.0));
-                let record = |((commit, ordinal), at, row)| Record::Audit { commit, ordinal, at, row };
-                Ok(page.map(record))
+            RecordQuery::Audit { limit, cursor } => tables.audit(None, limit, cursor.as_deref()),
+            RecordQuery::AuditOfRun { run, limit, cursor } => {
+                tables.audit(Some(run), limit, cursor.as_deref())
             }
             RecordQuery::Seals { from, limit } => {
                 let seals = tables.seals.iter().filter(|seal| seal.number >= from).take(page_rows(limit) + 1);
@@ -776,23 +874,21 @@ impl Store for MemoryStore {
                 let page = Page::cut(rows, limit, |id: &CommitId| id.0.to_string());
                 Ok(page.map(Record::Unsealed))
             }
-            RecordQuery::Shadows(run) => {
-                let rows = tables.shadows.values().filter(|row| row.run == run);
-                Ok(Page::of(rows.cloned().map(Record::Shadow)))
-            }
+            RecordQuery::Shadows(run) => Ok(tables.shadows_of(&[run])),
+            RecordQuery::ShadowsOf(runs) => Ok(tables.shadows_of(&runs)),
             RecordQuery::Handle(handle) => {
                 let row = tables.handles.get(&handle).cloned().map(Box::new);
                 Ok(Page::of(row.map(Record::Handle)))
             }
             RecordQuery::Handles(query) => tables.handles(&query),
             RecordQuery::Undelivered { now, limit } => Ok(tables.undelivered(now, limit)),
-            RecordQuery::Tally { of, limit, cursor } => Ok(tables.tally(&of, limit, cursor.as_deref())),
+            RecordQuery::Count { of, limit, cursor } => Ok(tables.tally(&of, limit, cursor.as_deref())),
         })
     }
 
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError> {
         let mut state = self.state();
-        Ok(state.tenants.entry(scope.tenant()).or_default().sweep(scope.tenant(), &sweep))
+        Ok(state.tenants.entry(scope.tenant()).or_default().cleanup(scope.tenant(), &cleanup))
     }
 
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {

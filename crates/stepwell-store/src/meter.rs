@@ -1,11 +1,11 @@
-//! What is counted of a store's writes, and how anything counted gets its name: through the `metrics` facade.
+//! Metrics of a store's writes, and a helper that registers metrics with the `metrics` facade.
 
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 
-/// Names what is counted with a recorder. Each name is given once with what it says; the handle is kept, so that
-/// counting is an addition.
+/// Registers metrics with a recorder. Each name is described once. The caller keeps the returned handle, so that
+/// counting costs one addition.
 #[derive(Clone, Copy)]
 pub struct Instruments<'a>(pub &'a dyn Recorder);
 
@@ -17,7 +17,7 @@ fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
 }
 
 impl Instruments<'_> {
-    /// Something that only grows.
+    /// Registers a counter: a value that only grows.
     pub fn counter(
         &self,
         name: &'static str,
@@ -28,13 +28,13 @@ impl Instruments<'_> {
         self.0.register_counter(&key(name, labels), &OURS)
     }
 
-    /// Something that goes up and down.
+    /// Registers a gauge: a value that goes up and down.
     pub fn gauge(&self, name: &'static str, about: &'static str, labels: &[(&'static str, &str)]) -> Gauge {
         self.0.describe_gauge(KeyName::from_const_str(name), None, about.into());
         self.0.register_gauge(&key(name, labels), &OURS)
     }
 
-    /// How values are spread.
+    /// Registers a histogram. Names that end with `_seconds` get the unit seconds.
     pub fn histogram(
         &self,
         name: &'static str,
@@ -47,7 +47,7 @@ impl Instruments<'_> {
     }
 }
 
-/// What a writer counts of its batches: once per batch, whatever their number.
+/// Metrics of a writer's batches. They are recorded once per batch, regardless of its size.
 #[derive(Debug)]
 pub struct BatchMeter {
     writes: Counter,
@@ -57,37 +57,37 @@ pub struct BatchMeter {
 }
 
 impl BatchMeter {
-    /// Counts with this recorder.
+    /// Registers the metrics with this recorder.
     pub fn new(recorder: &dyn Recorder) -> Self {
         let with = Instruments(recorder);
         BatchMeter {
             writes: with.counter(
                 "stepwell_store_writes_total",
-                "Commits and other writes that were in transactions, refused ones among them.",
+                "Commits and other writes in transactions, including refused ones.",
                 &[],
             ),
-            size: with.histogram("stepwell_store_batch_writes", "How many writes share a transaction.", &[]),
+            size: with.histogram("stepwell_store_batch_writes", "Number of writes per transaction.", &[]),
             batch: with.histogram(
                 "stepwell_store_batch_seconds",
-                "How long a transaction takes, from its first statement until it is on disk.",
+                "Duration of a transaction, from its first statement until it is durable.",
                 &[],
             ),
             sync: with.histogram(
                 "stepwell_store_sync_seconds",
-                "How long it takes to bring a transaction to disk, its statements not counted (SQLite).",
+                "Time to make a transaction durable, without its statements (SQLite).",
                 &[],
             ),
         }
     }
 
-    /// So many writes are on disk, after so long.
+    /// Records a durable batch with its number of writes and its duration.
     pub fn batch(&self, writes: usize, took: Duration) {
         self.writes.increment(writes as u64);
         self.size.record(writes as f64);
         self.batch.record(took);
     }
 
-    /// Bringing a transaction to disk took so long.
+    /// Records the time to make a transaction durable.
     pub fn sync(&self, took: Duration) {
         self.sync.record(took);
     }

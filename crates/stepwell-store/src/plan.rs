@@ -1,8 +1,8 @@
-//! What a commit comes to, decided on the rows it names: the rows to write, or why none are.
+//! Plans a commit: from the rows that it names, computes the rows to write or the reason to refuse it.
 //!
-//! Every backend uses this one function for commits that can be refused after their compare-and-set: it reads the rows
-//! (under their locks), asks for the [`Plan`], and writes it down. So the backends agree by construction, nothing
-//! has to be undone, and no engine code runs inside a transaction.
+//! Every backend uses [`plan`] for commits that can still be refused after their compare-and-set. The backend reads the
+//! rows under its locks, computes the [`Plan`] and writes it. All backends therefore agree, nothing has to be rolled
+//! back, and no engine code runs inside a transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,164 +14,156 @@ use uuid::Uuid;
 use crate::bad::BadRow;
 use crate::cell::{Cell, CellKey, CellWrite, OpResult, Space};
 use crate::commit::{
-    AuditRow, Commit, CommitId, Committed, Delivery, Fill, KeyWrite, Lives, Missing, NewRun, NextState,
-    Ownership, RECORD_OPERATION, Refused, Send, Step, StoredDefinition, Whereabouts,
+    AuditRow, Commit, CommitId, CommitTrace, Committed, Delivery, KeyLifetime, KeyWrite, NewRun, NextState,
+    OnMissingRun, Ownership, RECORD_OPERATION, Refused, ResultBinding, RunUpdate, SendMessage,
+    StoredDefinition,
 };
 use crate::delta::{self, Stored};
 use crate::document::{DocumentEnd, DocumentRow, DocumentWrite};
 use crate::handle::{HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite};
 use crate::hints::Hint;
-use crate::link::{Edge, Ends, Link, LinkError, LinkWrite, deleted, upserted};
-use crate::run::{Head, Message, OpenWait, ProcessId, RunRow};
+use crate::link::{Link, LinkEdge, LinkEnds, LinkError, LinkWrite, deleted, upserted};
+use crate::run::{Head, ProcessId, RunRow, StoredMessage, StoredWait};
 use crate::scope::{RunKey, TenantId};
 use crate::shadow::ShadowWrite;
 use crate::store::{Recorded, StoreError};
 
-/// The rows a commit names, as they are. A backend reads them under its locks.
+/// Access to the current rows that a commit names. A backend reads them under its locks.
 pub trait Rows {
-    /// What reading can fail with.
+    /// The error of a failed read.
     type Error;
-    /// It is that the row is there and cannot be read.
+    /// Returns true if the error means that the row exists but cannot be read.
     fn is_bad(&self, _error: &Self::Error) -> bool {
         false
     }
-    /// A run's row.
+    /// Returns a run's row.
     fn run(&mut self, run: RunId) -> Result<Option<RunRow>, Self::Error>;
-    /// Whether a message is in a run's inbox, and whether it counts against the limit.
+    /// Returns `None` if the message is not in the run's inbox, and otherwise whether it counts against the limit.
     fn message(&mut self, run: RunId, seq: u64) -> Result<Option<bool>, Self::Error>;
-    /// A handle's row.
+    /// Returns a handle's row.
     fn handle(&mut self, handle: &HandleHash) -> Result<Option<HandleRow>, Self::Error>;
-    /// A key's record.
+    /// Returns a key's record, expired or not.
     fn key(&mut self, operation: &str, key: &str) -> Result<Option<KeyRow>, Self::Error>;
-    /// A cell, tombstones too.
+    /// Returns a cell, expired or not. A tombstone is returned too.
     fn cell(&mut self, key: &CellKey) -> Result<Option<Cell>, Self::Error>;
-    /// Whether a commit has rows in the audit trail.
-    fn is_on_record(&mut self, commit: CommitId) -> Result<bool, Self::Error>;
-    /// A link.
-    fn link(&mut self, edge: &Edge) -> Result<Option<Link>, Self::Error>;
-    /// The edges that have these ends, in any order; no more than so many.
-    fn edges(&mut self, ends: &Ends, most: usize) -> Result<Vec<Edge>, Self::Error>;
+    /// Returns true if the commit has rows in the audit trail.
+    fn has_audit_rows(&mut self, commit: CommitId) -> Result<bool, Self::Error>;
+    /// Returns the link with this edge.
+    fn link(&mut self, edge: &LinkEdge) -> Result<Option<Link>, Self::Error>;
+    /// Returns up to `most` edges that match, in any order.
+    fn edges(&mut self, ends: &LinkEnds, most: usize) -> Result<Vec<LinkEdge>, Self::Error>;
 }
 
-/// A key's record cannot be read.
+/// Reports that a key's record cannot be read.
 pub fn bad_key(operation: &str, key: &str, why: String) -> BadRow {
     BadRow { table: "idempotency", key: format!("{operation} {key}"), run: None, why }
 }
 
-/// A key's record as stored.
+/// The stored record of an idempotency key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyRow {
-    /// The operation.
     pub operation: String,
-    /// The key.
     pub key: String,
-    /// The hash of what was asked.
+    /// A hash of the request.
     pub request: [u8; 32],
-    /// What it is answered with.
+    /// The answer to a repeated request.
     pub answer: Bytes,
-    /// The results of the commit's operations (JSON), if it had any.
+    /// Results of the commit's operations (JSON); `None` if it had no operations.
     pub results: Option<Bytes>,
-    /// How long it holds.
-    pub lives: Lives,
+    pub lifetime: KeyLifetime,
     /// The commit that wrote it.
     pub commit: CommitId,
 }
 
 impl KeyRow {
-    /// What the key's commit left behind.
+    /// Returns the trace of the commit that wrote the key.
     pub fn recorded(&self) -> Result<Recorded, StoreError> {
         let results = decode_results(self.results.as_deref())?;
         Ok(Recorded { results, answer: Some(self.answer.clone()), request: Some(self.request) })
     }
 
-    /// It still holds. One that lives with a run goes when the run does, so while it is there it holds.
+    /// Returns true if the key is still valid at this time.
+    ///
+    /// A key that lives with a run is removed together with the run, so an existing one is valid.
     pub fn holds(&self, at: Timestamp) -> bool {
-        match self.lives {
-            Lives::Until(until) => until > at,
-            Lives::WithRun(_) => true,
+        match self.lifetime {
+            KeyLifetime::Until(until) => until > at,
+            KeyLifetime::WithRun(_) => true,
         }
     }
 }
 
-/// A checkpoint's row.
+/// The stored row of a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckpointRow {
-    /// The run.
     pub run: RunId,
-    /// The version.
     pub version: u64,
-    /// The state and the history entry as stored.
+    /// The encoded state and history entry.
     pub stored: Stored,
-    /// The results of the commit's operations (JSON), if it had any.
+    /// Results of the commit's operations (JSON). Only the first checkpoint of a commit stores them.
     pub results: Option<Bytes>,
 }
 
-/// A message's row.
+/// The stored row of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRow {
-    /// Whose inbox.
+    /// The run whose inbox it is in.
     pub run: RunId,
-    /// The message.
-    pub message: Message,
-    /// It counts against the limit.
+    pub message: StoredMessage,
+    /// The message counts against the inbox's limit.
     pub counts: bool,
 }
 
 /// Everything to write for one commit.
 #[derive(Debug)]
 pub struct Plan {
-    /// The commit.
     pub commit: CommitId,
-    /// Its time.
+    /// The engine's clock at the decision.
     pub at: Timestamp,
-    /// Runs to insert.
+    /// Rows of new runs.
     pub insert: Vec<RunRow>,
-    /// Runs to update.
+    /// Rows of existing runs that change.
     pub update: Vec<RunRow>,
-    /// Checkpoints to insert.
+    /// Checkpoints to insert: those of the step, then the first ones of new runs.
     pub checkpoints: Vec<CheckpointRow>,
-    /// Messages to insert.
     pub put: Vec<MessageRow>,
-    /// Messages to delete.
+    /// Messages to delete, by run and sequence number.
     pub take: Vec<(RunId, u64)>,
-    /// Waits to insert.
-    pub open: Vec<(RunId, OpenWait)>,
-    /// Waits to delete.
+    /// Waits to insert or replace. Write them after `close`.
+    pub open: Vec<(RunId, StoredWait)>,
+    /// Waits to delete, by run and activation.
     pub close: Vec<(RunId, u64)>,
-    /// Flows whose shadow columns all go, before any is written.
-    pub unshade: Vec<RunId>,
-    /// Shadow columns to write.
+    /// Flows whose shadow columns are all deleted, before `shadows` is written.
+    pub clear_shadows: Vec<RunId>,
+    /// Shadow columns to write, in order.
     pub shadows: Vec<(RunId, ShadowWrite)>,
-    /// Handles that go, before any is put.
+    /// Handles to delete, before `handles` is written.
     pub used: Vec<HandleHash>,
-    /// Handles to write.
+    /// Handles to insert or replace.
     pub handles: Vec<HandleRow>,
-    /// Cells to write.
+    /// Cells to insert or replace.
     pub cells: Vec<Cell>,
-    /// Links to write.
+    /// Links to insert or replace.
     pub links: Vec<Link>,
-    /// Links to delete.
-    pub unlink: Vec<Edge>,
-    /// Documents that end, before any is inserted.
+    pub unlink: Vec<LinkEdge>,
+    /// Documents whose visibility ends, before `documents` is inserted.
     pub hide: Vec<DocumentEnd>,
-    /// Documents to insert.
     pub documents: Vec<DocumentRow>,
-    /// Keys to write.
+    /// Keys to insert or replace.
     pub keys: Vec<KeyRow>,
-    /// Definitions to insert unless known.
+    /// Definitions to insert if they are not stored yet.
     pub definitions: Vec<StoredDefinition>,
-    /// Audit rows to insert.
+    /// Audit rows to insert; the index is the ordinal.
     pub audit: Vec<AuditRow>,
-    /// The results of the operations (JSON), if the first audit row is where they are looked up.
+    /// Results of the operations (JSON), to store with the first audit row if the commit is looked up there.
     pub trace: Option<Bytes>,
-    /// The run that somebody has moved who is not its owner, if it has one.
+    /// The run of the step, if the step may come from a process that does not own the run. See [`is_unfenced`].
     pub unfenced: Option<RunId>,
-    /// The answer.
+    /// The result to return once the plan is written.
     pub committed: Committed,
 }
 
 impl Plan {
-    /// Nothing yet.
     fn new(commit: CommitId, at: Timestamp) -> Self {
         Plan {
             commit,
@@ -183,7 +175,7 @@ impl Plan {
             take: Vec::new(),
             open: Vec::new(),
             close: Vec::new(),
-            unshade: Vec::new(),
+            clear_shadows: Vec::new(),
             shadows: Vec::new(),
             used: Vec::new(),
             handles: Vec::new(),
@@ -201,35 +193,39 @@ impl Plan {
         }
     }
 
-    /// What others may want to look at because of it.
+    /// Returns the hints to send once the plan is written.
     pub fn hints(&self, tenant: TenantId) -> Vec<Hint> {
-        let reached: BTreeSet<_> = self.put.iter().map(|row| row.run).collect();
-        let told = |row: &&RunRow| {
+        let messaged: BTreeSet<_> = self.put.iter().map(|row| row.run).collect();
+        let sends = |row: &&RunRow| {
             let unfenced = self.unfenced == Some(row.run);
-            reached.contains(&row.run) || is_told(row.owner, row.wake, self.at, unfenced)
+            messaged.contains(&row.run) || sends_hint(row.owner, row.wake, self.at, unfenced)
         };
-        let runs = self.insert.iter().chain(&self.update).filter(told);
+        let runs = self.insert.iter().chain(&self.update).filter(sends);
         let runs = runs.map(|row| Hint::Run(RunKey { tenant, run: row.run }));
         runs.chain(self.cells.iter().map(|cell| Hint::Cell(tenant, cell.key.clone()))).collect()
     }
 }
 
-/// Whether a step may be news to the run's owner: no fence is named, and it was not the step that made them the owner.
-pub fn is_unfenced(step: &Step) -> bool {
+/// Returns true if the run's owner may not know of this step.
+///
+/// That is so if the step names no fence, unless it gives an unowned run its owner.
+pub fn is_unfenced(step: &RunUpdate) -> bool {
     let is_first = step.head.owner.is_none() && matches!(step.owner, Ownership::Take(_));
     step.fence.is_none() && !is_first
 }
 
-/// Whether a run whose row was written gives a hint. Nobody owns it: if it is due, anyone may take it. Somebody does:
-/// the owner knows of its own steps, which name its fence, and has to look at what anyone else has done.
-pub fn is_told(owner: Option<ProcessId>, wake: Option<Timestamp>, at: Timestamp, unfenced: bool) -> bool {
+/// Returns true if writing a run's row sends a hint.
+///
+/// A run without an owner sends one if it is due, so that any process can claim it. An owned run sends one only if
+/// `unfenced` is set: the owner knows of its own steps, which name its fence, and must learn of steps by others.
+pub fn sends_hint(owner: Option<ProcessId>, wake: Option<Timestamp>, at: Timestamp, unfenced: bool) -> bool {
     match owner {
         None => wake.is_some_and(|wake| wake <= at),
         Some(_) => unfenced,
     }
 }
 
-/// Decides a commit on the rows it names: `Ok(Err(…))` is a refusal, `Err(…)` a failure to read.
+/// Plans a commit on the rows it names. `Ok(Err(…))` is a refusal, and `Err(…)` a failed read.
 pub fn plan<R: Rows>(
     commit: Commit,
     rows: &mut R,
@@ -242,8 +238,10 @@ pub fn plan<R: Rows>(
     }
 }
 
-/// Why a step cannot be committed on the row as it is.
-pub fn refuse_step(row: Option<&RunRow>, step: &Step) -> Option<Refused> {
+/// Returns the reason to refuse a step on this row, or `None` if the step can be applied.
+///
+/// The fence is compared before the revision.
+pub fn refuse_step(row: Option<&RunRow>, step: &RunUpdate) -> Option<Refused> {
     let run = step.head.run;
     let Some(row) = row else { return Some(Refused::NoRun { run }) };
     if let Some(expected) = step.fence.filter(|fence| *fence != row.fence) {
@@ -254,8 +252,8 @@ pub fn refuse_step(row: Option<&RunRow>, step: &Step) -> Option<Refused> {
     (expected != actual || is_late).then_some(Refused::Moved { run, expected, actual })
 }
 
-/// Owner and fence after a step.
-pub fn ownership(step: &Step) -> (Option<ProcessId>, u64) {
+/// Returns the owner and the fence after a step.
+pub fn ownership(step: &RunUpdate) -> (Option<ProcessId>, u64) {
     let Head { owner, fence, .. } = step.head;
     match step.owner {
         Ownership::Keep => (owner, fence),
@@ -265,8 +263,8 @@ pub fn ownership(step: &Step) -> (Option<ProcessId>, u64) {
     }
 }
 
-/// Where a run stands after a step without fills, and its checkpoints as stored.
-pub fn advance(step: &Step, next: &[NextState]) -> (Head, Vec<Stored>) {
+/// Returns the head after a step without result bindings, and the encoded checkpoints.
+pub fn advance(step: &RunUpdate, next: &[NextState]) -> (Head, Vec<Stored>) {
     let head = &step.head;
     let (owner, fence) = ownership(step);
     let mut moved = Head {
@@ -292,7 +290,7 @@ pub fn advance(step: &Step, next: &[NextState]) -> (Head, Vec<Stored>) {
     (moved, checkpoints)
 }
 
-/// The row of a run that begins.
+/// Returns the row and the encoded first checkpoint of a new run.
 pub fn new_row(new: &NewRun, at: Timestamp) -> (RunRow, Stored) {
     let stored = delta::whole(&new.first, new.version);
     let row = RunRow {
@@ -309,7 +307,7 @@ pub fn new_row(new: &NewRun, at: Timestamp) -> (RunRow, Stored) {
         inbox_seq: 0,
         inbox_len: 0,
         chain: stored.chain,
-        attempt: new.attempt.clone(),
+        ledger: new.ledger.clone(),
         parent: new.parent.clone(),
         root: new.root,
         created_at: at,
@@ -318,8 +316,10 @@ pub fn new_row(new: &NewRun, at: Timestamp) -> (RunRow, Stored) {
     (row, stored)
 }
 
-/// When a run is looked at next: what the step says, or earlier if a message came that it does not know of (the
-/// message has moved the row's own time). Nobody has to look at a run that has ended.
+/// Returns the wake-up time after a write.
+///
+/// With `unseen` it is the earlier of the step's time and the row's time. A message that the step did not see has set
+/// the row's time. The caller passes `false` for a run that has ended.
 pub fn wake_after(wake: Option<Timestamp>, row: Option<Timestamp>, unseen: bool) -> Option<Timestamp> {
     if unseen { wake.into_iter().chain(row).min() } else { wake }
 }
@@ -339,14 +339,14 @@ struct Planner<'a, R: Rows> {
     rows: &'a mut R,
     limits: &'a Limits,
     at: Timestamp,
-    /// Rows looked at so far; the flag says that the commit inserts it.
+    /// Rows read so far. The flag is true for a run that this commit inserts.
     runs: BTreeMap<RunId, (RunRow, bool)>,
     dirty: Vec<RunId>,
-    /// Handles written so far; without a value they are used up.
+    /// Handles written so far; `None` = deleted.
     handles: BTreeMap<HandleHash, Option<HandleRow>>,
     cells: BTreeMap<CellKey, Cell>,
-    /// Links written so far; without a value they are deleted.
-    links: BTreeMap<Edge, Option<Link>>,
+    /// Links written so far; `None` = deleted.
+    links: BTreeMap<LinkEdge, Option<Link>>,
     audit: Vec<AuditRow>,
     actor: Option<String>,
 }
@@ -370,7 +370,7 @@ impl<'a, R: Rows> Planner<'a, R> {
     fn run(mut self, commit: Commit) -> Result<Plan, Failed<R::Error>> {
         commit.check(self.limits)?;
         let record = commit.record();
-        let is_traced = commit.reference().at == Whereabouts::Audit;
+        let is_traced = commit.reference().at == CommitTrace::Audit;
         let Commit {
             id,
             at,
@@ -381,7 +381,7 @@ impl<'a, R: Rows> Planner<'a, R> {
             cells,
             links,
             actor,
-            fills,
+            bindings,
             documents,
             keys,
             definitions,
@@ -390,7 +390,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         (self.actor, self.audit) = (actor, audit);
         let keys: Vec<_> = keys.into_iter().chain(record).collect();
         self.check_keys(&keys)?;
-        if is_traced && self.rows.is_on_record(id).map_err(Failed::Rows)? {
+        if is_traced && self.rows.has_audit_rows(id).map_err(Failed::Rows)? {
             let (operation, key) = (RECORD_OPERATION.to_owned(), id.0.to_string());
             return Err(Refused::Done { operation, key, answer: Bytes::new() }.into());
         }
@@ -401,16 +401,16 @@ impl<'a, R: Rows> Planner<'a, R> {
         let unfenced = step.as_ref().filter(|step| is_unfenced(step)).map(|step| step.head.run);
         let mut plan = Plan { definitions, unfenced, ..Plan::new(id, at) };
         self.handle(handles, id, &create, &mut plan)?;
-        let mut results = self.operate(&cells)?;
+        let mut results = self.apply_cells(&cells)?;
         self.link(links, &mut results)?;
         let stored_results = encode_results(&results);
         if let Some(step) = step {
-            self.step(step, &fills, &results, stored_results.clone(), &mut plan)?;
-        } else if let Some(fill) = fills.first() {
-            return Err(no_place(fill, "the commit has no next state").into());
+            self.step(step, &bindings, &results, stored_results.clone(), &mut plan)?;
+        } else if let Some(binding) = bindings.first() {
+            return Err(binding_error(binding, "the commit has no next state").into());
         }
         self.create(create, stored_results.as_ref(), &mut plan);
-        self.show(documents, &mut plan)?;
+        self.plan_documents(documents, &mut plan)?;
         for send in send {
             let delivery = self.send(send, &mut plan)?;
             plan.committed.sent.push(delivery);
@@ -441,13 +441,13 @@ impl<'a, R: Rows> Planner<'a, R> {
         Ok(())
     }
 
-    fn check_step(&mut self, step: &Step) -> Result<(), Failed<R::Error>> {
+    fn check_step(&mut self, step: &RunUpdate) -> Result<(), Failed<R::Error>> {
         let run = step.head.run;
         if let Some(refused) = refuse_step(self.row(run)?.as_ref(), step) {
             return Err(refused.into());
         }
         for (index, &seq) in step.take.iter().enumerate() {
-            // The first to take a message takes it; a second time in the same commit it is no longer there.
+            // A message can be taken once: for the second time in the same commit it is no longer there.
             let twice = step.take[..index].contains(&seq);
             match self.rows.message(run, seq).map_err(Failed::Rows)?.filter(|_| !twice) {
                 None => return Err(Refused::NoMessage { run, seq }.into()),
@@ -482,7 +482,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         Ok(row)
     }
 
-    /// Writes handles one after the other, each on what the one before left.
+    /// Applies the handle writes in order. Each one sees the result of the previous ones.
     fn handle(
         &mut self,
         writes: Vec<HandleWrite>,
@@ -490,8 +490,8 @@ impl<'a, R: Rows> Planner<'a, R> {
         create: &[NewRun],
         plan: &mut Plan,
     ) -> Result<(), Failed<R::Error>> {
-        // Flows that rested where something was written.
-        let mut rested = BTreeSet::new();
+        // Flows whose state was in a handle that this commit writes.
+        let mut handle_flows = BTreeSet::new();
         let is_flow = |row: &HandleRow| row.kind == HandleKind::Flow;
         for HandleWrite { handle, expected, then } in writes {
             let known = match self.handles.get(&handle) {
@@ -504,20 +504,20 @@ impl<'a, R: Rows> Planner<'a, R> {
                 return Err(refused.into());
             }
             let fence = actual.unwrap_or(0).saturating_add(1);
-            rested.extend(known.as_ref().filter(|row| is_flow(row)).map(|row| row.run));
+            handle_flows.extend(known.as_ref().filter(|row| is_flow(row)).map(|row| row.run));
             let after = match (then, known) {
                 (HandleChange::Put(row, shadows), _) => {
                     plan.shadows.extend(shadows.into_iter().map(|shadow| (row.run, shadow)));
                     Some(HandleRow { handle, fence, commit, ..*row })
                 }
                 (_, None) => return Err(refused.into()),
-                (HandleChange::Own(owner), Some(row)) => Some(HandleRow { owner, fence, commit, ..row }),
+                (HandleChange::SetOwner(owner), Some(row)) => Some(HandleRow { owner, fence, commit, ..row }),
                 (HandleChange::Deliver(delivery), Some(row)) => {
                     let (deliver_at, delivery) = delivery.unzip();
                     Some(HandleRow { deliver_at, delivery, fence, ..row })
                 }
-                (HandleChange::Shade(shadows), Some(row)) => {
-                    // No flow rests behind a link, so there are no columns of one.
+                (HandleChange::WriteShadows(shadows), Some(row)) => {
+                    // An answer link holds no flow, so there are no shadow columns to write.
                     let shadows = shadows.into_iter().filter(|_| is_flow(&row));
                     plan.shadows.extend(shadows.map(|shadow| (row.run, shadow)));
                     Some(row)
@@ -526,19 +526,19 @@ impl<'a, R: Rows> Planner<'a, R> {
             };
             self.handles.insert(handle, after);
         }
-        // A flow that goes on, here or elsewhere, keeps its columns.
-        let goes_on = |run: &RunId| {
-            let rests = |row: &HandleRow| is_flow(row) && row.run == *run;
-            create.iter().any(|new| new.run == *run) || self.handles.values().flatten().any(rests)
+        // A flow keeps its columns if it continues as a run or in another handle.
+        let continues = |run: &RunId| {
+            let holds_flow = |row: &HandleRow| is_flow(row) && row.run == *run;
+            create.iter().any(|new| new.run == *run) || self.handles.values().flatten().any(holds_flow)
         };
-        plan.unshade.extend(rested.into_iter().filter(|run| !goes_on(run)));
-        // Nor does one that came and went in this commit leave any.
-        plan.shadows.retain(|(run, _)| !plan.unshade.contains(run));
+        plan.clear_shadows.extend(handle_flows.into_iter().filter(|run| !continues(run)));
+        // A handle that was put and used up in this commit leaves no columns either.
+        plan.shadows.retain(|(run, _)| !plan.clear_shadows.contains(run));
         Ok(())
     }
 
-    /// Applies the operations one after the other, each on what the one before left.
-    fn operate(&mut self, writes: &[CellWrite]) -> Result<Vec<OpResult>, Failed<R::Error>> {
+    /// Applies the cell operations in order. Each one sees the result of the previous ones.
+    fn apply_cells(&mut self, writes: &[CellWrite]) -> Result<Vec<OpResult>, Failed<R::Error>> {
         let mut results = Vec::with_capacity(writes.len());
         for (operation, write) in writes.iter().enumerate() {
             let current = match self.cells.get(&write.key) {
@@ -552,7 +552,7 @@ impl<'a, R: Rows> Planner<'a, R> {
                 let space = if write.key.space == Space::Kv { "store" } else { "state" };
                 let detail = format!("{{\"revision\":{}}}", cell.revision);
                 let operation = format!("{space}.{}", write.op.word());
-                self.on_record(operation, write.key.address(), write.by, detail);
+                self.add_audit_row(operation, write.key.address(), write.by, detail);
                 self.cells.insert(write.key.clone(), cell);
             }
             results.push(result);
@@ -560,13 +560,13 @@ impl<'a, R: Rows> Planner<'a, R> {
         Ok(results)
     }
 
-    /// Every write to the data is on record: nobody who writes can forget it.
-    fn on_record(&mut self, operation: String, subject: String, run: Option<RunId>, detail: String) {
+    /// Adds an audit row. Every change to data passes through here, so that no caller can omit it.
+    fn add_audit_row(&mut self, operation: String, subject: String, run: Option<RunId>, detail: String) {
         let actor = self.actor.clone();
         self.audit.push(AuditRow { operation, subject, actor, run, detail: detail.into() });
     }
 
-    /// Applies the operations on links one after the other, each on what the one before left.
+    /// Applies the link operations in order. Each one sees the result of the previous ones.
     fn link(&mut self, writes: Vec<LinkWrite>, results: &mut Vec<OpResult>) -> Result<(), Failed<R::Error>> {
         for write in writes {
             let operation = results.len();
@@ -575,12 +575,14 @@ impl<'a, R: Rows> Planner<'a, R> {
             results.push(match write {
                 LinkWrite::Upsert { edge, id, attributes, by } => self.upsert(edge, id, attributes, by)?,
                 LinkWrite::Delete { ends, by } => {
-                    let gone = self.ending(&ends)?;
+                    let removed = self.matching_edges(&ends)?;
                     let limits = self.limits;
-                    limits.commit_rows("the deletion", gone.len()).map_err(|error| refused(error.into()))?;
-                    let result = deleted(gone.len());
-                    for edge in gone {
-                        self.on_record("links.delete".to_owned(), edge.address(), by, "{}".to_owned());
+                    limits
+                        .commit_rows("the deletion", removed.len())
+                        .map_err(|error| refused(error.into()))?;
+                    let result = deleted(removed.len());
+                    for edge in removed {
+                        self.add_audit_row("links.delete".to_owned(), edge.address(), by, "{}".to_owned());
                         self.links.insert(edge, None);
                     }
                     result
@@ -592,7 +594,7 @@ impl<'a, R: Rows> Planner<'a, R> {
 
     fn upsert(
         &mut self,
-        edge: Edge,
+        edge: LinkEdge,
         id: Uuid,
         attributes: Value,
         by: Option<RunId>,
@@ -610,17 +612,17 @@ impl<'a, R: Rows> Planner<'a, R> {
             }
         };
         let detail = format!("{{\"created\":{created}}}");
-        self.on_record("links.upsert".to_owned(), edge.address(), by, detail);
+        self.add_audit_row("links.upsert".to_owned(), edge.address(), by, detail);
         let result = upserted(&link, created);
         self.links.insert(edge, Some(link));
         Ok(result)
     }
 
-    /// The edges that a deletion is about, in their order.
-    fn ending(&mut self, ends: &Ends) -> Result<BTreeSet<Edge>, Failed<R::Error>> {
+    /// Returns the edges that a deletion matches, in order, including those written earlier in this commit.
+    fn matching_edges(&mut self, ends: &LinkEnds) -> Result<BTreeSet<LinkEdge>, Failed<R::Error>> {
         let most = usize::try_from(self.limits.commit_rows).unwrap_or(usize::MAX).saturating_add(1);
         let found = self.rows.edges(ends, most).map_err(Failed::Rows)?;
-        let mut edges: BTreeSet<Edge> = found.into_iter().collect();
+        let mut edges: BTreeSet<LinkEdge> = found.into_iter().collect();
         for (edge, link) in self.links.iter().filter(|(edge, _)| ends.has(edge)) {
             match link {
                 Some(_) => edges.insert(edge.clone()),
@@ -632,14 +634,14 @@ impl<'a, R: Rows> Planner<'a, R> {
 
     fn step(
         &mut self,
-        step: Step,
-        fills: &[Fill],
+        step: RunUpdate,
+        bindings: &[ResultBinding],
         results: &[OpResult],
         mut stored_results: Option<Bytes>,
         plan: &mut Plan,
     ) -> Result<(), Failed<R::Error>> {
         let run = step.head.run;
-        let next = self.filled(step.next.clone(), fills, results)?;
+        let next = self.with_results(step.next.clone(), bindings, results)?;
         let (head, stored) = advance(&step, &next);
         let (row, _) = self.runs.get_mut(&run).expect("the step's row was read when it was checked");
         row.revision = head.revision;
@@ -650,14 +652,14 @@ impl<'a, R: Rows> Planner<'a, R> {
         let unseen = row.inbox_seq > step.head.inbox_seen && !step.status.is_final();
         row.wake = wake_after(step.wake, row.wake, unseen);
         row.chain = head.chain;
-        row.attempt = step.attempt;
+        row.ledger = step.ledger;
         row.definition = step.definition.unwrap_or(row.definition);
         row.updated_at = self.at;
         if let Some(last) = next.into_iter().next_back() {
             row.places = last.places;
         }
         for (version, stored) in (step.head.version.saturating_add(1)..).zip(stored) {
-            // Where the commit's reference points to.
+            // The reference of the commit points to its first checkpoint.
             let results = stored_results.take();
             plan.checkpoints.push(CheckpointRow { run, version, stored, results });
         }
@@ -670,21 +672,21 @@ impl<'a, R: Rows> Planner<'a, R> {
         Ok(())
     }
 
-    /// The next states with the results of the operations in them.
-    fn filled(
+    /// Returns the next states with the results of the operations in them.
+    fn with_results(
         &self,
         mut next: Vec<NextState>,
-        fills: &[Fill],
+        bindings: &[ResultBinding],
         results: &[OpResult],
     ) -> Result<Vec<NextState>, Refused> {
-        let Some(first) = fills.first() else { return Ok(next) };
+        let Some(first) = bindings.first() else { return Ok(next) };
         match &mut next[..] {
-            [] => return Err(no_place(first, "the commit has no next state")),
+            [] => return Err(binding_error(first, "the commit has no next state")),
             [next] => {
-                *next = fill(next, fills, results)?;
+                *next = bind_results(next, bindings, results)?;
                 self.limits.snapshot_bytes("the snapshot", next.state.len())?;
             }
-            [..] => return Err(no_place(first, "the commit has several next states")),
+            [..] => return Err(binding_error(first, "the commit has several next states")),
         }
         Ok(next)
     }
@@ -698,7 +700,7 @@ impl<'a, R: Rows> Planner<'a, R> {
                 run: new.run,
                 version: new.version,
                 stored,
-                // Where the commit's reference points to.
+                // The reference of the commit points to its first checkpoint.
                 results: results.filter(|_| first && index == 0).cloned(),
             });
             plan.open.extend(new.open.into_iter().map(|wait| (new.run, wait)));
@@ -708,12 +710,12 @@ impl<'a, R: Rows> Planner<'a, R> {
         }
     }
 
-    /// What a run shows from the version on that the commit gives it. Of several writes under one key the last counts.
-    fn show(&self, writes: Vec<DocumentWrite>, plan: &mut Plan) -> Result<(), Refused> {
+    /// Plans the documents. They are visible from the version that this commit creates. The last write to a key wins.
+    fn plan_documents(&self, writes: Vec<DocumentWrite>, plan: &mut Plan) -> Result<(), Refused> {
         if writes.is_empty() {
             return Ok(());
         }
-        // Of several versions the first shows them.
+        // If a run gets several versions, the first one shows the documents.
         let versions: BTreeMap<_, _> =
             plan.checkpoints.iter().rev().map(|row| (row.run, row.version)).collect();
         let mut last = BTreeMap::new();
@@ -732,18 +734,18 @@ impl<'a, R: Rows> Planner<'a, R> {
         Ok(())
     }
 
-    fn send(&mut self, send: Send, plan: &mut Plan) -> Result<Delivery, Failed<R::Error>> {
-        let Send { to: run, message, missing } = send;
+    fn send(&mut self, send: SendMessage, plan: &mut Plan) -> Result<Delivery, Failed<R::Error>> {
+        let SendMessage { to: run, message, missing } = send;
         let row = match self.row(run) {
-            // Whoever cannot be read is not to hold up what goes to others too.
-            Err(Failed::Rows(error)) if missing == Missing::Drop && self.rows.is_bad(&error) => None,
+            // An unreadable target must not block the messages to others.
+            Err(Failed::Rows(error)) if missing == OnMissingRun::Drop && self.rows.is_bad(&error) => None,
             row => row?,
         };
         let alive = row.is_some_and(|row| !row.status.is_final());
         let Some((row, _)) = self.runs.get_mut(&run).filter(|_| alive) else {
             return match missing {
-                Missing::Drop => Ok(Delivery::Dropped),
-                Missing::Refuse => Err(Refused::NoTarget { run }.into()),
+                OnMissingRun::Drop => Ok(Delivery::Dropped),
+                OnMissingRun::Refuse => Err(Refused::NoTarget { run }.into()),
             };
         };
         if message.counts && row.inbox_len >= self.limits.inbox {
@@ -757,7 +759,7 @@ impl<'a, R: Rows> Planner<'a, R> {
         plan.put.push(MessageRow {
             run,
             counts: message.counts,
-            message: Message {
+            message: StoredMessage {
                 seq,
                 topic: message.topic,
                 body: message.body,
@@ -765,7 +767,7 @@ impl<'a, R: Rows> Planner<'a, R> {
                 expires_at: message.expires_at,
             },
         });
-        Ok(Delivery::Kept(seq))
+        Ok(Delivery::Enqueued(seq))
     }
 
     fn finish(mut self, plan: &mut Plan) {
@@ -796,11 +798,11 @@ impl<'a, R: Rows> Planner<'a, R> {
 }
 
 fn key_row(key: KeyWrite, commit: CommitId, results: Option<Bytes>) -> KeyRow {
-    let KeyWrite { operation, key, request, answer, lives } = key;
-    KeyRow { operation, key, request, answer, results, lives, commit }
+    let KeyWrite { operation, key, request, answer, lifetime } = key;
+    KeyRow { operation, key, request, answer, results, lifetime, commit }
 }
 
-/// Results as they are kept; none if there were no operations.
+/// Encodes the results of operations for storage; `None` if there are none.
 pub fn encode_results(results: &[OpResult]) -> Option<Bytes> {
     if results.is_empty() {
         return None;
@@ -808,37 +810,46 @@ pub fn encode_results(results: &[OpResult]) -> Option<Bytes> {
     Some(serde_json::to_vec(results).expect("results are plain data").into())
 }
 
-/// Reads what [`encode_results`] wrote.
+/// Decodes the output of [`encode_results`]. `None` gives no results.
 pub fn decode_results(bytes: Option<&[u8]>) -> Result<Vec<OpResult>, crate::store::StoreError> {
     let Some(bytes) = bytes else { return Ok(Vec::new()) };
     serde_json::from_slice(bytes).map_err(|error| crate::store::StoreError::Corrupt(error.to_string()))
 }
 
-fn fill(next: &NextState, fills: &[Fill], results: &[OpResult]) -> Result<NextState, Refused> {
+fn bind_results(
+    next: &NextState,
+    bindings: &[ResultBinding],
+    results: &[OpResult],
+) -> Result<NextState, Refused> {
     let mut state: Value = serde_json::from_slice(&next.state)
-        .map_err(|error| no_place(&fills[0], &format!("the state is not JSON: {error}")))?;
-    for fill in fills {
-        let result =
-            results.get(fill.operation).ok_or_else(|| no_place(fill, "there is no such operation"))?;
-        put(&mut state, fill, fill.part.of(result))?;
+        .map_err(|error| binding_error(&bindings[0], &format!("the state is not JSON: {error}")))?;
+    for binding in bindings {
+        let result = results
+            .get(binding.operation)
+            .ok_or_else(|| binding_error(binding, "there is no such operation"))?;
+        put(&mut state, binding, binding.part.of(result))?;
     }
     let state = serde_json::to_vec(&state).expect("a JSON value is writable").into();
     Ok(NextState { state, entry: next.entry.clone(), places: next.places.clone() })
 }
 
-fn put(state: &mut Value, fill: &Fill, value: Value) -> Result<(), Refused> {
+fn put(state: &mut Value, binding: &ResultBinding, value: Value) -> Result<(), Refused> {
     let (parent, field) =
-        fill.pointer.rsplit_once('/').ok_or_else(|| no_place(fill, "it is not a JSON pointer"))?;
+        binding.pointer.rsplit_once('/').ok_or_else(|| binding_error(binding, "it is not a JSON pointer"))?;
     let field = field.replace("~1", "/").replace("~0", "~");
     match state.pointer_mut(parent) {
         Some(Value::Object(fields)) => {
             fields.insert(field, value);
             Ok(())
         }
-        _ => Err(no_place(fill, "its parent is not an object in the state")),
+        _ => Err(binding_error(binding, "its parent is not an object in the state")),
     }
 }
 
-fn no_place(fill: &Fill, reason: &str) -> Refused {
-    Refused::Fill { operation: fill.operation, pointer: fill.pointer.clone(), reason: reason.to_owned() }
+fn binding_error(binding: &ResultBinding, reason: &str) -> Refused {
+    Refused::ResultBinding {
+        operation: binding.operation,
+        pointer: binding.pointer.clone(),
+        reason: reason.to_owned(),
+    }
 }

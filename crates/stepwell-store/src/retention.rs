@@ -1,27 +1,26 @@
-//! How much of a run's history may go at a time: never what a state that stays is built on.
+//! Computes how much of a run's history one batch can remove. It never removes a state that a remaining state builds
+//! on.
 
-/// The versions a run has checkpoints of; there are no gaps between them.
+/// The versions of a run that have checkpoints. There are no gaps between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Versions {
-    /// The first.
     pub oldest: u64,
-    /// The last.
     pub newest: u64,
 }
 
-/// How far one batch goes.
+/// The extent of one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// The oldest version that stays: what is older goes.
+    /// The oldest version that stays. All older ones are removed.
     pub oldest: u64,
-    /// Another batch may take more.
+    /// True if another batch may remove more.
     pub more: bool,
 }
 
-/// Finds out what may go so that the newest `keep` versions stay, and at least one.
+/// Computes one batch such that the newest `keep` versions stay, and at least one.
 ///
-/// `base_of` says which version's whole state a version builds on. A batch ends where a chain of deltas does, so that
-/// every state that is left can be read; so it is at most `limit` checkpoints, or one chain if that is longer.
+/// `base_of` returns the version whose full state a version builds on. A batch ends at the end of a chain of deltas, so
+/// that every remaining state can be read. It has at most `limit` checkpoints, or one chain if that is longer.
 pub fn cut<E>(
     versions: Versions,
     keep: u64,
@@ -38,7 +37,7 @@ pub fn cut<E>(
     if limit == 0 {
         return Ok(Cut { oldest, more: true });
     }
-    // The first version whose chain begins after the oldest one ends the search: no further away than a chain is long.
+    // The search ends at the first version whose chain begins after `oldest`, so it is no longer than one chain.
     for version in oldest.saturating_add(limit.into())..end {
         if let Some(base) = base_of(version)?.filter(|base| *base > oldest) {
             return Ok(Cut { oldest: base, more: true });
@@ -55,7 +54,7 @@ mod tests {
 
     use super::{Cut, Versions, cut};
 
-    /// Version 10 and on, chains that begin where told.
+    /// Versions start at 10. `whole` marks the versions that begin a chain.
     fn base_of(whole: &[bool], version: u64) -> Option<u64> {
         let index = usize::try_from(version.checked_sub(10)?).unwrap();
         let chain = whole.get(..=index)?;
@@ -64,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batches_end_at_whole_states_and_come_to_an_end(
+        fn batches_end_at_full_states_and_terminate(
             whole in proptest::collection::vec(any::<bool>(), 1..40),
             keep in 0_u64..50,
             limit in 1_u32..20,
@@ -74,11 +73,11 @@ mod tests {
             let mut oldest = 10;
             loop {
                 let Ok(next) = cut(Versions { oldest, newest }, keep, limit, |v| Ok::<_, Infallible>(base_of(&whole, v)));
-                assert_eq!(base_of(&whole, next.oldest), Some(next.oldest), "what is left begins with a whole state");
+                assert_eq!(base_of(&whole, next.oldest), Some(next.oldest), "the remaining versions begin with a full state");
                 assert!(next.oldest <= kept);
                 if next.oldest - oldest > u64::from(limit) {
                     let between = (oldest + 1..next.oldest).map(|version| base_of(&whole, version));
-                    assert!(between.into_iter().all(|base| base == Some(oldest)), "only one chain is more than the limit");
+                    assert!(between.into_iter().all(|base| base == Some(oldest)), "only a single chain may exceed the limit");
                 }
                 assert!(!next.more || next.oldest > oldest);
                 oldest = next.oldest;
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_there_is_nothing_to_take_and_more_is_left() {
+    fn a_zero_limit_removes_nothing() {
         let versions = Versions { oldest: 10, newest: 12 };
         let base = |v| Ok::<_, Infallible>(Some(v));
         assert_eq!(cut(versions, 1, 0, base), Ok(Cut { oldest: 10, more: true }));

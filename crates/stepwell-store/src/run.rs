@@ -1,4 +1,4 @@
-//! What a store knows of a run: a narrow row, where it stands, and what waits in its inbox.
+//! The stored parts of a run: its row, its head, its inbox and its open waits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,28 +10,28 @@ use uuid::Uuid;
 
 use crate::bad::BadRow;
 
-/// A process that works on runs; it owns them while it lives.
+/// A process that runs an engine. It owns the runs that it works on while its lease is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ProcessId(pub Uuid);
 
-/// How a run is doing.
+/// The status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
-    /// Its time has not come.
+    /// It starts at its wake-up time.
     Pending,
-    /// It goes on by itself.
+    /// It has a next step that needs no outside event.
     Running,
-    /// It waits for something.
+    /// It waits for a message, an event or a time.
     Waiting,
-    /// An operator has put it aside.
+    /// An operator suspended it.
     Suspended,
-    /// It has stopped with an error.
+    /// It stopped with an error.
     Failed,
-    /// It has come to an end place.
+    /// It reached an end place.
     Completed,
-    /// It was ended by command.
+    /// A command ended it.
     Cancelled,
 }
 
@@ -47,12 +47,12 @@ impl Status {
         Status::Cancelled,
     ];
 
-    /// Nothing more can happen to the run.
+    /// Returns true if the run has ended: its status cannot change any more.
     pub fn is_final(self) -> bool {
         matches!(self, Status::Completed | Status::Cancelled)
     }
 
-    /// The word a store keeps.
+    /// Returns the stored form of this status.
     pub fn as_str(self) -> &'static str {
         match self {
             Status::Pending => "pending",
@@ -72,125 +72,121 @@ impl fmt::Display for Status {
     }
 }
 
-/// No status has this name.
+/// A text that is not the name of a status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a status of a run")]
-pub struct NotAStatus(String);
+pub struct UnknownStatus(String);
 
 impl FromStr for Status {
-    type Err = NotAStatus;
+    type Err = UnknownStatus;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = Status::ALL.into_iter().find(|status| status.as_str() == text);
-        known.ok_or_else(|| NotAStatus(text.to_owned()))
+        known.ok_or_else(|| UnknownStatus(text.to_owned()))
     }
 }
 
-/// Where a run stands: what the next commit on it builds on. Made by a load, a claim or the commit before.
+/// The position of a run that the next commit builds on. A load, a claim or the previous commit returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// The run.
     pub run: RunId,
-    /// Counts every commit on the run's row; the compare-and-set of the next one.
+    /// Counts the commits and claims on the run's row. The next commit compares it with the stored one.
     pub revision: u64,
-    /// The snapshot's version.
+    /// The version of the snapshot.
     pub version: u64,
-    /// Raised whenever the run gets another owner.
+    /// Raised whenever the run gets another owner. An action's result is void if the fence has changed.
     pub fence: u64,
-    /// The process that works on it.
+    /// The process that owns the run.
     pub owner: Option<ProcessId>,
-    /// How it is doing.
     pub status: Status,
-    /// When it is to be looked at next; `None` = not by itself. A message that came since may have made that earlier
-    /// in the row: a commit built on this head keeps the earlier time.
+    /// The next wake-up time; `None` = only a message wakes the run.
+    ///
+    /// A message that arrived since may have set an earlier time in the row. A commit built on this head keeps the
+    /// earlier time.
     pub wake: Option<Timestamp>,
-    /// The newest inbox message that whoever holds this head knows of.
+    /// Sequence number of the newest message that the holder of this head has seen; 0 = none.
     pub inbox_seen: u64,
-    /// The snapshot's bytes.
+    /// The snapshot's bytes (JSON).
     pub state: Bytes,
-    /// How the newest checkpoint is stored.
+    /// The chain of deltas that ends with the newest checkpoint.
     pub chain: Chain,
 }
 
-/// The checkpoints since the last one that holds a full state.
+/// A full state and the deltas that build on it. See [`crate::delta`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// The version that holds a full state.
+    /// The version whose full state is stored.
     pub base: u64,
-    /// Bytes of the deltas after it.
+    /// Total size of the deltas since then, in bytes.
     pub bytes: u64,
 }
 
-/// A run's parent, and what of it waits for the run.
+/// A run's parent, and the place of the run among its children.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Parent {
-    /// The parent run.
     pub run: RunId,
-    /// The activation that waits.
+    /// The parent's activation that waits for the run.
     pub activation: u64,
-    /// The run's number among the children of that activation.
+    /// The run's number among the children of that activation, starting at 0.
     pub child: u32,
 }
 
-/// A run as loaded for a turn.
+/// A run with everything that is needed to decide its next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// Where it stands.
     pub head: Head,
-    /// The workflow's name.
     pub workflow: Name,
     /// The definition it is pinned to.
     pub definition: DefinitionHash,
-    /// Its parent.
     pub parent: Option<Parent>,
     /// The root of its tree; itself if it has no parent.
     pub root: RunId,
-    /// Tries, last errors and the time of the next try, as the engine wrote them.
-    pub attempt: Option<Bytes>,
-    /// What waits in its inbox, in order of arrival.
-    pub inbox: Vec<Message>,
-    /// When it was created.
+    /// Ledger of attempts: last errors and the time of the next attempt, as the engine wrote them.
+    pub ledger: Option<Bytes>,
+    /// Messages in order of arrival.
+    pub inbox: Vec<StoredMessage>,
     pub created_at: Timestamp,
-    /// When its row was last written by a commit of its own.
+    /// The time of the last commit on this run. A message or a claim does not change it.
     pub updated_at: Timestamp,
-    /// Its state or its inbox cannot be read, and is empty here.
+    /// Set if the state or the inbox cannot be read. Both are empty then.
     pub damage: Option<BadRow>,
 }
 
-/// A message in a run's inbox.
+/// A message in the inbox of a run, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
-    /// Its place in the order of arrival.
+pub struct StoredMessage {
+    /// Sequence number: the order of arrival, starting at 1. A number is never used twice.
     pub seq: u64,
-    /// What it is about, as the engine named it.
+    /// The topic, as the engine named it.
     pub topic: String,
-    /// The rest, as the engine wrote it.
+    /// The content, as the engine wrote it.
     pub body: Bytes,
-    /// When it came.
     pub received_at: Timestamp,
-    /// When it is no longer wanted.
+    /// The message expires at this time; `None` = it never expires.
     pub expires_at: Option<Timestamp>,
 }
 
-/// Something a run waits for from outside, as listed over all runs.
+/// An event that a run waits for. Open waits are listed over all runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenWait {
+pub struct StoredWait {
     /// The activation that waits.
     pub activation: u64,
-    /// Where.
+    /// The place where the run waits.
     pub place: Name,
-    /// Since when.
+    /// The time at which the wait opened.
     pub since: Timestamp,
-    /// Until when.
+    /// The wait times out at this time; `None` = never.
     pub until: Option<Timestamp>,
-    /// What for, the form, who may answer, as the engine wrote it.
+    /// The awaited event, the form and the permitted actors, as the engine wrote them (JSON).
     pub detail: Bytes,
-    /// What it can be found by from outside.
+    /// The topic by which an event finds this wait; `None` = events do not find it.
     pub topic: Option<String>,
+    /// The position in the listing by due time; `None` = the wait is not in that listing.
+    pub due: Option<Timestamp>,
 }
 
-impl OpenWait {
-    /// What of it is kept as text.
+impl StoredWait {
+    /// Returns the values that are stored as text, each with its name for error messages.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let topic = self.topic.as_deref().map(|topic| ("topic", topic));
         std::iter::once(("place", self.place.as_str())).chain(topic)
@@ -200,73 +196,63 @@ impl OpenWait {
 /// A run in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunSummary {
-    /// The run.
     pub run: RunId,
-    /// The workflow's name.
     pub workflow: Name,
     /// The definition it is pinned to.
     pub definition: DefinitionHash,
-    /// The snapshot's version.
+    /// The version of the snapshot.
     pub version: u64,
-    /// How it is doing.
     pub status: Status,
-    /// The places it is in.
+    /// The places the run is in.
     pub places: Vec<Name>,
-    /// When it is to be looked at next.
+    /// The next wake-up time; `None` = only a message wakes the run.
     pub wake: Option<Timestamp>,
-    /// The process that works on it.
+    /// The process that owns the run.
     pub owner: Option<ProcessId>,
-    /// Its parent.
     pub parent: Option<Parent>,
-    /// When it was created.
     pub created_at: Timestamp,
-    /// When its row was last written by a commit of its own.
+    /// The time of the last commit on this run. A message or a claim does not change it.
     pub updated_at: Timestamp,
 }
 
-/// A run's row as every backend keeps it. The state is in the checkpoints.
+/// A run's row as every backend stores it. The state is in the checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunRow {
-    /// The run.
     pub run: RunId,
-    /// The workflow's name.
     pub workflow: Name,
     /// The definition it is pinned to.
     pub definition: DefinitionHash,
-    /// Counts every commit on the row.
+    /// Counts the commits and claims on the row.
     pub revision: u64,
-    /// The snapshot's version.
+    /// The version of the newest checkpoint.
     pub version: u64,
     /// Raised whenever the run gets another owner.
     pub fence: u64,
-    /// The process that works on it.
+    /// The process that owns the run.
     pub owner: Option<ProcessId>,
-    /// How it is doing.
     pub status: Status,
-    /// The places it is in.
+    /// The places the run is in.
     pub places: Vec<Name>,
-    /// When it is to be looked at next.
+    /// The next wake-up time; `None` = only a message wakes the run.
     pub wake: Option<Timestamp>,
-    /// The number of the newest message that came.
+    /// Sequence number of the newest message that arrived, whether or not it is still in the inbox.
     pub inbox_seq: u64,
-    /// How many messages wait that count against the limit.
+    /// Number of messages in the inbox that count against the limit.
     pub inbox_len: u64,
-    /// How the newest checkpoint is stored.
+    /// The chain of deltas that ends with the newest checkpoint.
     pub chain: Chain,
-    /// Tries, as the engine wrote them.
-    pub attempt: Option<Bytes>,
-    /// Its parent.
+    /// Ledger, as in [`Loaded::ledger`].
+    pub ledger: Option<Bytes>,
     pub parent: Option<Parent>,
-    /// The root of its tree.
+    /// The root of its tree; itself if it has no parent.
     pub root: RunId,
-    /// When it was created.
     pub created_at: Timestamp,
-    /// When its row was last written by a commit of its own.
+    /// The time of the last commit on this run. A message or a claim does not change it.
     pub updated_at: Timestamp,
 }
 
 impl RunRow {
-    /// A process takes the run: the fence and the revision rise, and the run is running, unless it stands still.
+    /// Makes a process the owner and raises the fence and the revision. A pending or waiting run becomes running.
     pub fn claimed(&mut self, by: ProcessId) {
         self.owner = Some(by);
         self.fence += 1;
@@ -276,15 +262,15 @@ impl RunRow {
         }
     }
 
-    /// The run fails, is nobody's and is not looked at again by itself. What its row says of its places is not known.
-    pub fn aside(&mut self) {
+    /// Marks the run as failed, without an owner and a wake-up time. Clears the places, because they are unknown.
+    pub fn mark_failed(&mut self) {
         (self.status, self.owner, self.wake) = (Status::Failed, None, None);
         self.places.clear();
         self.fence += 1;
         self.revision += 1;
     }
 
-    /// Where the run stands, given its state.
+    /// Returns the head of the run, given its state.
     pub fn head(&self, state: Bytes) -> Head {
         Head {
             run: self.run,
@@ -300,8 +286,8 @@ impl RunRow {
         }
     }
 
-    /// The run as loaded for a turn.
-    pub fn loaded(self, state: Bytes, inbox: Vec<Message>) -> Loaded {
+    /// Combines the row with its state and inbox.
+    pub fn loaded(self, state: Bytes, inbox: Vec<StoredMessage>) -> Loaded {
         let head = self.head(state);
         Loaded {
             head,
@@ -309,7 +295,7 @@ impl RunRow {
             definition: self.definition,
             parent: self.parent,
             root: self.root,
-            attempt: self.attempt,
+            ledger: self.ledger,
             inbox,
             created_at: self.created_at,
             updated_at: self.updated_at,
@@ -317,12 +303,12 @@ impl RunRow {
         }
     }
 
-    /// The run as it is loaded when something of it cannot be read.
+    /// Returns the run without state and inbox because `row` cannot be read.
     pub fn damaged(self, row: BadRow) -> Loaded {
         Loaded { damage: Some(row), ..self.loaded(Bytes::new(), Vec::new()) }
     }
 
-    /// The run in a listing.
+    /// Returns the run as a listing shows it.
     pub fn summary(self) -> RunSummary {
         RunSummary {
             run: self.run,

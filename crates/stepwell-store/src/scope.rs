@@ -1,4 +1,4 @@
-//! Whose data a call may see: a scope that only authentication, or an embedder on purpose, can make.
+//! Tenant scopes. Only authentication or the embedding program creates one, and it decides which data a call can see.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 use stepwell_core::RunId;
 use uuid::Uuid;
 
-/// A tenant.
+/// The id of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TenantId(Uuid);
 
 impl TenantId {
-    /// A tenant id from a UUID.
+    /// Creates a tenant id from a UUID.
     pub const fn new(id: Uuid) -> Self {
         TenantId(id)
     }
 
-    /// The UUID.
+    /// Returns the id as a UUID.
     pub const fn uuid(self) -> Uuid {
         self.0
     }
@@ -37,43 +37,41 @@ impl FromStr for TenantId {
     }
 }
 
-/// The right to see and change one tenant's data; every store call that touches data takes one.
+/// The right to read and change one tenant's data. Every store call that touches data takes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TenantScope(TenantId);
 
 impl TenantScope {
-    /// The tenant of programs that have none.
+    /// The tenant of programs that do not use tenants.
     pub const SINGLE: TenantId = TenantId(Uuid::from_u128(1));
 
-    /// For programs without tenants.
+    /// Returns the scope of programs that do not use tenants.
     pub const fn single() -> Self {
         TenantScope(Self::SINGLE)
     }
 
-    /// The scope of a tenant that has been authenticated, or that the embedding program vouches for.
+    /// Creates the scope of a tenant that was authenticated, or that the embedding program trusts.
     ///
-    /// Whoever calls this decides who sees what; nothing below takes a tenant from anywhere else.
-    pub const fn vouched(tenant: TenantId) -> Self {
+    /// The caller decides which data is visible: no code below this call takes a tenant from another source.
+    pub const fn trusted(tenant: TenantId) -> Self {
         TenantScope(tenant)
     }
 
-    /// Whose data it is.
+    /// Returns the tenant of this scope.
     pub const fn tenant(&self) -> TenantId {
         self.0
     }
 
-    /// One of the tenant's runs.
+    /// Combines a run's id with this tenant.
     pub const fn run(self, run: RunId) -> RunKey {
         RunKey { tenant: self.0, run }
     }
 }
 
-/// A run and its tenant. Two tenants can have runs of the same id, so whatever a process remembers of runs it remembers
-/// under this, never under the id alone.
+/// A run and its tenant. Runs of two tenants can have the same id, so in-process maps use this as the key, never the id
+/// alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RunKey {
-    /// Whose run it is.
     pub tenant: TenantId,
-    /// Its id.
     pub run: RunId,
 }

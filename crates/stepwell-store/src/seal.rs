@@ -1,8 +1,8 @@
-//! Seals: what makes it show when somebody has changed the audit trail afterwards.
+//! Seals: hash chains that make later changes of the audit trail detectable.
 //!
-//! Writers never wait for a seal. A sealer comes later, takes whatever is not sealed yet, in whatever order it has become
-//! visible, and writes one seal over it: the hash of every row, and of the seal before. A row that is neither sealed
-//! nor waiting for it was slipped in.
+//! Writers never wait for a seal. A sealer runs later, takes the rows that are not sealed yet in the order in which
+//! they have become visible, and writes one seal over them. The seal contains the hash of every row and of the previous
+//! seal. A row that is neither sealed nor listed as unsealed was inserted by other means.
 
 use sha2::{Digest, Sha256};
 use stepwell_core::Timestamp;
@@ -12,40 +12,40 @@ use crate::commit::{AuditRow, CommitId};
 use crate::scope::TenantId;
 use crate::store::StoreError;
 
-/// A hash.
+/// The bytes of a SHA-256 hash.
 pub type Hash = [u8; 32];
 
-/// A row of the audit trail that is sealed.
+/// A reference from a seal to a row of the audit trail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedRow {
-    /// The commit that wrote it.
+    /// The commit that wrote the row.
     pub commit: CommitId,
-    /// Its place among the rows of that commit.
+    /// Index of the row within that commit.
     pub ordinal: u64,
-    /// The hash of what it says.
+    /// The hash of the row's content.
     pub hash: Hash,
 }
 
 /// A seal over rows of the audit trail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seal {
-    /// Counts from 1, without a gap.
+    /// Numbers start at 1 and have no gaps.
     pub number: u64,
-    /// When it was made.
+    /// The time at which it was made.
     pub at: Timestamp,
-    /// The hash of the one before; zeros before the first.
+    /// The hash of the previous seal; zeros for the first one.
     pub before: Hash,
-    /// The rows, in an order of its own.
+    /// The rows, in the order in which they are hashed.
     pub rows: Vec<SealedRow>,
-    /// The hash of all that.
+    /// The hash over all other fields and the tenant.
     pub hash: Hash,
 }
 
-/// Bytes of a sealed row as kept.
+/// Encoded size of a sealed row.
 const ROW_BYTES: usize = 16 + 8 + 32;
 
 impl Seal {
-    /// The seal that follows another.
+    /// Creates the seal that follows `last`.
     pub fn after(tenant: TenantId, last: Option<(u64, Hash)>, at: Timestamp, rows: Vec<SealedRow>) -> Self {
         let (number, before) = last.map_or((1, [0; 32]), |(number, hash)| (number.saturating_add(1), hash));
         let mut seal = Seal { number, at, before, rows, hash: [0; 32] };
@@ -53,7 +53,7 @@ impl Seal {
         seal
     }
 
-    /// The hash it must have.
+    /// Computes the hash that the seal must have.
     pub fn expected(&self, tenant: TenantId) -> Hash {
         let mut hash = Sha256::new();
         hash.update(tenant.uuid().as_bytes());
@@ -64,7 +64,7 @@ impl Seal {
         hash.finalize().into()
     }
 
-    /// The rows as they are kept.
+    /// Encodes the rows for storage.
     pub fn encoded_rows(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.rows.len() * ROW_BYTES);
         for SealedRow { commit, ordinal, hash } in &self.rows {
@@ -75,11 +75,14 @@ impl Seal {
         bytes
     }
 
-    /// Reads what [`Seal::encoded_rows`] wrote.
+    /// Decodes the output of [`Seal::encoded_rows`].
     pub fn decode_rows(bytes: &[u8]) -> Result<Vec<SealedRow>, StoreError> {
         let (rows, rest) = bytes.as_chunks::<ROW_BYTES>();
         if !rest.is_empty() {
-            return Err(StoreError::Corrupt(format!("a seal over {} bytes of rows", bytes.len())));
+            return Err(StoreError::Corrupt(format!(
+                "a seal's rows end within a row ({} bytes)",
+                bytes.len()
+            )));
         }
         let part = |row: &[u8; ROW_BYTES], from: usize, to: usize| row[from..to].to_vec();
         let read = |row: &[u8; ROW_BYTES]| {
@@ -87,16 +90,16 @@ impl Seal {
             let ordinal = u64::from_be_bytes(part(row, 16, 24).try_into().ok()?);
             Some(SealedRow { commit: CommitId(commit), ordinal, hash: part(row, 24, 56).try_into().ok()? })
         };
-        let unreadable = || StoreError::Corrupt("a seal's rows".to_owned());
+        let unreadable = || StoreError::Corrupt("the rows of a seal cannot be decoded".to_owned());
         rows.iter().map(|row| read(row).ok_or_else(unreadable)).collect()
     }
 }
 
-/// Seals a row: the hash of everything it says.
+/// Computes the hash of everything in a row.
 pub fn sealed(tenant: TenantId, commit: CommitId, ordinal: u64, at: Timestamp, row: &AuditRow) -> SealedRow {
     let AuditRow { operation, subject, actor, run, detail } = row;
     let mut hash = Sha256::new();
-    // Each part says how long it is, so that none can be taken for two.
+    // Each part is preceded by its length, so that no two rows give the same bytes.
     let mut put = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_be_bytes());
         hash.update(bytes);

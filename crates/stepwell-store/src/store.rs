@@ -1,10 +1,9 @@
-//! The seam: what Stepwell asks of a database, counted against the promises.
+//! The storage interface that every backend implements: the [`Store`] trait, its queries and its errors.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 
 use crate::bad::BadRow;
@@ -14,162 +13,173 @@ use crate::document::{Document, DocumentQuery};
 use crate::handle::{HandleHash, HandleQuery, HandleRow};
 use crate::hints::Hints;
 use crate::link::{Link, LinkQuery};
-use crate::run::{Loaded, OpenWait, ProcessId, RunSummary, Status};
+use crate::run::{Loaded, ProcessId, RunSummary, Status, StoredWait};
 use crate::scope::{TenantId, TenantScope};
 use crate::seal::Seal;
-use crate::shadow::{Refill, ShadowRow};
+use crate::shadow::{ShadowFilter, ShadowRefill, ShadowRow, check_filters};
 
-/// A database that keeps runs and what outlives them. All writes go through [`Store::commit`].
+/// Durable storage for runs, data and definitions.
 ///
-/// Every call but four takes a [`TenantScope`]; the four show no tenant's data: who has work due, who is there, the
-/// process heartbeat, and migration.
+/// [`Store::commit`] writes everything that the engine decides. Claims, heartbeats and maintenance have their own
+/// methods.
+///
+/// Five methods take no [`TenantScope`]: `due`, `tenants`, `heartbeat`, `hints` and `migrate`. They name tenants, runs
+/// and cells, but reveal nothing of their content. Every other method sees only the rows of the tenant it is given.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Applies a commit whole or not at all; returns when it is on disk.
+    /// Applies a commit atomically and returns once it is durable.
     async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError>;
 
-    /// What became of a commit whose answer was lost; `None` = it was not applied.
+    /// Looks up a commit whose acknowledgement was lost. `None` means it was not applied.
     async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError>;
 
-    /// A run as it stands, for a turn.
+    /// Loads a run with its snapshot and its inbox, consistent with one another. `None` means it does not exist.
     async fn load(&self, scope: TenantScope, run: RunId) -> Result<Option<Loaded>, StoreError>;
 
-    /// Takes runs that are due and that nobody, or a dead process, owns: the dead's first, then by the time they are
-    /// due, then by id. Whoever is alone need not take what can be decided without an owner, and only reads it.
-    /// A run of which only the row can be read is given too ([`Loaded::damage`]); one whose row cannot be read is told
-    /// of beside the others, and is not taken.
+    /// Claims due runs that have no owner, and all runs whose owner is an expired process.
+    ///
+    /// Runs of expired processes come first, then the others by due time, then by id. With [`Claim::by`] `None` the
+    /// runs are only read; their rows do not change.
+    ///
+    /// A run whose state or inbox cannot be read is claimed too, with [`Loaded::damage`] set. A run whose row cannot be
+    /// read is not claimed; it is reported in [`Page::bad`].
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError>;
 
-    /// Which tenants have work, and since or from when. Runs owned by one of the dead have been due since ever.
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError>;
+    /// Returns the tenants that have work, each with the time at which its earliest run is due, past or future.
+    ///
+    /// A run that is owned by one of the `expired` processes is due since [`Timestamp::MIN`]. So a tenant whose
+    /// only work is such a run is found too.
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError>;
 
-    /// Tenants that have anything at all, in the order of their ids, from after one on.
+    /// Lists the tenants that have any data, in the order of their ids, starting after `after`.
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError>;
 
-    /// I live; who else does, and who does not.
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError>;
+    /// Renews this process's lease. Returns the expired processes that still own runs.
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<Membership, StoreError>;
 
-    /// Wake-ups from now on.
+    /// Subscribes to the hints that are sent from now on.
     fn hints(&self) -> Hints;
 
-    /// Cells, in the order of their names.
+    /// Lists the cells of one owner in the order of their keys, compared by bytes.
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError>;
 
-    /// Links: a namespace's in the order of their edges, or a thing's in the order of what is at the other end.
+    /// Lists links: those of a namespace in the order of their edges, or those of one entity in the order of the other
+    /// end.
     async fn links(&self, scope: TenantScope, query: LinkQuery) -> Result<Page<Link>, StoreError>;
 
-    /// Runs, newest first.
+    /// Lists runs, newest first.
     async fn runs(&self, scope: TenantScope, query: RunQuery) -> Result<Page<RunSummary>, StoreError>;
 
-    /// Open waits over all runs, in the order of run and activation. The first of a range of topics is given alone.
+    /// Lists open waits of all runs in the order of run and activation. [`WaitFilter::FirstTopic`] returns one wait, and
+    /// [`WaitFilter::Due`] lists by due time.
     async fn waits(&self, scope: TenantScope, query: WaitQuery) -> Result<Page<WaitRow>, StoreError>;
 
-    /// A run's history, oldest first.
+    /// Lists a run's history, oldest first. [`Page::next`] is the version at which the next page begins.
     async fn history(&self, scope: TenantScope, query: HistoryQuery) -> Result<Page<HistoryRow>, StoreError>;
 
-    /// A run's documents, in the order in which they were written.
+    /// Lists a run's documents in the order in which they were written.
     async fn documents(&self, scope: TenantScope, query: DocumentQuery)
     -> Result<Page<Document>, StoreError>;
 
-    /// Small things by key.
+    /// Looks up or lists auxiliary records: definitions, keys, the audit trail, shadow columns, handles, processes,
+    /// counts.
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError>;
 
-    /// Tidies up what has expired, the oldest first, a bounded number of rows at a time.
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError>;
+    /// Runs one batch of maintenance: at most [`Cleanup::limit`] rows, oldest first.
+    ///
+    /// No answer about cells or idempotency keys depends on it: an expired one counts as absent before it is removed.
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError>;
 
-    /// Brings the schema up to date.
+    /// Brings the schema up to date. Repeating it changes nothing.
     async fn migrate(&self) -> Result<SchemaVersion, StoreError>;
 }
 
-/// What a commit left behind.
+/// The stored trace of a commit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
-    /// The results of its operations.
+    /// Results of its operations: cells, then links.
     pub results: Vec<OpResult>,
-    /// The answer kept with its key.
+    /// The answer stored with its idempotency key; `None` if the trace is not in a key's record.
     pub answer: Option<Bytes>,
-    /// The hash of what was asked under its key, where the key was asked for.
+    /// The request hash stored with the key. Set by [`RecordQuery::Key`] and [`RecordQuery::Keys`] only.
     pub request: Option<[u8; 32]>,
 }
 
-/// Which runs a process takes.
+/// A request to claim due runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Who takes them; `None` = nobody does, they are only read.
+    /// The new owner; `None` = the runs are only read.
     pub by: Option<ProcessId>,
-    /// The engine's time.
+    /// The engine's clock: runs are due up to this time.
     pub now: Timestamp,
-    /// How many at most.
+    /// Maximum number of runs.
     pub limit: u32,
-    /// Only runs pinned to these definitions; `None` = any.
+    /// Only runs pinned to these definitions; `None` = no restriction.
     pub definitions: Option<Vec<DefinitionHash>>,
-    /// Processes known to be dead: their runs are free, due or not.
-    pub dead: Vec<ProcessId>,
+    /// Expired processes. Their runs can be claimed whether they are due or not.
+    pub expired: Vec<ProcessId>,
 }
 
-/// A tenant with work.
+/// A tenant that has work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Due {
-    /// The tenant.
+pub struct DueTenant {
     pub tenant: TenantId,
-    /// When its earliest run is due.
+    /// The time at which its earliest run is due.
     pub at: Timestamp,
 }
 
-/// A process's heartbeat.
+/// A process and how long its lease lasts from now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beat {
-    /// The process.
+pub struct Heartbeat {
     pub process: ProcessId,
-    /// The engine's time.
+    /// The engine's clock, from which the lease is counted.
     pub now: Timestamp,
-    /// How long it counts as living without another beat.
+    /// Length of the lease in milliseconds, counted from `now`.
     pub lease_ms: u64,
 }
 
-/// What a heartbeat is answered with.
+/// The answer to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Beaten {
-    /// Processes that are dead and still own runs.
-    pub dead: Vec<ProcessId>,
-    /// How many live, this one among them.
-    pub living: u64,
-    /// The database's own clock, where several processes share it.
-    pub clock: Option<Reading>,
+pub struct Membership {
+    /// Processes whose lease has expired and that still own runs.
+    pub expired: Vec<ProcessId>,
+    /// Number of processes with a valid lease, including this one.
+    pub alive: u64,
+    /// A reading of the database's clock; `None` if the store has no clock that other processes share.
+    pub clock: Option<ClockReading>,
 }
 
-/// A look at another clock.
+/// A reading of another clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
-    /// When it was looked at.
+pub struct ClockReading {
+    /// The local time of the reading: the middle of the round trip.
     pub at: std::time::Instant,
-    /// What it showed.
-    pub showed: Timestamp,
-    /// By how much either may be wrong, because the look took a while.
-    pub within: std::time::Duration,
+    /// The time that the other clock showed.
+    pub remote_time: Timestamp,
+    /// Maximum error of `at`: half of the round trip.
+    pub max_error: std::time::Duration,
 }
 
-/// Rows in a page when a caller asks for none or for too many.
+/// Maximum number of rows in a page.
 pub const MAX_PAGE: u32 = 1_000;
 
-/// How many rows to read for a page: what was asked for, between 1 and [`MAX_PAGE`].
+/// Returns the number of rows to read for a page: `limit`, but at least 1 and at most [`MAX_PAGE`].
 pub fn page_rows(limit: u32) -> usize {
     limit.clamp(1, MAX_PAGE) as usize
 }
 
-/// A part of a listing, and where the next part begins.
+/// One page of a listing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
-    /// The rows.
     pub items: Vec<T>,
-    /// Where the next page begins; `None` = this was the last.
+    /// The cursor of the next page; `None` = this is the last page.
     pub next: Option<String>,
-    /// Rows of this part that cannot be read.
+    /// Rows of this page that cannot be read.
     pub bad: Vec<BadRow>,
 }
 
 impl<T> Page<T> {
-    /// A page of at most `limit` rows out of one row more than that: the row too many says that there is more.
+    /// Builds a page of at most `limit` rows from up to one row more. The extra row shows that another page follows.
     pub fn cut(mut items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) -> Self {
         let rows = page_rows(limit);
         let more = items.len() > rows;
@@ -178,28 +188,28 @@ impl<T> Page<T> {
         Page { items, next, bad: Vec::new() }
     }
 
-    /// A page that is the only one.
+    /// Builds a page that holds all items; no page follows.
     pub fn of(items: impl IntoIterator<Item = T>) -> Self {
         Page { items: items.into_iter().collect(), next: None, bad: Vec::new() }
     }
 
-    /// The same page of something else.
+    /// Converts every item of the page.
     pub fn map<U>(self, to: impl FnMut(T) -> U) -> Page<U> {
         self.over(|items| items.into_iter().map(to).collect())
     }
 
-    /// The same page of something else, without what is nothing there.
+    /// Converts the items and drops those for which `to` returns `None`.
     pub fn filter_map<U>(self, to: impl FnMut(T) -> Option<U>) -> Page<U> {
         self.over(|items| items.into_iter().filter_map(to).collect())
     }
 
-    /// The same page with other items.
+    /// Replaces the items and keeps the cursor and the unreadable rows.
     pub fn over<U>(self, to: impl FnOnce(Vec<T>) -> Vec<U>) -> Page<U> {
         Page { items: to(self.items), next: self.next, bad: self.bad }
     }
 }
 
-/// The first text after all that begin with a prefix; `None` if there is none.
+/// Returns the smallest text that is greater than every text with this prefix; `None` if there is no such text.
 pub fn after_prefix(prefix: &str) -> Option<String> {
     let mut text: Vec<char> = prefix.chars().collect();
     while let Some(last) = text.pop() {
@@ -211,14 +221,14 @@ pub fn after_prefix(prefix: &str) -> Option<String> {
     None
 }
 
-/// A cursor that was not made by this listing.
+/// Reports a cursor that this listing did not return.
 pub fn bad_cursor(cursor: &str) -> StoreError {
     StoreError::Invalid(format!(
-        "`{cursor}` is not a cursor of this listing: use the one the page before gave"
+        "`{cursor}` is not a cursor of this listing: use the one that the previous page returned"
     ))
 }
 
-/// Reads a cursor made of an id and a number.
+/// Parses a cursor that consists of an id and a number.
 pub fn read_cursor(cursor: Option<&str>) -> Result<Option<(uuid::Uuid, u64)>, StoreError> {
     let Some(cursor) = cursor else { return Ok(None) };
     let read = || {
@@ -228,12 +238,12 @@ pub fn read_cursor(cursor: Option<&str>) -> Result<Option<(uuid::Uuid, u64)>, St
     read().map(Some).ok_or_else(|| bad_cursor(cursor))
 }
 
-/// The cursor of a listing of keys that has come to this one. Both may hold any character.
+/// Returns the cursor after this key in a listing of keys. Both texts may contain any character.
 pub fn key_cursor(operation: &str, key: &str) -> String {
     format!("{}:{operation}{key}", operation.len())
 }
 
-/// Reads what [`key_cursor`] wrote; without a cursor it is before every key.
+/// Parses a cursor of [`key_cursor`]. Without a cursor it returns a position before every key.
 pub fn read_key_cursor(cursor: Option<&str>) -> Result<(String, String), StoreError> {
     let Some(cursor) = cursor else { return Ok(Default::default()) };
     let read = || {
@@ -244,23 +254,23 @@ pub fn read_key_cursor(cursor: Option<&str>) -> Result<(String, String), StoreEr
     read().ok_or_else(|| bad_cursor(cursor))
 }
 
-/// Reads a cursor that is a commit's id.
+/// Parses a cursor that is a commit's id.
 pub fn read_commit_cursor(cursor: Option<&str>) -> Result<Option<CommitId>, StoreError> {
     let read = |cursor: &str| cursor.parse().map(CommitId).map_err(|_| bad_cursor(cursor));
     cursor.map(read).transpose()
 }
 
-/// The cursor of a listing of definitions that has come to this one.
+/// Returns the cursor after this definition in a listing of definitions.
 pub fn definition_cursor(definition: &StoredDefinition) -> String {
     definition_place(&definition.workflow, definition.version, definition.hash)
 }
 
-/// The same by what the listing is ordered by.
+/// Returns the same cursor from the columns that the listing is ordered by.
 pub fn definition_place(workflow: &str, version: u32, hash: DefinitionHash) -> String {
     format!("{version}:{hash}:{workflow}")
 }
 
-/// Reads what [`definition_cursor`] wrote: workflow, version and hash, the order of the listing.
+/// Parses a cursor of [`definition_cursor`]. Returns workflow, version and hash, the order of the listing.
 pub fn read_definition_cursor(
     cursor: Option<&str>,
 ) -> Result<Option<(Name, u32, DefinitionHash)>, StoreError> {
@@ -273,402 +283,376 @@ pub fn read_definition_cursor(
     read().map(Some).ok_or_else(|| bad_cursor(cursor))
 }
 
-/// Which cells.
+/// A query for cells of one owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellQuery {
-    /// What they belong to.
     pub space: Space,
-    /// Whose they are there.
+    /// A namespace, a root run's id or a workflow's name, depending on `space`.
     pub owner: String,
-    /// Which of those.
     pub filter: CellFilter,
-    /// The engine's time: what has expired by then counts as absent.
+    /// The engine's clock: cells that have expired by then count as absent.
     pub now: Timestamp,
-    /// Deleted and expired ones too.
-    pub with_dead: bool,
-    /// How many at most.
+    /// Includes deleted and expired cells.
+    pub include_deleted: bool,
+    /// Maximum number of cells; see [`page_rows`].
     pub limit: u32,
-    /// Where to begin.
+    /// [`Page::next`] of the previous page; `None` = the first page.
     pub cursor: Option<String>,
 }
 
-/// Which of an owner's cells.
+/// A restriction on the keys of an owner's cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CellFilter {
-    /// This one.
+    /// The cell with exactly this key.
     Key(String),
-    /// Those whose key begins with this text, taken literally.
+    /// Cells whose key begins with this text. No character is a wildcard.
     Prefix(String),
 }
 
-/// Which runs.
+/// A query for runs. A run must match every field that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunQuery {
-    /// Of this workflow.
     pub workflow: Option<Name>,
-    /// Where no workflow is named: not of those whose name begins with this text, taken literally.
-    pub without: Option<String>,
-    /// Doing so.
+    /// Excludes workflows whose name begins with this text. Has no effect if `workflow` is set.
+    pub without_prefix: Option<String>,
     pub status: Option<Status>,
-    /// Children of this run.
+    /// Only children of this run.
     pub parent: Option<RunId>,
-    /// Whose shadow columns hold these values; the workflow has to be named with them.
-    pub shadows: Vec<(Name, ShadowValue)>,
-    /// How many at most.
+    /// Only runs whose shadow columns match these filters. Requires `workflow`.
+    ///
+    /// If all of them are ranges, the listing is in the order of the first filter's column, then of id.
+    pub shadows: Vec<ShadowFilter>,
+    /// Maximum number of runs; see [`page_rows`].
     pub limit: u32,
-    /// Where to begin.
+    /// [`Page::next`] of the previous page; `None` = the first page.
     pub cursor: Option<String>,
 }
 
 impl RunQuery {
-    /// A column belongs to a workflow: without one, what it is called says nothing.
+    /// Rejects a filter on shadow columns without a workflow, because a column belongs to one workflow, and invalid
+    /// bounds.
     pub fn check(&self) -> Result<(), StoreError> {
         if self.shadows.is_empty() || self.workflow.is_some() {
-            return Ok(());
+            return check_filters(&self.shadows);
         }
-        let why = "runs are found by shadow columns of one workflow: name it";
+        let why = "a filter on shadow columns needs a workflow: name the workflow of the runs";
         Err(StoreError::Invalid(why.to_owned()))
     }
 
-    /// What the name of a run's workflow must not begin with.
-    pub fn barred(&self) -> Option<&str> {
-        self.without.as_deref().filter(|_| self.workflow.is_none())
+    /// Returns the prefix that the workflow's name must not have.
+    pub fn excluded_prefix(&self) -> Option<&str> {
+        self.without_prefix.as_deref().filter(|_| self.workflow.is_none())
     }
 }
 
-/// Which open waits.
+/// A query for open waits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WaitQuery {
-    /// Which.
-    pub of: WaitsOf,
-    /// How many at most.
+    pub of: WaitFilter,
+    /// Maximum number of waits; see [`page_rows`].
     pub limit: u32,
-    /// Where to begin.
+    /// [`Page::next`] of the previous page; `None` = the first page.
     pub cursor: Option<String>,
 }
 
-/// Which open waits, by what they have in common.
+/// A restriction on open waits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum WaitsOf {
-    /// All of them.
+pub enum WaitFilter {
     #[default]
     All,
-    /// Those of this run.
     Run(RunId),
-    /// Those for this topic.
+    /// Waits for exactly this topic.
     Topic(String),
-    /// The first in the order of topics, from one on and before another. There is no page after it.
+    /// The first wait in the order of topics, within a range of topics. If it cannot be read, it is in [`Page::bad`],
+    /// and [`Page::next`] is its topic instead of a cursor, so that the caller can search beyond it.
     FirstTopic {
-        /// From this one on.
+        /// Lower bound of the topics, inclusive.
         from: String,
-        /// Before this one.
+        /// Upper bound of the topics, exclusive.
         before: String,
     },
+    /// Waits with a due time, in the order of due time, run and activation.
+    Due,
 }
 
-impl WaitsOf {
-    /// A wait is one of them.
-    pub fn has(&self, run: RunId, wait: &OpenWait) -> bool {
+/// Returns the cursor after this wait in a listing by due time.
+pub fn due_cursor(due: Timestamp, run: RunId, activation: u64) -> String {
+    format!("{}:{run}:{activation}", due.micros())
+}
+
+/// Parses a cursor of [`due_cursor`]. Without a cursor it returns a position before every wait.
+pub fn read_due_cursor(cursor: Option<&str>) -> Result<(Timestamp, RunId, i64), StoreError> {
+    let Some(cursor) = cursor else {
+        return Ok((Timestamp::MIN, RunId::new(uuid::Uuid::nil()), -1));
+    };
+    let read = || {
+        let (due, rest) = cursor.split_once(':')?;
+        let (run, activation) = rest.split_once(':')?;
+        let activation = activation.parse().ok().filter(|activation| *activation >= 0)?;
+        Some((Timestamp::from_micros(due.parse().ok()?), run.parse().ok()?, activation))
+    };
+    read().ok_or_else(|| bad_cursor(cursor))
+}
+
+impl WaitFilter {
+    /// Returns true if the wait matches.
+    pub fn has(&self, run: RunId, wait: &StoredWait) -> bool {
         match self {
-            WaitsOf::All => true,
-            WaitsOf::Run(of) => *of == run,
-            WaitsOf::Topic(topic) => wait.topic.as_ref() == Some(topic),
-            WaitsOf::FirstTopic { from, before } => {
+            WaitFilter::All => true,
+            WaitFilter::Run(of) => *of == run,
+            WaitFilter::Topic(topic) => wait.topic.as_ref() == Some(topic),
+            WaitFilter::FirstTopic { from, before } => {
                 wait.topic.as_ref().is_some_and(|topic| topic >= from && topic < before)
             }
+            WaitFilter::Due => wait.due.is_some(),
         }
     }
 }
 
-/// An open wait and whose it is.
+/// An open wait and its run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitRow {
-    /// The run.
     pub run: RunId,
-    /// The wait.
-    pub wait: OpenWait,
+    pub wait: StoredWait,
 }
 
-/// Which part of a run's history.
+/// A query for a part of a run's history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryQuery {
-    /// The run.
     pub run: RunId,
-    /// From this version on.
+    /// The first version, inclusive.
     pub from: u64,
-    /// The snapshots too.
+    /// Includes the snapshots, which costs additional reads.
     pub with_state: bool,
-    /// How many at most.
+    /// Maximum number of versions; see [`page_rows`].
     pub limit: u32,
 }
 
 /// A checkpoint in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryRow {
-    /// The version.
     pub version: u64,
-    /// When it was committed.
+    /// The time of the commit.
     pub at: Timestamp,
-    /// The commit.
     pub commit: CommitId,
-    /// The history entry.
+    /// The history entry (JSON).
     pub entry: Bytes,
-    /// The snapshot, if it was asked for.
+    /// The snapshot (JSON); `None` unless [`HistoryQuery::with_state`] is set.
     pub state: Option<Bytes>,
 }
 
-/// Which small things.
+/// A query for auxiliary records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordQuery {
-    /// A definition.
+    /// The definition with this hash.
     Definition(DefinitionHash),
-    /// The definitions, in the order of workflow, version and hash.
+    /// Definitions in the order of workflow, version and hash.
     Definitions {
-        /// Of this workflow.
+        /// Only definitions of this workflow.
         workflow: Option<Name>,
-        /// How many at most.
         limit: u32,
-        /// Where to begin.
         cursor: Option<String>,
     },
-    /// The record of a key.
+    /// The record of an idempotency key.
     Key {
-        /// The operation.
         operation: String,
-        /// The key.
         key: String,
-        /// The engine's time: a key that has expired by then is not there.
+        /// The engine's clock: a key that has expired by then counts as absent.
         now: Timestamp,
     },
-    /// The records of all keys, expired ones too, in the order of operation and key.
-    Keys {
-        /// How many at most.
-        limit: u32,
-        /// Where to begin.
-        cursor: Option<String>,
-    },
-    /// The audit trail, in the order of its commits' ids.
-    Audit {
-        /// How many at most.
-        limit: u32,
-        /// Where to begin.
-        cursor: Option<String>,
-    },
+    /// The records of all idempotency keys, including expired ones, in the order of operation and key.
+    Keys { limit: u32, cursor: Option<String> },
+    /// The audit trail in the order of commit ids, and of `ordinal` within a commit.
+    Audit { limit: u32, cursor: Option<String> },
+    /// The rows of the audit trail that name this run, in the same order.
+    AuditOfRun { run: RunId, limit: u32, cursor: Option<String> },
     /// The seals of the audit trail, oldest first.
     Seals {
-        /// From this one on.
+        /// The number of the first seal, inclusive.
         from: u64,
-        /// How many at most.
         limit: u32,
     },
-    /// Commits whose rows in the audit trail are not sealed yet, in the order of their ids.
-    Unsealed {
-        /// How many at most.
-        limit: u32,
-        /// Where to begin.
-        cursor: Option<String>,
-    },
-    /// The shadow columns of a run that hold something, by name.
+    /// Commits whose audit rows are not sealed yet, in the order of their ids.
+    Unsealed { limit: u32, cursor: Option<String> },
+    /// The shadow columns of a run that have a value, by name.
     Shadows(RunId),
-    /// A handle.
+    /// The shadow columns of several runs that have a value, by run and name. The result is a single page.
+    ShadowsOf(Vec<RunId>),
+    /// The handle with this hash.
     Handle(HandleHash),
-    /// Handles, in the order of flow or run, and handle.
+    /// Handles in the order of flow or run, then of hash.
     Handles(HandleQuery),
-    /// Whether a process lives: it is given if it does.
-    Living {
-        /// The process.
+    /// The process, if its lease is valid.
+    AliveProcess {
         process: ProcessId,
-        /// The engine's time.
+        /// The engine's clock: the lease must be valid at this time.
         now: Timestamp,
     },
-    /// The processes that are known, in the order of their ids. Nobody's own: every tenant is told the same.
-    Processes {
-        /// How many at most.
-        limit: u32,
-    },
-    /// Handles whose delivery is due, in the order in which they are.
+    /// All known processes in the order of their ids. The answer is the same for every tenant.
+    Processes { limit: u32 },
+    /// Handles whose delivery is due, earliest first.
     Undelivered {
-        /// Due by then.
+        /// The engine's clock: deliveries are due up to this time.
         now: Timestamp,
-        /// How many at most.
         limit: u32,
     },
-    /// What is in use and how often, in the order of the names.
-    Tally {
-        /// What.
-        of: Tally,
-        /// How many at most.
-        limit: u32,
-        /// Where to begin.
-        cursor: Option<String>,
-    },
+    /// Names in use with their counts, in the order of the names.
+    Count { of: CountQuery, limit: u32, cursor: Option<String> },
 }
 
-/// What can be counted.
+/// A kind of count.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Tally {
-    /// Namespaces of the key-value store, by their keys that have a value.
+pub enum CountQuery {
+    /// Namespaces of the key-value store, with the number of their keys that have a value.
     Keys {
-        /// The engine's time: what has expired by then is not counted.
+        /// The engine's clock: expired values are not counted.
         now: Timestamp,
     },
-    /// Namespaces of links, by their links.
+    /// Namespaces of links, with the number of their links.
     Links,
-    /// Types at the ends of a namespace's links, by those ends.
-    Types {
-        /// The namespace.
-        namespace: String,
-    },
-    /// Relations of a namespace's links, by those links.
-    Relations {
-        /// The namespace.
-        namespace: String,
-    },
-    /// Runs that somebody owns, whose time comes, that are pending, suspended or failed, or that wait for something: all of them under the
-    /// name `live`, which is not there if there are none.
+    /// Entity types in a namespace, with the number of link ends of that type.
+    Types { namespace: String },
+    /// Relations in a namespace, with the number of their links.
+    Relations { namespace: String },
+    /// The number of live runs, under the name `live`; no entry if there are none.
+    ///
+    /// A run is live if it has an owner, a wake-up time or an open wait, or if it is pending, suspended or failed.
     Runs {
-        /// Counted up to so many, and no further.
+        /// Counting stops at this number.
         max: u32,
     },
 }
 
-/// A small thing.
+/// An auxiliary record; see [`RecordQuery`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// A definition.
     Definition(StoredDefinition),
-    /// What was recorded for a key.
+    /// The stored trace of the commit that wrote the key.
     Key(Recorded),
     /// A row of the audit trail.
     Audit {
         /// The commit that wrote it.
         commit: CommitId,
-        /// Its place among the rows of that commit.
+        /// Index of the row within that commit.
         ordinal: u64,
-        /// When.
+        /// The time of the commit.
         at: Timestamp,
-        /// The row.
         row: crate::commit::AuditRow,
     },
-    /// A seal of the audit trail.
     Seal(Seal),
-    /// A commit whose rows in the audit trail are not sealed yet.
+    /// A commit whose audit rows are not sealed yet.
     Unsealed(CommitId),
-    /// A shadow column of a run.
     Shadow(ShadowRow),
-    /// A handle.
     Handle(Box<HandleRow>),
-    /// A process that lives.
-    Living(ProcessId),
-    /// A process that is known.
+    /// A process whose lease is valid.
+    AliveProcess(ProcessId),
+    /// A process that the store knows, alive or expired.
     Process {
-        /// The process.
         process: ProcessId,
-        /// Until when it counts as living by its last heartbeat.
-        lives_until: Timestamp,
+        /// The time at which the lease of its last heartbeat expires.
+        lease_until: Timestamp,
     },
-    /// Something that is in use.
-    Tally {
-        /// Its name.
+    /// A name in use.
+    Count {
         name: String,
-        /// How often.
         count: u64,
     },
 }
 
-/// What to tidy up.
+/// One batch of maintenance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sweep {
-    /// The engine's time.
+pub struct Cleanup {
+    /// The engine's clock: cells and keys that have expired by then are taken.
     pub now: Timestamp,
-    /// How many rows at most.
+    /// Maximum number of rows.
     pub limit: u32,
-    /// What.
-    pub what: SweepWhat,
+    pub what: CleanupKind,
 }
 
-/// What can be tidied up.
+/// A kind of maintenance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SweepWhat {
-    /// Expired cells become tombstones.
+pub enum CleanupKind {
+    /// Turns expired cells into tombstones.
     Cells,
-    /// What is left of deleted and expired cells of a namespace goes, where it is this old: those keys count as never
-    /// written from then on.
+    /// Removes old tombstones of a namespace. Their keys then count as never written, and revisions restart at 1.
     Tombstones {
-        /// The namespace.
         namespace: String,
-        /// Last written before.
+        /// Removes tombstones that were last written before this time.
         before: Timestamp,
     },
-    /// Rows of the audit trail that are not sealed yet get a seal, all of them one. The limit is in commits.
+    /// Writes one seal over audit rows that are not sealed yet. The limit counts commits.
     Seal,
-    /// Expired keys go.
+    /// Removes expired idempotency keys.
     Keys,
-    /// Handles that were over by then go, and the shadow columns of the flows that rested there.
+    /// Removes expired handles, and the shadow columns of flows whose state was there.
     Handles {
-        /// Over by then.
+        /// Removes handles that expire at or before this time.
         expired_by: Timestamp,
     },
-    /// Runs that ended before this go, with everything that is theirs but the audit trail. One that has ended and is
-    /// still to be looked at (it has a wake time) stays.
+    /// Removes completed and cancelled runs with everything they own except their audit rows.
+    ///
+    /// A run that has a wake-up time still has work to do and stays.
     Runs {
-        /// Ended before.
+        /// Removes runs that were last written before this time.
         ended_before: Timestamp,
     },
-    /// A run's old checkpoints go, and the documents that only they showed. The newest stay, and what their states are
-    /// built on. A batch ends where a chain of deltas does, so that it is one whole chain even if that is longer than
-    /// the limit. [`Store::outcome`] no longer finds a commit whose checkpoint is gone.
+    /// Removes old checkpoints of a run, and the documents that only those versions showed.
+    ///
+    /// The newest checkpoints stay, and the checkpoints that their states are built on. A batch ends where a chain of
+    /// deltas ends. It takes one whole chain even if that exceeds the limit. [`Store::outcome`] no longer finds a
+    /// commit whose checkpoint is removed.
     History {
-        /// The run.
         run: RunId,
-        /// How many of the newest checkpoints are kept; the newest is, in any case.
+        /// Number of newest checkpoints to keep. The newest one always stays.
         keep: u64,
     },
-    /// Shadow columns of runs become what they should be; the limit does not matter.
-    Shadows(Vec<Refill>),
-    /// A run goes, with everything that is its own but the audit trail, whether it has ended or not and whatever of it
-    /// can be read.
+    /// Corrects shadow columns of runs. The limit does not apply.
+    Shadows(Vec<ShadowRefill>),
+    /// Removes a run with everything it owns except its audit rows, ended or not, readable or not.
     Run(RunId),
-    /// A run whose row cannot be read fails and is not looked at again by itself.
-    Aside(RunId),
+    /// Marks a run whose row cannot be read as failed. It has no owner and no wake-up time afterwards.
+    MarkFailed(RunId),
 }
 
-/// What was tidied up.
+/// The result of one batch of maintenance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Swept {
-    /// How many cells, keys, handles or runs; or rows that were sealed; of a history, how many checkpoints and documents; of shadow
-    /// columns, how many rows were written or removed.
+pub struct CleanupResult {
+    /// Number of removed or converted cells, keys, handles or runs.
+    ///
+    /// For a seal: rows that were sealed. For a history: removed checkpoints and documents. For shadow columns: rows
+    /// that were written or removed.
     pub count: u64,
-    /// The limit was reached: there may be more. Of shadow columns: a run has moved since it was read.
+    /// True if the limit was reached, so that more rows may be left. For shadow columns: a run has changed since it was
+    /// read.
     pub more: bool,
 }
 
-/// The number of the newest migration a database has.
+/// The number of the newest migration that a database has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SchemaVersion(pub u32);
 
-/// The store could not do what it was asked.
+/// A failure of the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// Not now; the same call may succeed later.
+    /// The store cannot answer now. The same call may succeed later.
     #[error("the store is not available: {0}")]
     Unavailable(String),
-    /// There is no room; nothing was lost, and it may succeed when there is.
-    #[error("the store has no room left: {0}")]
+    /// The disk or database is full. Nothing was lost, and the call may succeed once there is space.
+    #[error("the store has no space left: {0}")]
     Full(String),
     /// The store can no longer be trusted with writes and must be opened again.
     #[error("the store has failed and must be opened again: {0}")]
     Fatal(String),
-    /// What is stored cannot be read.
-    #[error("what is stored cannot be read: {0}")]
+    /// Stored data cannot be read.
+    #[error("stored data cannot be read: {0}")]
     Corrupt(String),
-    /// A row that was asked for, or that has to be read for what was asked, cannot be read.
+    /// A row that the call needs cannot be read.
     #[error("a stored row cannot be read: {0}")]
     Bad(BadRow),
-    /// The schema is not one this version can use.
+    /// This version cannot use the database's schema.
     #[error("{0}")]
     Schema(String),
-    /// The call itself is wrong.
+    /// The call has an invalid argument.
     #[error("{0}")]
     Invalid(String),
 }
@@ -693,14 +677,14 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         (**self).claim(scope, claim).await
     }
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
-        (**self).due(dead).await
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError> {
+        (**self).due(expired).await
     }
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         (**self).tenants(after, limit).await
     }
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        (**self).beat(beat).await
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<Membership, StoreError> {
+        (**self).heartbeat(beat).await
     }
     fn hints(&self) -> Hints {
         (**self).hints()
@@ -730,8 +714,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         (**self).records(scope, query).await
     }
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
-        (**self).sweep(scope, sweep).await
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError> {
+        (**self).cleanup(scope, cleanup).await
     }
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
         (**self).migrate().await

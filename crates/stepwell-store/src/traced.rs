@@ -1,4 +1,4 @@
-//! A store around a store that opens a span for every call: what was asked, and how it went.
+//! A store that wraps another store and opens a tracing span for every call.
 
 use async_trait::async_trait;
 use stepwell_core::RunId;
@@ -12,16 +12,16 @@ use crate::link::{Link, LinkQuery};
 use crate::run::{Loaded, ProcessId, RunSummary};
 use crate::scope::{TenantId, TenantScope};
 use crate::store::{
-    Beat, Beaten, CellQuery, Claim, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, Recorded,
-    RunQuery, SchemaVersion, Store, StoreError, Sweep, Swept, WaitQuery, WaitRow,
+    CellQuery, Claim, Cleanup, CleanupResult, DueTenant, Heartbeat, HistoryQuery, HistoryRow, Membership,
+    Page, Record, RecordQuery, Recorded, RunQuery, SchemaVersion, Store, StoreError, WaitQuery, WaitRow,
 };
 
-/// A store that traces every call. Payloads are never in a span.
+/// A store that traces every call with its outcome. Spans never contain payloads.
 #[derive(Debug)]
 pub struct Traced<S>(S);
 
 impl<S: Store> Traced<S> {
-    /// Traces the calls of a store.
+    /// Wraps a store whose calls are to be traced.
     pub fn new(inner: S) -> Self {
         Traced(inner)
     }
@@ -35,7 +35,7 @@ fn shared(name: &'static str) -> Span {
     span!(Level::DEBUG, "store", call = name, outcome = field::Empty)
 }
 
-/// Runs the call in the span and notes how it went.
+/// Runs the call in the span and records its outcome there.
 async fn noted<T, E: std::fmt::Display>(
     span: Span,
     call: impl Future<Output = Result<T, E>>,
@@ -75,14 +75,14 @@ impl<S: Store> Store for Traced<S> {
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
         noted(call("claim", scope), self.0.claim(scope, claim)).await
     }
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
-        noted(shared("due"), self.0.due(dead)).await
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError> {
+        noted(shared("due"), self.0.due(expired)).await
     }
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         noted(shared("tenants"), self.0.tenants(after, limit)).await
     }
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        noted(shared("beat"), self.0.beat(beat)).await
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<Membership, StoreError> {
+        noted(shared("heartbeat"), self.0.heartbeat(beat)).await
     }
     fn hints(&self) -> Hints {
         self.0.hints()
@@ -112,8 +112,8 @@ impl<S: Store> Store for Traced<S> {
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
         noted(call("records", scope), self.0.records(scope, query)).await
     }
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
-        noted(call("sweep", scope), self.0.sweep(scope, sweep)).await
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError> {
+        noted(call("cleanup", scope), self.0.cleanup(scope, cleanup)).await
     }
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {
         noted(shared("migrate"), self.0.migrate()).await

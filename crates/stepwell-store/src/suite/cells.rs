@@ -1,29 +1,29 @@
-//! Cases about cells: what an operation makes of a value that is there, was never there, is deleted or has expired.
+//! Cases about cells: operations on a value that exists, was never written, was deleted or has expired.
 
 use serde_json::{Map, Number, Value, json};
 use tokio::task::JoinSet;
 
 use super::Shared;
-use super::ask::{self, apply, get, get_at, get_dead, load, moved, operated, refuse, started};
+use super::ask::{self, apply, apply_one, get, get_any, get_at, load, moved, refuse, started};
 use super::make::{
     ME, Make, at, bytes, cell, delete, increment, new_run, next, run, set, set_until, step, write,
 };
 use crate::cell::{
-    Cell, CellError, CellKey, CellOp, CellWrite, Expect, Initial, OpResult, Space, Ttl, ValueType,
+    Cell, CellError, CellKey, CellOp, CellWrite, Initial, OpResult, Precondition, Space, Ttl, ValueType,
 };
-use crate::commit::{Commit, CommitError, Fill, FillPart, NextState, Refused, Step};
+use crate::commit::{Commit, CommitError, NextState, Refused, ResultBinding, ResultPart, RunUpdate};
 use crate::store::CellQuery;
 
-/// A cell as a case finds it.
+/// The condition of a cell before an operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Was {
-    /// Never written.
+    /// The cell was never written.
     Absent,
-    /// At revision 1.
+    /// The cell has a value, at revision 1.
     Live,
-    /// At revision 2.
+    /// The cell is a tombstone at revision 2.
     Deleted,
-    /// At revision 1, over since second -1.
+    /// The cell is at revision 1 and expired at second -1.
     Expired,
 }
 
@@ -49,14 +49,14 @@ impl Was {
     }
 }
 
-/// Does an operation on a cell in each of its four conditions; gives result and value.
+/// Applies an operation to a cell in each of the four conditions. Returns result and value.
 async fn on_every(store: &Shared, value: Value, op: CellOp) -> [(OpResult, Option<Value>); 4] {
     let make = Make::new();
     let mut seen = Vec::new();
     for was in EVERY {
         let key = format!("{was:?}");
         was.prepare(store, &make, &key, value.clone()).await;
-        let result = operated(store, make.write([write(&key, op.clone())])).await;
+        let result = apply_one(store, make.write([write(&key, op.clone())])).await;
         seen.push((result, get(store, &key).await.and_then(|cell| cell.value)));
     }
     seen.try_into().unwrap()
@@ -71,7 +71,7 @@ fn giving(value: impl Into<Value>, mut result: OpResult) -> OpResult {
     result
 }
 
-fn expecting(write: CellWrite, expect: Expect) -> CellWrite {
+fn expecting(write: CellWrite, expect: Precondition) -> CellWrite {
     CellWrite { expect, ..write }
 }
 
@@ -82,7 +82,7 @@ fn from(write: CellWrite, value: impl Into<Value>, only_before_first_write: bool
 fn error_of(refused: Refused) -> CellError {
     match refused {
         Refused::Cell { error, .. } => error,
-        other => panic!("a cell was to refuse: {other:?}"),
+        other => panic!("expected a cell to refuse, got {other:?}"),
     }
 }
 
@@ -90,12 +90,12 @@ async fn fails(store: &Shared, make: &Make, write: CellWrite) -> CellError {
     error_of(refuse(store, make.write([write])).await)
 }
 
-fn filled(operation: usize, part: FillPart, pointer: &str) -> Fill {
-    Fill { operation, part, pointer: pointer.to_owned() }
+fn filled(operation: usize, part: ResultPart, pointer: &str) -> ResultBinding {
+    ResultBinding { operation, part, pointer: pointer.to_owned() }
 }
 
 cases! { cells as __suite_cells;
-    /// D2: a value reads back with its type, revision, expiry and origin; JSON null is a value.
+    /// D2: a value reads back with its type, revision, expiry and origin. JSON null is a value.
     async fn a_value_reads_back_as_it_was_set(store: &Shared) {
         let make = Make::new();
         let values =
@@ -107,7 +107,7 @@ cases! { cells as __suite_cells;
             let op = CellOp::Set { value: value.clone(), value_type, ttl };
             let by = (number > 2).then(|| run(7));
             let commit = Commit { cells: vec![CellWrite { by, ..write(&key, op) }], ..make.commit_at(at(3)) };
-            assert_eq!(operated(store, commit).await, result(1, true, false));
+            assert_eq!(apply_one(store, commit).await, result(1, true, false));
             let expected = Cell {
                 key: cell(&key),
                 value: Some(value),
@@ -124,7 +124,7 @@ cases! { cells as __suite_cells;
         assert_eq!(get(store, "never written").await, None);
     }
 
-    /// D2, D17: numbers keep their value to the last digit.
+    /// D2, D17: numbers read back exactly.
     async fn numbers_read_back_exactly(store: &Shared) {
         let make = Make::new();
         let floats = [
@@ -146,23 +146,23 @@ cases! { cells as __suite_cells;
         }
     }
 
-    /// D3: the revision counts every write and never restarts; the first writer stays its creator.
+    /// D3: the revision counts every write and never restarts. The first writer stays the creator.
     async fn revisions_never_restart(store: &Shared) {
         let make = Make::new();
         let by = |number, write: CellWrite| CellWrite { by: Some(run(number)), ..write };
-        assert_eq!(operated(store, make.write([by(1, set("k", 1))])).await, result(1, true, false));
-        assert_eq!(operated(store, make.write([by(2, set("k", 2))])).await, result(2, false, true));
-        assert_eq!(operated(store, make.write([delete("k")])).await, result(3, false, true));
-        assert_eq!(operated(store, make.write([delete("k")])).await, result(3, false, false));
-        assert_eq!(operated(store, make.write([set_until("k", 3, -5)])).await, result(4, true, false));
+        assert_eq!(apply_one(store, make.write([by(1, set("k", 1))])).await, result(1, true, false));
+        assert_eq!(apply_one(store, make.write([by(2, set("k", 2))])).await, result(2, false, true));
+        assert_eq!(apply_one(store, make.write([delete("k")])).await, result(3, false, true));
+        assert_eq!(apply_one(store, make.write([delete("k")])).await, result(3, false, false));
+        assert_eq!(apply_one(store, make.write([set_until("k", 3, -5)])).await, result(4, true, false));
         let commit = Commit { cells: vec![by(3, set("k", 4))], ..make.commit_at(at(8)) };
-        assert_eq!(operated(store, commit).await, result(5, true, false), "it had expired");
+        assert_eq!(apply_one(store, commit).await, result(5, true, false), "it had expired");
         let cell = get(store, "k").await.unwrap();
         assert_eq!((cell.revision, cell.created_by), (5, Some(run(1))));
         assert_eq!((cell.created_at, cell.updated_at), (at(0), at(8)));
     }
 
-    /// C5: a delete keeps a tombstone that remembers the revision; a delete of nothing writes nothing.
+    /// C5: a delete keeps a tombstone that remembers the revision. Deleting an absent value writes nothing.
     async fn a_delete_keeps_a_tombstone(store: &Shared) {
         let found = on_every(store, json!(5), CellOp::Delete).await;
         let results = found.map(|(result, value)| {
@@ -171,13 +171,13 @@ cases! { cells as __suite_cells;
         });
         let expected = [(0, false), (2, true), (2, false), (1, false)];
         assert_eq!(results, expected.map(|(revision, existed)| result(revision, false, existed)));
-        assert_eq!(get_dead(store, "Absent", at(0)).await, None);
-        let tombstone = get_dead(store, "Live", at(0)).await.unwrap();
+        assert_eq!(get_any(store, "Absent", at(0)).await, None);
+        let tombstone = get_any(store, "Live", at(0)).await.unwrap();
         assert_eq!((tombstone.value, tombstone.revision, tombstone.expires_at), (None, 2, None));
     }
 
-    /// D3, D4: a set on an absent, deleted or expired key creates it, one revision on.
-    async fn a_set_works_on_whatever_is_there(store: &Shared) {
+    /// D3, D4: a set on an absent, deleted or expired key creates it and raises the revision by one.
+    async fn a_set_creates_or_replaces_the_value(store: &Shared) {
         let op = CellOp::Set { value: json!("new"), value_type: ValueType::String, ttl: Ttl::Forever };
         let found = on_every(store, json!("old"), op).await;
         for (was, (found, value)) in EVERY.into_iter().zip(found) {
@@ -187,8 +187,8 @@ cases! { cells as __suite_cells;
         }
     }
 
-    /// D4, D5: an increment adds to the value, or begins anew when there is none.
-    async fn an_increment_adds_to_what_is_there(store: &Shared) {
+    /// D4, D5: an increment adds to the value, or to 0 if there is none.
+    async fn an_increment_adds_to_the_value_or_to_zero(store: &Shared) {
         let found = on_every(store, json!(40), CellOp::Increment { by: Number::from(2) }).await;
         for (was, (found, value)) in EVERY.into_iter().zip(found) {
             let live = was == Was::Live;
@@ -213,7 +213,7 @@ cases! { cells as __suite_cells;
         }
     }
 
-    /// C4: a list grows at its end.
+    /// C4: an append adds the item at the end of the list.
     async fn an_append_adds_to_the_end_of_a_list(store: &Shared) {
         let found = on_every(store, json!([1, 2]), CellOp::Append { item: json!([3]) }).await;
         for (was, (found, value)) in EVERY.into_iter().zip(found) {
@@ -223,11 +223,11 @@ cases! { cells as __suite_cells;
         }
     }
 
-    /// C4: a list gives its items from both ends, and nothing when it is empty.
-    async fn removals_give_the_item_they_took(store: &Shared) {
+    /// C4: items are removed from both ends of a list. An empty list returns nothing.
+    async fn removals_return_the_removed_item(store: &Shared) {
         let make = Make::new();
         apply(store, make.write([set("k", json!(["a", null, "b"]))])).await;
-        let take = async |op| operated(store, make.write([write("k", op)])).await;
+        let take = async |op| apply_one(store, make.write([write("k", op)])).await;
         assert_eq!(take(CellOp::RemoveFirst).await, giving("a", result(2, false, true)));
         assert_eq!(take(CellOp::RemoveLast).await, giving("b", result(3, false, true)));
         assert_eq!(take(CellOp::RemoveFirst).await, giving(Value::Null, result(4, false, true)));
@@ -235,8 +235,8 @@ cases! { cells as __suite_cells;
         assert_eq!(get(store, "k").await.unwrap().value, Some(json!([])));
     }
 
-    /// C4: from what is absent, deleted or expired nothing is taken; an empty list is left.
-    async fn a_removal_from_nothing_takes_nothing(store: &Shared) {
+    /// C4: a removal from an absent, deleted or expired list returns nothing and leaves an empty list.
+    async fn a_removal_from_an_absent_list_returns_nothing(store: &Shared) {
         let found = on_every(store, json!(["only"]), CellOp::RemoveLast).await;
         for (was, (found, value)) in EVERY.into_iter().zip(found) {
             let live = was == Was::Live;
@@ -272,26 +272,26 @@ cases! { cells as __suite_cells;
         assert_eq!(get(store, "absent").await, None);
     }
 
-    /// D3, C5: what a write expects, in each condition of the cell.
+    /// D3, C5: every condition of a write against every condition of the cell.
     async fn an_expectation_is_met_or_conflicts(store: &Shared) {
         let make = Make::new();
         let met = |was: Was, expect| match expect {
-            Expect::Anything => true,
-            Expect::Absent => was != Was::Live,
-            Expect::Live(revision) => was == Was::Live && revision == 1,
-            Expect::Exactly(revision) => revision == was.revision(),
+            Precondition::Anything => true,
+            Precondition::Absent => was != Was::Live,
+            Precondition::Live(revision) => was == Was::Live && revision == 1,
+            Precondition::Exactly(revision) => revision == was.revision(),
         };
         let expectations = [
-            Expect::Anything,
-            Expect::Absent,
-            Expect::Live(0),
-            Expect::Live(1),
-            Expect::Live(2),
-            Expect::Exactly(0),
-            Expect::Exactly(1),
-            Expect::Exactly(2),
-            Expect::Exactly(3),
-            Expect::Live(u64::MAX),
+            Precondition::Anything,
+            Precondition::Absent,
+            Precondition::Live(0),
+            Precondition::Live(1),
+            Precondition::Live(2),
+            Precondition::Exactly(0),
+            Precondition::Exactly(1),
+            Precondition::Exactly(2),
+            Precondition::Exactly(3),
+            Precondition::Live(u64::MAX),
         ];
         for (was, expect) in EVERY.into_iter().flat_map(|was| expectations.map(|expect| (was, expect))) {
             let key = format!("{was:?} {expect:?}");
@@ -303,7 +303,7 @@ cases! { cells as __suite_cells;
                 let commit = make.write([expecting(write(&key, op), expect)]);
                 if met(was, expect) {
                     let revision = was.revision() + u64::from(!checked);
-                    assert_eq!(operated(store, commit).await.revision, revision, "{key}");
+                    assert_eq!(apply_one(store, commit).await.revision, revision, "{key}");
                 } else {
                     assert_eq!(error_of(refuse(store, commit).await), conflict, "{key}");
                 }
@@ -311,23 +311,23 @@ cases! { cells as __suite_cells;
         }
     }
 
-    /// C5: a stale compare-and-set conflicts, also when the key was deleted and written again meanwhile.
+    /// C5: a stale compare-and-set conflicts, also if the key was deleted and written again in between.
     async fn a_compare_and_set_on_a_key_written_again_conflicts(store: &Shared) {
         let make = Make::new();
         apply(store, make.write([set("k", "same")])).await;
         apply(store, make.write([delete("k")])).await;
         apply(store, make.write([set("k", "same")])).await;
-        let error = fails(store, &make, expecting(set("k", "mine"), Expect::Live(1))).await;
-        assert_eq!(error, CellError::Conflict { expected: Expect::Live(1), revision: 3, live: true });
-        apply(store, make.write([expecting(set("k", "mine"), Expect::Live(3))])).await;
+        let error = fails(store, &make, expecting(set("k", "mine"), Precondition::Live(1))).await;
+        assert_eq!(error, CellError::Conflict { expected: Precondition::Live(1), revision: 3, live: true });
+        apply(store, make.write([expecting(set("k", "mine"), Precondition::Live(3))])).await;
     }
 
-    /// D9: check these revisions, then write those.
+    /// D9: a commit checks the revision of one key and writes another.
     async fn a_check_guards_another_write(store: &Shared) {
         let make = Make::new();
         apply(store, make.write([set("guard", 1)])).await;
         let guarded =
-            |revision| [expecting(write("guard", CellOp::Check), Expect::Live(revision)), set("k", 1)];
+            |revision| [expecting(write("guard", CellOp::Check), Precondition::Live(revision)), set("k", 1)];
         assert!(matches!(refuse(store, make.write(guarded(2))).await, Refused::Cell { operation: 0, .. }));
         assert_eq!(get(store, "k").await, None);
         apply(store, make.write(guarded(1))).await;
@@ -335,7 +335,7 @@ cases! { cells as __suite_cells;
         assert!(get(store, "k").await.is_some());
     }
 
-    /// D3, D5: a set without a TTL clears it, `keep` keeps it, and no other operation touches it.
+    /// D3, D5: a set without a TTL clears the expiry and `keep` keeps it. No other operation changes it.
     async fn ttl_is_cleared_kept_or_set(store: &Shared) {
         let make = Make::new();
         let with = |ttl| write("k", CellOp::Set { value: json!(1), value_type: ValueType::Json, ttl });
@@ -354,13 +354,13 @@ cases! { cells as __suite_cells;
         assert_eq!(expiry().await, None);
         apply(store, make.write([with(Ttl::Until(at(30)))])).await;
         let late = Commit { cells: vec![with(Ttl::Keep)], ..make.commit_at(at(30)) };
-        assert_eq!(operated(store, late).await, result(8, true, false));
-        assert_eq!(expiry().await, None, "what has expired leaves no TTL to keep");
+        assert_eq!(apply_one(store, late).await, result(8, true, false));
+        assert_eq!(expiry().await, None, "an expired value leaves no TTL to keep");
         apply(store, make.write([with(Ttl::Until(at(30))), delete("k"), increment("k", 1)])).await;
-        assert_eq!(expiry().await, None, "nor does what was deleted");
+        assert_eq!(expiry().await, None, "a deleted value leaves no TTL either");
     }
 
-    /// D4: expired means absent on every path, from the very instant on.
+    /// D4: an expired cell is absent on every path, from the very instant of its expiry.
     async fn expired_means_absent_on_every_path(store: &Shared) {
         let make = Make::new();
         apply(store, make.write([set_until("k", 5, 10)])).await;
@@ -369,19 +369,19 @@ cases! { cells as __suite_cells;
         assert_eq!(ask::keys(store, ask::cells(at(9))).await, ["k"]);
         assert_eq!(ask::keys(store, ask::cells(at(10))).await, Vec::<String>::new());
         let at_ten = |write| Commit { cells: vec![write], ..make.commit_at(at(10)) };
-        let live = expecting(set("k", 1), Expect::Live(1));
+        let live = expecting(set("k", 1), Precondition::Live(1));
         assert!(matches!(
             error_of(refuse(store, at_ten(live)).await),
             CellError::Conflict { live: false, .. }
         ));
-        assert_eq!(operated(store, at_ten(delete("k"))).await, result(1, false, false));
-        let absent = expecting(increment("k", 1), Expect::Absent);
-        assert_eq!(operated(store, at_ten(absent)).await, giving(1, result(2, true, false)));
+        assert_eq!(apply_one(store, at_ten(delete("k"))).await, result(1, false, false));
+        let absent = expecting(increment("k", 1), Precondition::Absent);
+        assert_eq!(apply_one(store, at_ten(absent)).await, giving(1, result(2, true, false)));
         assert_eq!(get_at(store, "k", at(999)).await.unwrap().expires_at, None);
     }
 
-    /// C3, C4, D5: what an absent value counts as; a slot's `initial` only before it was ever written.
-    async fn initial_counts_while_there_is_no_value(store: &Shared) {
+    /// C3, C4, D5: the initial value of an absent cell; the `initial` of a slot applies only before the first write.
+    async fn initial_applies_while_there_is_no_value(store: &Shared) {
         let make = Make::new();
         for was in EVERY {
             let (always, once) = (format!("{was:?} always"), format!("{was:?} once"));
@@ -393,7 +393,7 @@ cases! { cells as __suite_cells;
                     Was::Deleted | Was::Expired => start,
                 };
                 let write = from(increment(key, 1), 100, only_before);
-                let value = operated(store, make.write([write])).await.value;
+                let value = apply_one(store, make.write([write])).await.value;
                 assert_eq!(value, Some(json!(start + 1)), "{key}");
             }
         }
@@ -402,7 +402,7 @@ cases! { cells as __suite_cells;
         assert_eq!(get(store, "list").await.unwrap().value, Some(json!([1, 2])));
     }
 
-    /// D17: integers are exact to 64 bits, and their overflow is an error that changes nothing.
+    /// D17: integers are exact to 64 bits. An overflow is an error and changes nothing.
     async fn integers_are_exact_and_do_not_wrap(store: &Shared) {
         let make = Make::new();
         let sums = [
@@ -423,7 +423,7 @@ cases! { cells as __suite_cells;
             match expected {
                 Some(sum) => {
                     assert_eq!(
-                        operated(store, make.write([increment(&key, by)])).await.value,
+                        apply_one(store, make.write([increment(&key, by)])).await.value,
                         Some(sum.clone())
                     );
                     assert_eq!(get(store, &key).await.unwrap().value, Some(sum));
@@ -437,7 +437,7 @@ cases! { cells as __suite_cells;
         }
     }
 
-    /// D8: a value over its limit is refused before anything is written, also one that would grow over it.
+    /// D8: a value over the limit is refused before anything is written, also if an operation makes it that large.
     async fn a_value_over_its_limit_is_refused(store: &Shared) {
         let make = Make::new();
         let max = 256 * 1024;
@@ -456,7 +456,7 @@ cases! { cells as __suite_cells;
         assert!(too_large(write("object", CellOp::Merge { fields })).await);
     }
 
-    /// C9, D1: keys and namespaces have 1 to 256 characters, of any script.
+    /// C9, D1: keys and namespaces have 1 to 256 characters of any script.
     async fn keys_and_owners_have_1_to_256_characters(store: &Shared) {
         let make = Make::new();
         let named = |owner: String, key: String| {
@@ -473,16 +473,16 @@ cases! { cells as __suite_cells;
         assert!(too_large(named(long(257), "k".to_owned())).await);
     }
 
-    /// D9: operations are done one after the other, each on what the one before left.
+    /// D9: operations are applied in order, and each one sees the result of the previous ones.
     async fn operations_on_one_cell_see_each_other(store: &Shared) {
         let make = Make::new();
         let commit = make.write([
             set("k", 1),
             increment("k", 2),
-            expecting(delete("k"), Expect::Live(2)),
-            expecting(write("k", CellOp::Check), Expect::Exactly(3)),
+            expecting(delete("k"), Precondition::Live(2)),
+            expecting(write("k", CellOp::Check), Precondition::Exactly(3)),
             from(increment("k", 1), 50, false),
-            expecting(set("other", 1), Expect::Absent),
+            expecting(set("other", 1), Precondition::Absent),
         ]);
         let expected = [
             result(1, true, false),
@@ -497,13 +497,13 @@ cases! { cells as __suite_cells;
         assert_eq!((cell.value, cell.revision), (Some(json!(51)), 4));
     }
 
-    /// C7: results of operations go into the checkpoint that writes them.
-    async fn results_are_filled_into_the_next_state(store: &Shared) {
+    /// C7: results of operations are put into the checkpoint of the same commit.
+    async fn results_are_put_into_the_next_state(store: &Shared) {
         let make = Make::new();
         apply(store, make.write([set("n", 41), set("list", json!(["first"]))])).await;
         let head = started(store, make.create(new_run(run(1)))).await;
         let state = bytes(r#"{"a/b":{"~":{}},"kept":907.3038322028689,"vars":{"n":"old"}}"#);
-        let step = Step { next: vec![NextState { state, ..next("filled") }], ..step(&head, "") };
+        let step = RunUpdate { next: vec![NextState { state, ..next("filled") }], ..step(&head, "") };
         let commit = Commit {
             cells: vec![
                 increment("n", 1),
@@ -511,13 +511,13 @@ cases! { cells as __suite_cells;
                 write("list", CellOp::RemoveFirst),
                 delete("none"),
             ],
-            fills: vec![
-                filled(0, FillPart::Value, "/vars/n"),
-                filled(0, FillPart::Revision, "/vars/revision"),
-                filled(1, FillPart::Created, "/vars/created"),
-                filled(2, FillPart::Value, "/a~1b/~0/~0it~1em"),
-                filled(3, FillPart::Value, "/vars/nothing"),
-                filled(3, FillPart::Created, "/top"),
+            bindings: vec![
+                filled(0, ResultPart::Value, "/vars/n"),
+                filled(0, ResultPart::Revision, "/vars/revision"),
+                filled(1, ResultPart::Created, "/vars/created"),
+                filled(2, ResultPart::Value, "/a~1b/~0/~0it~1em"),
+                filled(3, ResultPart::Value, "/vars/nothing"),
+                filled(3, ResultPart::Created, "/top"),
             ],
             ..make.step(step)
         };
@@ -537,8 +537,8 @@ cases! { cells as __suite_cells;
         assert_eq!(load(store, run(1)).await.head, head);
     }
 
-    /// C2: the three kinds of cells do not meet, nor do owners.
-    async fn spaces_and_owners_do_not_meet(store: &Shared) {
+    /// C2: cells in different spaces or of different owners are separate.
+    async fn spaces_and_owners_are_separate(store: &Shared) {
         let make = Make::new();
         let spaces = [Space::Kv, Space::Execution, Space::Workflow];
         let names = spaces.into_iter().flat_map(|space| ["a", "b", "ab", "A"].map(|owner| (space, owner)));
@@ -574,7 +574,7 @@ cases! { cells as __suite_cells;
         assert_eq!((cell.value, cell.revision), (Some(json!(TASKS * EACH)), TASKS * EACH));
     }
 
-    /// C5: of many compare-and-sets on one revision one wins, and whoever reads again gets through.
+    /// C5: of many compare-and-sets on one revision one wins, and the others succeed after they read again.
     async fn concurrent_compare_and_sets_lose_no_update(store: &Shared) {
         const TASKS: u64 = 8;
         const EACH: u64 = 5;
@@ -588,7 +588,7 @@ cases! { cells as __suite_cells;
                 while done < EACH {
                     let cell = get(&store, "k").await.unwrap();
                     let value = cell.value.unwrap().as_u64().unwrap() + 1;
-                    let write = expecting(set("k", value), Expect::Live(cell.revision));
+                    let write = expecting(set("k", value), Precondition::Live(cell.revision));
                     match store.commit(ME, make.write([write])).await {
                         Ok(_) => done += 1,
                         Err(CommitError::Refused(refused)) => {
@@ -604,7 +604,7 @@ cases! { cells as __suite_cells;
         assert_eq!((cell.value, cell.revision), (Some(json!(TASKS * EACH)), TASKS * EACH + 1));
     }
 
-    /// D9: two commits that touch the same cells in opposite order both go through, one after the other.
+    /// D9: two commits that write the same cells in opposite order both succeed.
     async fn opposite_orders_do_not_deadlock(store: &Shared) {
         let make = std::sync::Arc::new(Make::new());
         let mut tasks = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Cases about documents: each belongs to versions of its run, and every version shows what it showed.
+//! Cases about documents: each is visible in a range of its run's versions, and a version's documents never change.
 
 use super::Shared;
 use super::ask::{all_documents, apply, documents, load, moved, refuse, shown, started};
@@ -7,17 +7,17 @@ use crate::commit::{Commit, NewRun, Refused};
 use crate::document::{Document, DocumentError, DocumentOp, DocumentQuery, DocumentWrite};
 use crate::run::{Head, Parent};
 
-/// A step to the next version that writes documents.
+/// Commits a step to the next version that writes documents.
 async fn writes(store: &Shared, make: &Make, head: &Head, documents: Vec<DocumentWrite>) -> Head {
     moved(store, Commit { documents, ..make.step(step(head, "on")) }).await
 }
 
-/// The start of run 1 with documents.
+/// Starts run 1 with documents.
 async fn starts(store: &Shared, make: &Make, documents: Vec<DocumentWrite>) -> Head {
     started(store, Commit { documents, ..make.create(new_run(run(1))) }).await
 }
 
-/// What a listing shows of documents with these keys and texts.
+/// Returns keys and bodies as a listing of documents with these texts shows them.
 fn notes<const N: usize>(of: [(&str, &str); N]) -> Vec<(String, String)> {
     of.map(|(key, text)| (key.to_owned(), format!("{{\"text\":\"{text}\"}}"))).to_vec()
 }
@@ -27,7 +27,7 @@ async fn keys(store: &Shared, query: DocumentQuery) -> Vec<String> {
 }
 
 cases! { documents as __suite_documents;
-    /// B13: a document reads back as it was written, with its run's start and with a step.
+    /// B13: a document reads back as written, with the start of its run and with a step.
     async fn a_document_reads_back_as_it_was_written(store: &Shared) {
         let make = Make::new();
         let first = tagged(run(1), "offer", "12", &["b", "a", "b"]);
@@ -59,11 +59,11 @@ cases! { documents as __suite_documents;
             ..offer.clone()
         };
         assert_eq!(all_documents(store, ME, documents(run(1))).await, [offer, page]);
-        assert_eq!(all_documents(store, ME, documents(run(2))).await, [], "an unknown run has none");
+        assert_eq!(all_documents(store, ME, documents(run(2))).await, [], "an unknown run has no documents");
     }
 
-    /// B3, B13: what is put under a key replaces what was there; both know how long they were visible.
-    async fn a_document_put_again_replaces_the_one_before(store: &Shared) {
+    /// B3, B13: a document put under a key replaces the previous one. Both keep the range of versions that show them.
+    async fn a_document_put_again_replaces_the_previous_one(store: &Shared) {
         let make = Make::new();
         let head = starts(store, &make, vec![put(run(1), "k", "one"), put(run(1), "other", "")]).await;
         let head = moved(store, make.step(step(&head, "on"))).await;
@@ -80,8 +80,8 @@ cases! { documents as __suite_documents;
         assert_eq!(at_key(Some(0)).await, [(0, Some(2))]);
     }
 
-    /// B3: every version shows the documents it showed, whatever came later.
-    async fn every_version_shows_what_it_showed(store: &Shared) {
+    /// B3: every version shows the same documents as before, whatever is written later.
+    async fn every_version_keeps_its_documents(store: &Shared) {
         let make = Make::new();
         let one = run(1);
         let mut head = starts(store, &make, vec![put(one, "a", "0"), put(one, "b", "0")]).await;
@@ -115,24 +115,24 @@ cases! { documents as __suite_documents;
             }
         }
         assert_eq!(shown(store, one, None).await, expected[6]);
-        assert_eq!(shown(store, one, Some(99)).await, expected[6], "no later version shows anything else");
+        assert_eq!(shown(store, one, Some(99)).await, expected[6], "later versions show the same");
     }
 
-    /// B13: removing what is not there is nothing; what was removed can be put again.
-    async fn removing_what_is_not_there_is_nothing(store: &Shared) {
+    /// B13: removing an absent document does nothing. A removed document can be put again.
+    async fn removing_an_absent_document_does_nothing(store: &Shared) {
         let make = Make::new();
         let head = starts(store, &make, vec![remove(run(1), "k"), put(run(1), "other", "")]).await;
         let head = writes(store, &make, &head, vec![remove(run(1), "k"), remove(run(1), "other")]).await;
         let head = writes(store, &make, &head, vec![remove(run(1), "other")]).await;
         let before = DocumentQuery { at: Some(0), ..documents(run(1)) };
-        assert_eq!(all_documents(store, ME, before).await[0].visible_to, Some(1), "it ended once");
+        assert_eq!(all_documents(store, ME, before).await[0].visible_to, Some(1), "its end does not change");
         writes(store, &make, &head, vec![put(run(1), "other", "again")]).await;
         assert_eq!(shown(store, run(1), Some(2)).await, []);
         assert_eq!(shown(store, run(1), None).await, notes([("other", "again")]));
     }
 
-    /// B13: of several writes under one key in one commit the last counts, and nothing is left of the others.
-    async fn the_last_of_several_writes_under_a_key_counts(store: &Shared) {
+    /// B13: of several writes to one key in one commit the last one wins, and no trace of the others is left.
+    async fn the_last_document_write_to_a_key_wins(store: &Shared) {
         let make = Make::new();
         let one = run(1);
         let twice = vec![put(one, "twice", "1"), put(one, "between", "x"), put(one, "twice", "2")];
@@ -149,8 +149,8 @@ cases! { documents as __suite_documents;
         assert_eq!(shown(store, one, None).await, notes([("back", "3")]));
     }
 
-    /// B2, B3: a document belongs to a version that its own commit gives its run; without one the commit is refused.
-    async fn a_document_needs_a_version_of_its_commit(store: &Shared) {
+    /// B2, B3: a document needs a version of its run from its own commit. Without one the commit is refused.
+    async fn a_document_needs_a_version_from_its_own_commit(store: &Shared) {
         let make = Make::new();
         let head = starts(store, &make, vec![put(run(1), "k", "kept")]).await;
         started(store, make.create(new_run(run(2)))).await;
@@ -159,11 +159,11 @@ cases! { documents as __suite_documents;
         let alone = Commit { documents: documents.clone(), ..make.commit() };
         assert_eq!(refuse(store, alone).await, refused);
         let tried = Commit { documents: documents.clone(), ..make.step(attempt(&head, Some("{}"))) };
-        assert_eq!(refuse(store, tried).await, refused, "a try has no version");
+        assert_eq!(refuse(store, tried).await, refused, "an attempt creates no version");
         let other = Commit { documents: documents.clone(), ..make.create(new_run(run(3))) };
-        assert_eq!(refuse(store, other).await, refused, "another run's version is not its own");
+        assert_eq!(refuse(store, other).await, refused, "a version of another run does not count");
         let reached = Commit { send: vec![to(run(1), "x")], documents, ..make.commit() };
-        assert_eq!(refuse(store, reached).await, refused, "nor is a message");
+        assert_eq!(refuse(store, reached).await, refused, "a message creates no version");
         let removed = Commit { documents: vec![remove(run(1), "k")], ..make.commit() };
         assert_eq!(refuse(store, removed).await, refused);
         let second = vec![put(run(1), "new", ""), put(run(2), "k", "")];
@@ -193,7 +193,7 @@ cases! { documents as __suite_documents;
         }
     }
 
-    /// Keys have 1 to 256 characters, whether something is put under them or removed.
+    /// Keys have 1 to 256 characters, in a put and in a removal.
     async fn document_keys_have_1_to_256_characters(store: &Shared) {
         let make = Make::new();
         let longest = "ü".repeat(256);
@@ -216,8 +216,8 @@ cases! { documents as __suite_documents;
         assert_eq!(load(store, run(1)).await.head, head);
     }
 
-    /// B13: documents are listed in the order in which they were written, page by page.
-    async fn documents_are_listed_in_the_order_they_were_written(store: &Shared) {
+    /// B13: documents are listed in the order in which they were written, in pages.
+    async fn documents_are_listed_in_write_order(store: &Shared) {
         let make = Make::new();
         let one = run(1);
         let first = ["z", "y", "x", "w"].map(|key| put(one, key, "")).to_vec();
@@ -241,7 +241,7 @@ cases! { documents as __suite_documents;
         assert_eq!((page.items.len(), page.next), (18, None));
     }
 
-    /// What is written while somebody turns pages comes after them, and nothing comes twice.
+    /// Documents written between two pages come later in the listing, and none is listed twice.
     async fn pages_of_documents_are_stable_under_writes(store: &Shared) {
         let make = Make::new();
         let one = run(1);
@@ -255,7 +255,7 @@ cases! { documents as __suite_documents;
         assert_eq!(first, ["a", "b"]);
         writes(store, &make, &head, vec![put(one, "b", "again"), remove(one, "c"), put(one, "e", "")]).await;
         let (second, next) = page(next).await;
-        assert_eq!(second, ["d", "b"], "written again, it is shown again");
+        assert_eq!(second, ["d", "b"], "a document that is written again is listed again");
         assert_eq!(page(next).await, (vec!["e".to_owned()], None));
     }
 
@@ -310,10 +310,10 @@ cases! { documents as __suite_documents;
         }
         let cursor = Some("0:3".to_owned());
         let late = DocumentQuery { cursor, ..ask(Some(0), Some("a"), None, None) };
-        assert_eq!(keys_of_one_page(store, late).await, Vec::<String>::new(), "it comes before the cursor");
+        assert_eq!(keys_of_one_page(store, late).await, Vec::<String>::new(), "the document comes before the cursor");
     }
 
-    /// B2: of many decisions on one head one is committed, and its documents alone are shown.
+    /// B2: of many decisions on one head one is committed, and only its documents are shown.
     async fn only_the_winners_documents_are_shown(store: &Shared) {
         let make = Make::new();
         let head = starts(store, &make, vec![put(run(1), "k", "before")]).await;

@@ -1,4 +1,4 @@
-//! Everything a store shows of a tenant, as one value: two stores, or one store at two times, are compared by it.
+//! A dump of everything that a store shows of a tenant, to compare two stores, or one store at two times.
 
 use std::collections::BTreeSet;
 
@@ -19,29 +19,28 @@ use crate::scope::TenantScope;
 use crate::seal::{Hash, Seal, sealed};
 use crate::shadow::ShadowRow;
 use crate::store::{
-    CellFilter, CellQuery, Due, HistoryQuery, HistoryRow, Page, Record, RecordQuery, RunQuery, Store,
-    StoreError, Tally, WaitQuery, WaitRow,
+    CellFilter, CellQuery, CountQuery, DueTenant, HistoryQuery, HistoryRow, Page, Record, RecordQuery,
+    RunQuery, Store, StoreError, WaitQuery, WaitRow,
 };
 
-/// Names under which a dump looks for what no listing shows.
+/// Names for queries about rows that no listing shows.
 #[derive(Debug, Clone)]
 pub struct Names {
     /// Runs and flows that may have left shadow columns behind.
     pub runs: Vec<RunId>,
-    /// Owners of cells.
+    /// Spaces and owners of cells.
     pub owners: Vec<(Space, String)>,
-    /// Operations and keys.
+    /// Operations and keys of idempotency records.
     pub keys: Vec<(String, String)>,
-    /// Definitions.
     pub definitions: Vec<DefinitionHash>,
-    /// Namespaces of links.
+    /// Namespaces of entity links.
     pub namespaces: Vec<String>,
-    /// Things at the ends of links, written `type/id`.
+    /// Entities at the ends of links, written `type/id`.
     pub things: Vec<String>,
 }
 
 impl Default for Names {
-    /// The names that [`make`] uses.
+    /// Returns the names that [`make`] uses.
     fn default() -> Self {
         let runs = (1..=4).map(|number| (Space::Execution, make::run(number).to_string()));
         let owners = runs.chain([(Space::Kv, NAMESPACE.to_owned()), (Space::Workflow, "orders".to_owned())]);
@@ -57,85 +56,84 @@ impl Default for Names {
     }
 }
 
-/// What a store shows of a tenant.
+/// Everything that a store shows of a tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dump {
-    /// Its runs as listed.
+    /// Runs as the listing shows them.
     pub runs: Vec<RunSummary>,
-    /// Its runs as loaded, inboxes included.
+    /// Runs as loaded, with their inboxes.
     pub loaded: Vec<Loaded>,
-    /// Its runs' histories, with every state.
+    /// The history of each run, with every state.
     pub history: Vec<(RunId, Vec<HistoryRow>)>,
-    /// Its runs' documents, at every version that is left and now.
+    /// The documents of each run, at every remaining version and now.
     pub documents: Vec<(RunId, Vec<Shown>)>,
-    /// Its open waits.
     pub waits: Vec<WaitRow>,
-    /// The shadow columns of its runs and flows.
+    /// Shadow columns of runs and flows.
     pub shadows: Vec<ShadowRow>,
-    /// Its handles, in the order of run and handle.
+    /// Handles in the order of run and handle.
     pub handles: Vec<HandleRow>,
-    /// Those of them whose delivery is due.
+    /// The handles whose delivery is due.
     pub undelivered: Vec<HandleRow>,
-    /// Its cells, the dead too.
+    /// Cells, including deleted and expired ones.
     pub cells: Vec<Cell>,
-    /// Its keys.
+    /// Records of the idempotency keys in [`Names::keys`].
     pub keys: Vec<(String, Page<Record>)>,
-    /// Its definitions.
+    /// The definitions in [`Names::definitions`], looked up one by one.
     pub definitions: Vec<Page<Record>>,
-    /// Its definitions as listed.
+    /// The definitions as listed.
     pub listed: Vec<Record>,
-    /// Its links, in the order of their edges.
+    /// Links in the order of their edges.
     pub links: Vec<Link>,
-    /// Its links as they are found from either end.
+    /// Links as found from each entity in each direction.
     pub found: Vec<(String, Vec<Link>)>,
-    /// What is in use, and how often.
+    /// Kind, name and count.
     pub tallies: Vec<(&'static str, String, u64)>,
-    /// Its audit trail.
     pub audit: Vec<Record>,
-    /// Commits whose rows there are not sealed yet.
+    /// Commits whose audit rows are not sealed yet.
     pub unsealed: Vec<CommitId>,
-    /// The seals of the others.
     pub seals: Vec<Seal>,
-    /// Whose it is.
+    /// The tenant of the dump.
     pub scope: TenantScope,
-    /// When it has work.
-    pub due: Option<Due>,
+    /// The time at which the tenant has work, if it has.
+    pub due: Option<DueTenant>,
 }
 
 impl Dump {
-    /// What is wrong with it in itself: a history with gaps, a state that is not its newest, rows of no run or flow,
-    /// handles or links that are found but not listed, rows of the audit trail that are neither sealed nor waiting for it.
+    /// Returns the inconsistencies within the dump.
+    ///
+    /// These are gaps in a history, a state that is not the newest one, rows without a run or flow, handles or links
+    /// that are found but not listed, and audit rows that are neither sealed nor listed as unsealed.
     pub fn faults(&self) -> Vec<String> {
         let runs = self.runs.iter().zip(&self.loaded).zip(&self.history);
         let mut faults: Vec<String> =
             runs.flat_map(|((row, loaded), (_, rows))| wrong(row, loaded, rows)).collect();
         let known = |run| self.runs.iter().any(|row| row.run == run);
         let strays = self.waits.iter().filter(|row| !known(row.run));
-        faults.extend(strays.map(|row| format!("a wait of run {}, which is not there", row.run)));
+        faults.extend(strays.map(|row| format!("a wait of run {}, which does not exist", row.run)));
         for (run, versions) in &self.documents {
             let wrong = versions.iter().filter(|shown| !shown.is_sound());
-            faults.extend(wrong.map(|shown| format!("run {run}: its documents at {:?} cannot be", shown.at)));
+            faults.extend(wrong.map(|shown| format!("run {run}: inconsistent documents at {:?}", shown.at)));
             let newest = versions.iter().rev().take(2).map(|shown| &shown.documents);
             if newest.collect::<Vec<_>>().windows(2).any(|pair| pair[0] != pair[1]) {
-                faults.push(format!("run {run}: its newest version does not show the documents of now"));
+                faults.push(format!("run {run}: the newest version does not show the current documents"));
             }
         }
-        faults.extend(self.misplaced().chain(self.unsound()).chain(self.adrift()));
+        faults.extend(self.link_faults().chain(self.seal_faults()).chain(self.handle_faults()));
         faults
     }
 
-    /// Handles that are in no order or were never written, and shadow columns of nothing.
-    fn adrift(&self) -> impl Iterator<Item = String> {
+    /// Returns handles that are out of order or without a fence, and shadow columns without a run or flow.
+    fn handle_faults(&self) -> impl Iterator<Item = String> {
         let mut faults = Vec::new();
         if !self.handles.is_sorted_by(|a, b| (a.run, a.handle) < (b.run, b.handle)) {
             faults.push("the handles are not in order".to_owned());
         }
         let unwritten = self.handles.iter().filter(|row| row.fence == 0);
-        faults.extend(unwritten.map(|row| format!("handle {} was put without a fence", row.handle)));
+        faults.extend(unwritten.map(|row| format!("handle {} has no fence", row.handle)));
         let stray = self.undelivered.iter().filter(|row| !self.handles.contains(row));
-        faults.extend(stray.map(|row| format!("handle {} is due and not listed", row.handle)));
+        faults.extend(stray.map(|row| format!("handle {} is due but not listed", row.handle)));
         if !self.undelivered.is_sorted_by_key(|row| (row.deliver_at, row.handle)) {
-            faults.push("what is to be sent out is not in order".to_owned());
+            faults.push("the due deliveries are not in order".to_owned());
         }
         let known = |run| {
             let rests = |row: &HandleRow| row.kind == HandleKind::Flow && row.run == run;
@@ -143,13 +141,13 @@ impl Dump {
         };
         let strays = self.shadows.iter().filter(|row| !known(row.run));
         faults.extend(
-            strays.map(|row| format!("a shadow column of {}, which is neither run nor flow", row.run)),
+            strays.map(|row| format!("a shadow column of {}, which is neither a run nor a flow", row.run)),
         );
         faults.into_iter()
     }
 
-    /// Links that are in no order, or that are found from an end and are not there.
-    fn misplaced(&self) -> impl Iterator<Item = String> {
+    /// Returns links that are out of order, or found from an end but not listed.
+    fn link_faults(&self) -> impl Iterator<Item = String> {
         let mut faults = Vec::new();
         let mut edges: Vec<_> = self.links.iter().map(|link| &link.edge).collect();
         edges.sort_by_key(|edge| (edge.namespace() != NAMESPACE, *edge));
@@ -163,14 +161,14 @@ impl Dump {
         faults.into_iter()
     }
 
-    /// Seals that are no chain, or not over the rows of the audit trail that are not waiting.
-    fn unsound(&self) -> impl Iterator<Item = String> {
+    /// Returns seals that are not a chain or do not match the sealed audit rows.
+    fn seal_faults(&self) -> impl Iterator<Item = String> {
         let tenant = self.scope.tenant();
         let mut faults = Vec::new();
         let mut before: Hash = [0; 32];
         for (number, seal) in (1..).zip(&self.seals) {
             if (seal.number, seal.before, seal.hash) != (number, before, seal.expected(tenant)) {
-                faults.push(format!("seal {} does not follow the one before", seal.number));
+                faults.push(format!("seal {} does not follow the previous one", seal.number));
             }
             before = seal.hash;
         }
@@ -183,31 +181,30 @@ impl Dump {
         });
         is.sort_by_key(|row| (row.commit, row.ordinal));
         if is != rows.collect::<Vec<_>>() {
-            faults.push("a row of the audit trail is not sealed as it is, once".to_owned());
+            faults.push("the sealed rows do not match the audit trail".to_owned());
         }
         faults.into_iter()
     }
 }
 
-/// The documents a run shows at a version.
+/// The documents that a run shows at a version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shown {
     /// The version; `None` = now.
     pub at: Option<u64>,
-    /// The documents.
     pub documents: Vec<Document>,
 }
 
 impl Shown {
-    /// They can be shown together at that version, in this order.
+    /// Returns true if the documents can all be visible at that version, in this order.
     fn is_sound(&self) -> bool {
         let keys: BTreeSet<_> = self.documents.iter().map(|document| &document.key).collect();
-        let lives = |document: &Document| {
+        let is_visible = |document: &Document| {
             document.visible_at(self.at) && document.visible_to.is_none_or(|to| to > document.visible_from)
         };
         keys.len() == self.documents.len()
             && self.documents.is_sorted_by_key(|document| document.visible_from)
-            && self.documents.iter().all(lives)
+            && self.documents.iter().all(is_visible)
     }
 }
 
@@ -221,12 +218,12 @@ fn wrong(row: &RunSummary, loaded: &Loaded, history: &[HistoryRow]) -> Vec<Strin
         ("the state is not the newest one", newest.and_then(|row| row.state.as_ref()) == Some(&head.state)),
         ("the inbox is not in order", loaded.inbox.is_sorted_by(|a, b| a.seq < b.seq)),
         (
-            "a message came after the newest",
+            "a message is newer than the newest sequence number",
             loaded.inbox.iter().all(|message| message.seq <= head.inbox_seen),
         ),
         ("an owner without a fence", head.owner.is_none() || head.fence > 0),
         (
-            "listed as it is not",
+            "the listing differs from the loaded run",
             listed == (head.version, head.status, head.wake, head.owner, loaded.updated_at),
         ),
     ];
@@ -234,7 +231,7 @@ fn wrong(row: &RunSummary, loaded: &Loaded, history: &[HistoryRow]) -> Vec<Strin
     broken.map(|(what, _)| format!("run {}: {what}", row.run)).collect()
 }
 
-/// Reads everything there is, by small pages.
+/// Reads everything in small pages.
 pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Timestamp) -> Dump {
     let limit = 3;
     let runs = all_runs(store, scope, RunQuery { limit, ..RunQuery::default() }).await;
@@ -242,8 +239,7 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
     let mut history = Vec::new();
     let mut shown = Vec::new();
     for run in runs.iter().map(|row| row.run) {
-        loaded
-            .push(store.load(scope, run).await.expect("a run can be loaded").expect("a listed run is there"));
+        loaded.push(store.load(scope, run).await.expect("a run can be loaded").expect("a listed run exists"));
         let query = HistoryQuery { run, from: 0, with_state: true, limit: 50 };
         let rows = all_history(store, scope, query).await;
         let mut versions = Vec::new();
@@ -257,13 +253,13 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
     let mut cells = Vec::new();
     for (space, owner) in names.owners.iter().cloned() {
         let filter = CellFilter::Prefix(String::new());
-        let query = CellQuery { space, owner, filter, now, with_dead: true, limit, cursor: None };
+        let query = CellQuery { space, owner, filter, now, include_deleted: true, limit, cursor: None };
         cells.extend(all_cells(store, scope, query).await);
     }
     let handles = all_handles(store, scope, HandleQuery { limit, ..HandleQuery::default() }).await;
     let undelivered = undelivered(store, scope, now, u32::MAX).await;
     let mut shadows = Vec::new();
-    for run in shaded(&runs, &handles, names) {
+    for run in shadow_owners(&runs, &handles, names) {
         shadows.extend(shadows_of(store, scope, run).await);
     }
     let (keys, definitions) = small(store, scope, names, now).await.expect("records can be read");
@@ -299,13 +295,13 @@ pub async fn dump(store: &dyn Store, scope: TenantScope, names: &Names, now: Tim
     }
 }
 
-/// What may have shadow columns: runs, flows, and whatever has left some.
-fn shaded(runs: &[RunSummary], handles: &[HandleRow], names: &Names) -> BTreeSet<RunId> {
+/// Returns the ids that may have shadow columns: runs, flows and removed runs.
+fn shadow_owners(runs: &[RunSummary], handles: &[HandleRow], names: &Names) -> BTreeSet<RunId> {
     let of_rows = runs.iter().map(|row| row.run).chain(handles.iter().map(|row| row.run));
     of_rows.chain(names.runs.iter().copied()).collect()
 }
 
-/// All links, and those of each thing either way.
+/// Returns all links, and the links of each entity in each direction.
 async fn linked(
     store: &dyn Store,
     scope: TenantScope,
@@ -328,7 +324,7 @@ async fn linked(
     (all, found)
 }
 
-/// What is in use, and how often.
+/// Returns kind, name and count of every tally.
 async fn counted(
     store: &dyn Store,
     scope: TenantScope,
@@ -336,14 +332,17 @@ async fn counted(
     now: Timestamp,
 ) -> Vec<(&'static str, String, u64)> {
     let of_each = names.namespaces.iter().flat_map(|namespace| {
-        let types = Tally::Types { namespace: namespace.clone() };
-        [("type", types), ("relation", Tally::Relations { namespace: namespace.clone() })]
+        let types = CountQuery::Types { namespace: namespace.clone() };
+        [("type", types), ("relation", CountQuery::Relations { namespace: namespace.clone() })]
     });
     let mut counts = Vec::new();
-    for (what, of) in
-        [("keys", Tally::Keys { now }), ("links", Tally::Links), ("runs", Tally::Runs { max: 100 })]
-            .into_iter()
-            .chain(of_each)
+    for (what, of) in [
+        ("keys", CountQuery::Keys { now }),
+        ("links", CountQuery::Links),
+        ("runs", CountQuery::Runs { max: 100 }),
+    ]
+    .into_iter()
+    .chain(of_each)
     {
         let found = tallied(store, scope, of, 2).await;
         counts.extend(found.into_iter().map(|(name, count)| (what, name, count)));

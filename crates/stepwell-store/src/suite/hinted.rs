@@ -1,4 +1,4 @@
-//! Cases about hints: whoever listens is told, or told that something was missed.
+//! Cases about hints: a subscriber gets every hint, or learns that some were missed.
 
 use std::time::Duration;
 
@@ -7,166 +7,166 @@ use super::ask::{apply, load, moved, started};
 use super::make::{
     ME, Make, at, attempt, cell, due_run, end, increment, new_run, process, put, run, step, tenant, to,
 };
-use crate::commit::{Commit, NewRun, Ownership, Step};
+use crate::commit::{Commit, NewRun, Ownership, RunUpdate};
 use crate::hints::{Hint, Hints};
 
-/// How long a hint may take. It only passes when the test fails.
-const SOON: Duration = Duration::from_secs(10);
+/// Maximum time until a hint arrives. A successful test does not wait that long.
+const SOON: Duration = Duration::from_secs(60);
 
-/// Waits until the listener is told of this, or that it missed something.
-async fn told(hints: &mut Hints, expected: &Hint) {
+/// Waits for this hint, or for the notice that hints were missed.
+async fn hinted(hints: &mut Hints, expected: &Hint) {
     let heard = async {
         loop {
             match hints.next().await {
-                None => panic!("the store is open and says that it is closed"),
+                None => panic!("the subscription ended although the store is open"),
                 Some(Hint::Missed) => return,
                 Some(hint) if hint == *expected => return,
                 Some(_) => {}
             }
         }
     };
-    let told = tokio::time::timeout(SOON, heard).await;
-    assert!(told.is_ok(), "nobody was told of {expected:?}");
+    let hinted = tokio::time::timeout(SOON, heard).await;
+    assert!(hinted.is_ok(), "no hint arrived: {expected:?}");
 }
 
-/// Waits for a hint that is given now, and makes sure that none of this run came before it.
-async fn not_told(store: &Shared, make: &Make, hints: &mut Hints, number: u128) {
+/// Checks that no hint about this run was sent. A cell is written, and only the hints before its hint are checked.
+async fn not_hinted(store: &Shared, make: &Make, hints: &mut Hints, number: u128) {
     apply(store, make.write([increment("now", 1)])).await;
     let heard = async {
         loop {
             match hints.next().await {
-                None => panic!("the store is open and says that it is closed"),
-                Some(Hint::Run(told)) => assert_ne!(told.run, run(number), "there was nothing to tell"),
+                None => panic!("the subscription ended although the store is open"),
+                Some(Hint::Run(hinted)) => assert_ne!(hinted.run, run(number), "unexpected hint"),
                 Some(Hint::Missed) => return,
                 Some(Hint::Cell(_, key)) if key == cell("now") => return,
                 Some(Hint::Cell(..) | Hint::Processes) => {}
             }
         }
     };
-    assert!(tokio::time::timeout(SOON, heard).await.is_ok(), "nobody was told of a write to a cell");
+    assert!(tokio::time::timeout(SOON, heard).await.is_ok(), "no hint about the cell arrived");
 }
 
-/// A run that this process owns.
+/// Builds a run that process 1 owns.
 fn owned(number: u128) -> NewRun {
     NewRun { owner: Some(process(1)), ..due_run(run(number), 0) }
 }
 
 cases! { hinted as __suite_hinted;
-    /// B9: who waits for work hears of a run that has something to do.
-    async fn a_commit_that_makes_a_run_runnable_is_told(store: &Shared) {
+    /// B9: a commit that gives a run work to do sends a hint.
+    async fn a_commit_that_makes_a_run_due_sends_a_hint(store: &Shared) {
         let make = Make::new();
         let hint = |number| Hint::Run(ME.run(run(number)));
         let mut hints = store.hints();
         started(store, make.create(due_run(run(1), 0))).await;
-        told(&mut hints, &hint(1)).await;
+        hinted(&mut hints, &hint(1)).await;
         let head = started(store, make.create(new_run(run(2)))).await;
-        let released = Step { wake: Some(at(0)), owner: Ownership::Release, ..attempt(&head, None) };
+        let released = RunUpdate { wake: Some(at(0)), owner: Ownership::Release, ..attempt(&head, None) };
         apply(store, make.step(released)).await;
-        told(&mut hints, &hint(2)).await;
+        hinted(&mut hints, &hint(2)).await;
         started(store, make.create(new_run(run(3)))).await;
         apply(store, make.send([to(run(3), "hello")])).await;
-        told(&mut hints, &hint(3)).await;
+        hinted(&mut hints, &hint(3)).await;
         let child = Commit { send: vec![to(run(4), "hello")], ..make.create(new_run(run(4))) };
         apply(store, child).await;
-        told(&mut hints, &hint(4)).await;
+        hinted(&mut hints, &hint(4)).await;
     }
 
-    /// B15: anyone may decide, and the owner hears of it: of its own steps it need not hear.
-    async fn an_owner_is_told_of_what_others_did_to_its_run(store: &Shared) {
+    /// B15: any process may decide a step. The owner gets a hint about steps by others, but needs none about its own.
+    async fn an_owner_gets_hints_about_steps_by_others(store: &Shared) {
         let make = Make::new();
         let hint = Hint::Run(ME.run(run(1)));
         let mut hints = store.hints();
         let head = started(store, make.create(owned(1))).await;
-        not_told(store, &make, &mut hints, 1).await;
-        let head = moved(store, make.step(Step { wake: None, ..step(&head, "by another") })).await;
-        told(&mut hints, &hint).await;
+        not_hinted(store, &make, &mut hints, 1).await;
+        let head = moved(store, make.step(RunUpdate { wake: None, ..step(&head, "by another") })).await;
+        hinted(&mut hints, &hint).await;
         let documents = vec![put(run(1), "k", "planned, not plain")];
         let head = moved(store, Commit { documents, ..make.step(step(&head, "by another")) }).await;
-        told(&mut hints, &hint).await;
+        hinted(&mut hints, &hint).await;
         let head = moved(store, make.step(attempt(&head, Some("suspended by another")))).await;
-        told(&mut hints, &hint).await;
-        let over = Step { owner: Ownership::Take(process(2)), ..step(&head, "taken over") };
+        hinted(&mut hints, &hint).await;
+        let over = RunUpdate { owner: Ownership::Take(process(2)), ..step(&head, "taken over") };
         let head = moved(store, make.step(over)).await;
-        told(&mut hints, &hint).await;
-        moved(store, make.step(Step { owner: Ownership::Keep, ..end(&head) })).await;
-        told(&mut hints, &hint).await;
+        hinted(&mut hints, &hint).await;
+        moved(store, make.step(RunUpdate { owner: Ownership::Keep, ..end(&head) })).await;
+        hinted(&mut hints, &hint).await;
     }
 
-    /// The owner's own steps are the hot path: nobody is told of them, due or not, plain or planned.
-    async fn nobody_is_told_of_an_owners_own_steps(store: &Shared) {
+    /// The owner's own steps are the hot path. They send no hint, due or not, plain or planned.
+    async fn an_owners_own_steps_send_no_hint(store: &Shared) {
         let make = Make::new();
         let mut head = started(store, make.create(owned(1))).await;
         let mut hints = store.hints();
         let fence = Some(head.fence);
         for wake in [Some(at(0)), None, Some(at(0))] {
-            let own = |step: Step| Step { fence, wake, ..step };
+            let own = |step: RunUpdate| RunUpdate { fence, wake, ..step };
             head = moved(store, make.step(own(step(&head, "plain")))).await;
             let documents = vec![put(run(1), "k", "planned")];
             head = moved(store, Commit { documents, ..make.step(own(step(&head, "planned"))) }).await;
             head = moved(store, make.step(own(attempt(&head, Some("tried"))))).await;
         }
-        let born = Commit { create: vec![owned(2), owned(3)], ..make.step(Step { fence, ..step(&head, "on") }) };
+        let born = Commit { create: vec![owned(2), owned(3)], ..make.step(RunUpdate { fence, ..step(&head, "on") }) };
         apply(store, born).await;
-        not_told(store, &make, &mut hints, 1).await;
+        not_hinted(store, &make, &mut hints, 1).await;
         let child = load(store, run(2)).await.head;
-        let ended = Step { fence: Some(child.fence), ..end(&child) };
+        let ended = RunUpdate { fence: Some(child.fence), ..end(&child) };
         apply(store, make.step(ended)).await;
-        not_told(store, &make, &mut hints, 2).await;
+        not_hinted(store, &make, &mut hints, 2).await;
     }
 
-    /// B9, B10: a message for a run that is being worked on is the owner's to look at.
-    async fn an_owner_is_told_of_messages(store: &Shared) {
+    /// B9, B10: a message for an owned run sends a hint to the owner.
+    async fn an_owner_gets_hints_about_messages(store: &Shared) {
         let make = Make::new();
         let hint = |number| Hint::Run(ME.run(run(number)));
         let head = started(store, make.create(owned(1))).await;
         started(store, make.create(NewRun { wake: None, ..owned(2) })).await;
         let mut hints = store.hints();
         apply(store, make.send([to(run(2), "hello")])).await;
-        told(&mut hints, &hint(2)).await;
-        let own = Step { fence: Some(head.fence), ..step(&head, "on") };
+        hinted(&mut hints, &hint(2)).await;
+        let own = RunUpdate { fence: Some(head.fence), ..step(&head, "on") };
         let commit = Commit { send: vec![to(run(1), "note to self"), to(run(2), "hello")], ..make.step(own) };
         apply(store, commit).await;
-        told(&mut hints, &hint(1)).await;
-        told(&mut hints, &hint(2)).await;
+        hinted(&mut hints, &hint(1)).await;
+        hinted(&mut hints, &hint(2)).await;
     }
 
-    /// B10: the owner gives the run up and does not know of a message that came meanwhile: whoever takes runs is told.
-    async fn a_run_given_up_with_a_message_nobody_saw_is_told(store: &Shared) {
+    /// B10: the owner releases the run without having seen a message. A hint lets another process claim it.
+    async fn a_run_released_with_an_unseen_message_sends_a_hint(store: &Shared) {
         let make = Make::new();
         let mut hints = store.hints();
         for (number, with_message) in [(1, true), (2, false)] {
             let head = started(store, make.create(owned(number))).await;
             if with_message {
                 apply(store, make.send([to(run(number), "hello")])).await;
-                told(&mut hints, &Hint::Run(ME.run(run(number)))).await;
+                hinted(&mut hints, &Hint::Run(ME.run(run(number)))).await;
             }
-            let rest = Step { fence: Some(head.fence), wake: None, owner: Ownership::Release, ..step(&head, "rest") };
-            apply(store, make.step(rest)).await;
+            let release = RunUpdate { fence: Some(head.fence), wake: None, owner: Ownership::Release, ..step(&head, "rest") };
+            apply(store, make.step(release)).await;
             if with_message {
-                told(&mut hints, &Hint::Run(ME.run(run(number)))).await;
+                hinted(&mut hints, &Hint::Run(ME.run(run(number)))).await;
             } else {
-                not_told(store, &make, &mut hints, number).await;
+                not_hinted(store, &make, &mut hints, number).await;
             }
         }
     }
 
-    /// C6: who watches a cell hears of its changes.
-    async fn a_write_to_a_cell_is_told(store: &Shared) {
+    /// C6: a write to a cell sends a hint to its watchers.
+    async fn a_cell_write_sends_a_hint(store: &Shared) {
         let make = Make::new();
         let mut hints = store.hints();
         for key in ["a", "b"] {
             apply(store, make.write([increment(key, 1)])).await;
-            told(&mut hints, &Hint::Cell(ME.tenant(), cell(key))).await;
+            hinted(&mut hints, &Hint::Cell(ME.tenant(), cell(key))).await;
         }
     }
 
-    /// Every listener is told, and a hint names its tenant.
-    async fn every_listener_is_told_whose_run_it_is(store: &Shared) {
+    /// Every subscriber gets the hint, and the hint names the tenant.
+    async fn every_subscriber_gets_the_tenant_of_a_run(store: &Shared) {
         let make = Make::new();
         let mut listeners = [store.hints(), store.hints()];
         store.commit(tenant(2), make.create(due_run(run(1), 0))).await.unwrap();
         for hints in &mut listeners {
-            told(hints, &Hint::Run(tenant(2).run(run(1)))).await;
+            hinted(hints, &Hint::Run(tenant(2).run(run(1)))).await;
         }
     }
 }

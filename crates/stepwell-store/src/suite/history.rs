@@ -1,18 +1,18 @@
-//! Cases about history: every version keeps its entry and its state, however states are stored.
+//! Cases about history: every version keeps its entry and its state, whether the state is stored in full or as a delta.
 
 use bytes::Bytes;
 
 use super::Shared;
 use super::ask::{all_history, load, moved, outcome, refuse, shown, started};
 use super::make::{ME, Make, at, bytes, new_run, next, put, run, set, step};
-use crate::commit::{Commit, NewRun, NextState, Step};
+use crate::commit::{Commit, NewRun, NextState, RunUpdate};
 use crate::store::{HistoryQuery, HistoryRow};
 
 fn query(number: u128) -> HistoryQuery {
     HistoryQuery { run: run(number), from: 0, with_state: false, limit: 1_000 }
 }
 
-/// Numbers that look random and are the same every time.
+/// A deterministic generator of random-looking numbers.
 struct Noise(u64);
 
 impl Noise {
@@ -32,7 +32,7 @@ fn holding(state: &[u8]) -> NextState {
     NextState { state: Bytes::copy_from_slice(state), ..next("on") }
 }
 
-/// Commits these states one after the other; then every one of them is read back.
+/// Commits these states in order and checks that each reads back.
 async fn keeps(store: &Shared, states: &[Vec<u8>]) {
     let make = Make::new();
     let new = NewRun { first: holding(&states[0]), ..new_run(run(1)) };
@@ -41,7 +41,7 @@ async fn keeps(store: &Shared, states: &[Vec<u8>]) {
         if version % 7 == 0 {
             head = load(store, run(1)).await.head;
         }
-        head = moved(store, make.step(Step { next: vec![holding(state)], ..step(&head, "") })).await;
+        head = moved(store, make.step(RunUpdate { next: vec![holding(state)], ..step(&head, "") })).await;
         assert_eq!(head.version, version);
         assert_eq!(head.state, state[..]);
     }
@@ -67,7 +67,7 @@ cases! { history as __suite_history;
         let head = started(store, create.clone()).await;
         let entry = bytes(r#"{"action":"approve","by":"änn"}"#);
         let change =
-            Step { next: vec![NextState { entry: entry.clone(), ..next("one") }], ..step(&head, "") };
+            RunUpdate { next: vec![NextState { entry: entry.clone(), ..next("one") }], ..step(&head, "") };
         let commit = Commit { at: at(2), ..make.step(change) };
         moved(store, commit.clone()).await;
         let row = |version, seconds, commit: &Commit, entry, state| HistoryRow {
@@ -87,12 +87,12 @@ cases! { history as __suite_history;
         assert_eq!(all_history(store, ME, HistoryQuery { with_state: true, ..query(1) }).await, with_state);
     }
 
-    /// B1, B3: versions that follow from one another share a commit, and each keeps its entry and its state.
+    /// B1, B3: one commit can create several versions. Each keeps its entry and its state.
     async fn several_versions_share_a_commit(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(new_run(run(1)))).await;
         let names = ["one", "two", "three"];
-        let change = Step { next: names.map(next).to_vec(), ..step(&head, "") };
+        let change = RunUpdate { next: names.map(next).to_vec(), ..step(&head, "") };
         let commit = Commit {
             at: at(5),
             cells: vec![set("n", 1)],
@@ -111,19 +111,19 @@ cases! { history as __suite_history;
             assert_eq!(*row, expected);
         }
         let first = shown(store, run(1), Some(1)).await;
-        assert_eq!(first, shown(store, run(1), None).await, "the first of the versions shows its documents");
+        assert_eq!(first, shown(store, run(1), None).await, "the first version shows the documents");
         assert_eq!(first.len(), 1);
         assert_eq!(outcome(store, &commit).await.unwrap().results.len(), 1);
-        // The next step builds on the last of them, and a stale one is refused whole.
-        let stale = make.step(Step { next: names.map(next).to_vec(), ..step(&head, "") });
+        // The next step builds on the last of them, and a stale one is refused as a whole.
+        let stale = make.step(RunUpdate { next: names.map(next).to_vec(), ..step(&head, "") });
         refuse(store, stale).await;
         let after = moved(store, make.step(step(&after, "four"))).await;
         assert_eq!(load(store, run(1)).await.head, after);
         assert_eq!(all_history(store, ME, query(1)).await.len(), 5);
     }
 
-    /// A9: a history is read from any version on, in pages.
-    async fn history_is_read_page_by_page_from_any_version(store: &Shared) {
+    /// A9: a history can be read in pages from any version.
+    async fn history_can_be_paged_from_any_version(store: &Shared) {
         let make = Make::new();
         let mut head = started(store, make.create(new_run(run(1)))).await;
         for version in 1..=10 {
@@ -145,10 +145,10 @@ cases! { history as __suite_history;
         );
         let last = store.history(ME, HistoryQuery { from: 8, limit: 3, ..query(1) }).await.unwrap();
         assert_eq!((last.items.len(), last.next), (3, None));
-        assert_eq!(all_history(store, ME, query(2)).await, [], "an unknown run has none");
+        assert_eq!(all_history(store, ME, query(2)).await, [], "an unknown run has no history");
     }
 
-    /// A9, B3: every state of a long history reads back, where whole states and deltas mix.
+    /// A9, B3: every state of a long history reads back, with full states and deltas mixed.
     async fn every_state_of_a_long_history_reads_back(store: &Shared) {
         let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
         let mut state = vec![0; 1_024];
@@ -162,16 +162,16 @@ cases! { history as __suite_history;
         keeps(store, &states).await;
     }
 
-    /// A9: a state that hardly changes is kept as cheaply as it can be, for longer than any chain is allowed to be.
-    async fn every_state_of_a_calm_history_reads_back(store: &Shared) {
+    /// A9: states that hardly differ read back, over more versions than one chain can hold.
+    async fn every_state_of_a_nearly_constant_history_reads_back(store: &Shared) {
         let padding = "the same as ever ".repeat(40);
         let state =
             |version: u32| format!("{{\"version\":{version},\"padding\":\"{padding}\"}}").into_bytes();
         keeps(store, &(0..150).map(state).collect::<Vec<_>>()).await;
     }
 
-    /// A9: states grow, shrink, vanish and come back.
-    async fn every_state_of_a_restless_history_reads_back(store: &Shared) {
+    /// A9: states that grow, shrink, become empty and return to an earlier content read back.
+    async fn every_state_of_changing_size_reads_back(store: &Shared) {
         let mut noise = Noise(7);
         let mut states = vec![b"{}".to_vec()];
         for size in [200 * 1_024, 10, 0, 0, 1, 100, 200 * 1_024, 200 * 1_024, 2, 700, 701] {

@@ -1,4 +1,4 @@
-//! Cases about doing things once: keys, and what became of a commit whose answer was lost.
+//! Cases about idempotency keys, and about the outcome of a commit whose answer was lost.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -6,17 +6,17 @@ use tokio::task::JoinSet;
 
 use super::Shared;
 use super::ask::{
-    all_audit, all_unsealed, apply, find, get, moved, operated, outcome, recorded, refuse, started,
+    all_audit, all_unsealed, apply, apply_one, find, get, moved, outcome, recorded, refuse, started,
 };
 use super::make::{
     ME, Make, OPERATION, at, attempt, audit, bytes, delete, edge, end, increment, key, new_run, run, set,
     step, to, unlink, upsert,
 };
 use crate::commit::{
-    Commit, CommitError, CommitId, CommitRef, KeyWrite, Lives, RECORD_KEPT_MS, RECORD_OPERATION, Refused,
-    Whereabouts,
+    Commit, CommitError, CommitId, CommitRef, CommitTrace, KeyLifetime, KeyWrite, RECORD_OPERATION,
+    RECORD_TTL_MS, Refused,
 };
-use crate::store::{Recorded, Sweep, SweepWhat};
+use crate::store::{Cleanup, CleanupKind, Recorded};
 
 fn done(name: &str, request: u8) -> Refused {
     Refused::Done { operation: OPERATION.to_owned(), key: name.to_owned(), answer: key(name, request).answer }
@@ -35,83 +35,83 @@ async fn count(store: &Shared) -> u64 {
 }
 
 cases! { keys as __suite_keys;
-    /// B18, D10: the same key and request is done once, and answered with what was recorded.
-    async fn the_same_request_is_done_once(store: &Shared) {
+    /// B18, D10: the same request under the same key is done once. A repetition gets the recorded answer.
+    async fn the_same_request_is_applied_once(store: &Shared) {
         let make = Make::new();
         apply(store, keyed(&make, key("a", 1))).await;
         let other_answer = KeyWrite { answer: bytes("not this one"), ..key("a", 1) };
         assert_eq!(refuse(store, keyed(&make, other_answer)).await, done("a", 1));
         assert_eq!(count(store).await, 1);
         apply(store, keyed(&make, key("b", 1))).await;
-        assert_eq!(count(store).await, 2, "another key is another request");
+        assert_eq!(count(store).await, 2, "another key is a new request");
     }
 
     /// D10: the same key for another request is an error.
-    async fn a_key_is_not_used_for_another_request(store: &Shared) {
+    async fn a_key_cannot_be_used_for_another_request(store: &Shared) {
         let make = Make::new();
         apply(store, keyed(&make, key("a", 1))).await;
         assert_eq!(refuse(store, keyed(&make, key("a", 2))).await, reused("a"));
         let elsewhere = KeyWrite { operation: "signal".to_owned(), ..key("a", 2) };
         apply(store, keyed(&make, elsewhere)).await;
-        assert_eq!(count(store).await, 2, "operations do not share their keys");
+        assert_eq!(count(store).await, 2, "operations do not share keys");
     }
 
-    /// B18: the same key gives the same run.
+    /// B18: the same key returns the same run.
     async fn a_start_with_the_same_key_makes_one_run(store: &Shared) {
         let make = Make::new();
         let start = |number| {
-            let lives = Lives::WithRun(run(number));
+            let lifetime = KeyLifetime::WithRun(run(number));
             let answer = bytes(&run(number).to_string());
             Commit {
-                keys: vec![KeyWrite { lives, answer, ..key("a", 1) }],
+                keys: vec![KeyWrite { lifetime, answer, ..key("a", 1) }],
                 ..make.create(new_run(run(number)))
             }
         };
         apply(store, start(1)).await;
         let Refused::Done { answer, .. } = refuse(store, start(2)).await else {
-            panic!("it was done before")
+            panic!("expected a repeated request")
         };
         assert_eq!(answer, bytes(&run(1).to_string()));
         assert_eq!(find(store, run(2)).await, None);
     }
 
-    /// D10: after its time a key is new, from that very instant on.
-    async fn an_expired_key_is_new(store: &Shared) {
+    /// D10: an expired key can be used again, from the very instant of its expiry.
+    async fn an_expired_key_can_be_used_again(store: &Shared) {
         let make = Make::new();
         apply(store, keyed(&make, key("a", 1))).await;
         let later = |seconds, request| {
-            let lives = Lives::Until(at(seconds + 60));
-            Commit { at: at(seconds), ..keyed(&make, KeyWrite { lives, ..key("a", request) }) }
+            let lifetime = KeyLifetime::Until(at(seconds + 60));
+            Commit { at: at(seconds), ..keyed(&make, KeyWrite { lifetime, ..key("a", request) }) }
         };
         assert_eq!(refuse(store, later(59, 2)).await, reused("a"));
         assert_eq!(recorded(store, "a", at(59)).await.unwrap().answer, Some(bytes("answer 1")));
         assert_eq!(recorded(store, "a", at(60)).await, None);
         apply(store, later(60, 2)).await;
-        assert_eq!(refuse(store, later(61, 2)).await, done("a", 2), "with the answer of its new use");
+        assert_eq!(refuse(store, later(61, 2)).await, done("a", 2), "the answer of the new use");
         assert_eq!(refuse(store, later(61, 1)).await, reused("a"));
         assert_eq!(count(store).await, 2);
     }
 
-    /// B10, B18: a key that lives with a run holds as long as the run is there, ended or not.
+    /// B10, B18: a key that lives with a run is valid while the run exists, ended or not.
     async fn a_key_lives_as_long_as_its_run(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(new_run(run(1)))).await;
-        let lives = Lives::WithRun(run(1));
-        let commit = |seconds| Commit { at: at(seconds), ..keyed(&make, KeyWrite { lives, ..key("a", 1) }) };
+        let lifetime = KeyLifetime::WithRun(run(1));
+        let commit = |seconds| Commit { at: at(seconds), ..keyed(&make, KeyWrite { lifetime, ..key("a", 1) }) };
         apply(store, commit(0)).await;
         assert_eq!(refuse(store, commit(1_000_000)).await, done("a", 1));
         moved(store, make.step(end(&head))).await;
         assert_eq!(refuse(store, commit(1_000_000)).await, done("a", 1));
-        let what = SweepWhat::Keys;
-        store.sweep(ME, Sweep { now: at(2_000_000), limit: 100, what }).await.unwrap();
+        let what = CleanupKind::Keys;
+        store.cleanup(ME, Cleanup { now: at(2_000_000), limit: 100, what }).await.unwrap();
         assert_eq!(refuse(store, commit(2_000_000)).await, done("a", 1));
-        let what = SweepWhat::Runs { ended_before: at(1) };
-        assert_eq!(store.sweep(ME, Sweep { now: at(2_000_000), limit: 100, what }).await.unwrap().count, 1);
+        let what = CleanupKind::Runs { ended_before: at(1) };
+        assert_eq!(store.cleanup(ME, Cleanup { now: at(2_000_000), limit: 100, what }).await.unwrap().count, 1);
         assert_eq!(recorded(store, "a", at(0)).await, None);
         apply(store, commit(2_000_000)).await;
     }
 
-    /// B18: of any number of commits with one key at the same time, one is applied.
+    /// B18: of many concurrent commits with one key, one is applied.
     async fn concurrent_commits_with_one_key_apply_once(store: &Shared) {
         let make = Make::new();
         for round in 0..5 {
@@ -132,8 +132,8 @@ cases! { keys as __suite_keys;
         assert_eq!(count(store).await, 5);
     }
 
-    /// One key that is taken refuses the whole commit, and the others stay free.
-    async fn one_taken_key_of_several_refuses_all(store: &Shared) {
+    /// One used key refuses the whole commit, and the other keys stay free.
+    async fn one_used_key_of_several_refuses_the_commit(store: &Shared) {
         let make = Make::new();
         apply(store, keyed(&make, key("a", 1))).await;
         let both = |request| Commit { keys: vec![key("b", 1), key("a", request)], ..make.commit() };
@@ -144,7 +144,7 @@ cases! { keys as __suite_keys;
         assert_eq!(refuse(store, keyed(&make, key("c", 1))).await, done("c", 1));
     }
 
-    /// The record of a key holds the answer and the results of the operations.
+    /// The record of a key contains the answer and the results of the operations.
     async fn a_keys_record_can_be_read(store: &Shared) {
         let make = Make::new();
         let results = apply(store, keyed(&make, key("a", 1))).await.results;
@@ -185,14 +185,14 @@ cases! { keys as __suite_keys;
         let expected = Recorded { results, answer: Some(bytes("answer 1")), request: None };
         assert_eq!(outcome(store, &first).await, Some(expected));
         let second =
-            Commit { at: at(60), ..keyed(&make, KeyWrite { lives: Lives::Until(at(99)), ..key("a", 2) }) };
-        assert_eq!(outcome(store, &second).await, None, "the key's record is another commit's");
+            Commit { at: at(60), ..keyed(&make, KeyWrite { lifetime: KeyLifetime::Until(at(99)), ..key("a", 2) }) };
+        assert_eq!(outcome(store, &second).await, None, "the record belongs to another commit");
         apply(store, second.clone()).await;
         assert!(outcome(store, &second).await.is_some());
-        assert_eq!(outcome(store, &first).await, None, "its key has gone to another");
+        assert_eq!(outcome(store, &first).await, None, "another commit has replaced the record");
     }
 
-    /// C7: a commit that leaves neither checkpoint, key nor data is found all the same, for a day.
+    /// C7: a commit that leaves neither checkpoint, key nor data can still be found for a day.
     async fn the_outcome_of_a_commit_without_a_trace_is_recorded(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(new_run(run(1)))).await;
@@ -206,13 +206,13 @@ cases! { keys as __suite_keys;
             let expected = Recorded { results, answer: Some(Bytes::new()), request: None };
             assert_eq!(outcome(store, &commit).await, Some(expected));
         }
-        let day = i64::try_from(RECORD_KEPT_MS / 1_000).unwrap();
-        let sweep = |seconds| Sweep { now: at(seconds), limit: 100, what: SweepWhat::Keys };
-        assert_eq!(store.sweep(ME, sweep(day - 1)).await.unwrap().count, 0);
-        assert_eq!(store.sweep(ME, sweep(day)).await.unwrap().count, 4);
+        let day = i64::try_from(RECORD_TTL_MS / 1_000).unwrap();
+        let cleanup = |seconds| Cleanup { now: at(seconds), limit: 100, what: CleanupKind::Keys };
+        assert_eq!(store.cleanup(ME, cleanup(day - 1)).await.unwrap().count, 0);
+        assert_eq!(store.cleanup(ME, cleanup(day)).await.unwrap().count, 4);
     }
 
-    /// C7, D12: a commit that only writes data is found by what it left in the audit trail, and that stays.
+    /// C7, D12: a commit that only writes data is found by its audit rows, which stay.
     async fn the_outcome_of_a_data_only_commit_is_recorded(store: &Shared) {
         let make = Make::new();
         let owns = upsert(1, edge("a/1", "r", "b/1"));
@@ -220,26 +220,26 @@ cases! { keys as __suite_keys;
             make.write([increment("count", 1), set("k", "x")]),
             make.link([owns.clone(), unlink(Some("a/1"), None, None)]),
             Commit { links: vec![owns], audit: vec![audit("own")], ..make.write([increment("count", 1)]) },
-            // It changes nothing, but says something.
+            // It changes no data, but writes an audit row.
             Commit { audit: vec![audit("checked")], ..make.write([delete("none")]) },
         ];
         let mut found = Vec::new();
         for commit in &commits {
-            assert_eq!(commit.reference().at, Whereabouts::Audit);
+            assert_eq!(commit.reference().at, CommitTrace::Audit);
             assert_eq!(outcome(store, commit).await, None);
             let results = apply(store, commit.clone()).await.results;
             found.push(Some(Recorded { results, answer: None, request: None }));
             assert_eq!(outcome(store, commit).await, found[found.len() - 1]);
         }
-        let [keys, seal] = [SweepWhat::Keys, SweepWhat::Seal]
-            .map(|what| store.sweep(ME, Sweep { now: at(1_000_000_000), limit: 100, what }));
-        assert_eq!(keys.await.unwrap().count, 0, "nothing of it is among the keys");
+        let [keys, seal] = [CleanupKind::Keys, CleanupKind::Seal]
+            .map(|what| store.cleanup(ME, Cleanup { now: at(1_000_000_000), limit: 100, what }));
+        assert_eq!(keys.await.unwrap().count, 0, "it leaves no key");
         assert_eq!(seal.await.unwrap().count, 8);
         for (commit, found) in commits.into_iter().zip(found) {
-            assert_eq!(outcome(store, &commit).await, found, "nothing takes it away");
+            assert_eq!(outcome(store, &commit).await, found, "maintenance does not remove it");
             let late = Commit { at: at(1_000_000_000), ..commit };
             let Refused::Done { operation, key, answer } = refuse(store, late.clone()).await else {
-                panic!("it was done before")
+                panic!("expected a repeated request")
             };
             assert_eq!((operation, key), (RECORD_OPERATION.to_owned(), late.id.0.to_string()));
             assert_eq!(answer, Bytes::new());
@@ -247,7 +247,7 @@ cases! { keys as __suite_keys;
         assert_eq!(count(store).await, 2);
     }
 
-    /// C7: a commit that changed nothing leaves no trace; sent again it does what it can do then.
+    /// C7: a commit that changed nothing leaves no trace. Sent again, it is applied to the data as it is then.
     async fn a_data_only_commit_that_changed_nothing_leaves_no_trace(store: &Shared) {
         let make = Make::new();
         let idle = Commit { links: vec![unlink(Some("a/1"), None, None)], ..make.write([delete("k")]) };
@@ -256,8 +256,8 @@ cases! { keys as __suite_keys;
             assert!(results.iter().all(|result| !result.created && !result.existed), "{results:?}");
             assert_eq!(outcome(store, &idle).await, None);
         }
-        let what = SweepWhat::Keys;
-        assert_eq!(store.sweep(ME, Sweep { now: at(1_000_000), limit: 9, what }).await.unwrap().count, 0);
+        let what = CleanupKind::Keys;
+        assert_eq!(store.cleanup(ME, Cleanup { now: at(1_000_000), limit: 9, what }).await.unwrap().count, 0);
         assert_eq!((all_audit(store, ME, 9).await, all_unsealed(store, ME, 9).await), (vec![], vec![]));
         apply(store, make.write([set("k", 1)])).await;
         assert!(apply(store, idle.clone()).await.results[0].existed, "now there is something to delete");
@@ -265,11 +265,11 @@ cases! { keys as __suite_keys;
         assert_eq!(outcome(store, &idle).await.unwrap().results.len(), 2);
     }
 
-    /// The accident: the answer to an increment is lost, it is sent again, and counts twice.
+    /// Guards against an increment that counts twice because its answer was lost and it was sent again.
     async fn a_data_only_commit_sent_twice_is_applied_once(store: &Shared) {
         let make = Make::new();
         let commit = make.write([increment("count", 1)]);
-        assert_eq!(operated(store, commit.clone()).await.value, Some(json!(1)));
+        assert_eq!(apply_one(store, commit.clone()).await.value, Some(json!(1)));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Done { .. }));
         let mut tasks = JoinSet::new();
         let twin = make.write([increment("count", 1)]);
@@ -286,12 +286,12 @@ cases! { keys as __suite_keys;
         started(store, make.create(new_run(run(1)))).await;
         let id = CommitId(uuid::Uuid::from_u128(12_345));
         let places = [
-            Whereabouts::Checkpoint { run: run(1), version: 0 },
-            Whereabouts::Checkpoint { run: run(1), version: 1 },
-            Whereabouts::Checkpoint { run: run(1), version: u64::MAX },
-            Whereabouts::Checkpoint { run: run(2), version: 0 },
-            Whereabouts::Key { operation: OPERATION.to_owned(), key: "a".to_owned() },
-            Whereabouts::Audit,
+            CommitTrace::Checkpoint { run: run(1), version: 0 },
+            CommitTrace::Checkpoint { run: run(1), version: 1 },
+            CommitTrace::Checkpoint { run: run(1), version: u64::MAX },
+            CommitTrace::Checkpoint { run: run(2), version: 0 },
+            CommitTrace::Key { operation: OPERATION.to_owned(), key: "a".to_owned() },
+            CommitTrace::Audit,
         ];
         for place in places {
             assert_eq!(store.outcome(ME, CommitRef { id, at: place }).await, Ok(None));

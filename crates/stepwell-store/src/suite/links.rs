@@ -1,4 +1,4 @@
-//! Cases about links: one for each typed edge, found from both ends, deleted by what they have in common.
+//! Cases about entity links: one link per edge, found from both ends, deleted by their ends.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::Shared;
 use super::ask::{
-    all_audit, all_links, apply, get, links, links_of, load, operated, outcome, refuse, started,
+    all_audit, all_links, apply, apply_one, get, links, links_of, load, outcome, refuse, started,
 };
 use super::dump::{Dump, Names, dump};
 use super::make::{
@@ -15,14 +15,14 @@ use super::make::{
     unlink, upsert,
 };
 use crate::cell::OpResult;
-use crate::commit::{AuditRow, Commit, CommitError, Committed, Fill, FillPart, Refused};
-use crate::link::{Direction, Edge, Ends, Entity, Link, LinkError, LinkFilter, LinkQuery, LinkWrite};
+use crate::commit::{AuditRow, Commit, CommitError, Committed, Refused, ResultBinding, ResultPart};
+use crate::link::{Direction, Entity, Link, LinkEdge, LinkEnds, LinkError, LinkFilter, LinkQuery, LinkWrite};
 use crate::scope::TenantScope;
 use crate::store::{MAX_PAGE, Record, StoreError};
 
 const DIRECTIONS: [Direction; 3] = [Direction::Forward, Direction::Reverse, Direction::Either];
 
-/// Edges around `order/1`, and some that only look as if they were its own.
+/// Edges of `order/1`, and some that are only similar.
 const AROUND: [(&str, &str, &str); 15] = [
     ("order/1", "has", "item/1"),
     ("order/1", "has", "item/10"),
@@ -41,31 +41,33 @@ const AROUND: [(&str, &str, &str); 15] = [
     ("person/1", "likes", "person/2"),
 ];
 
-fn around() -> Vec<Edge> {
+fn around() -> Vec<LinkEdge> {
     AROUND.iter().map(|(from, relation, to)| edge(from, relation, to)).collect()
 }
 
-async fn write_all(store: &Shared, make: &Make, edges: &[Edge]) {
+async fn write_all(store: &Shared, make: &Make, edges: &[LinkEdge]) {
     apply(store, make.link((1..).zip(edges).map(|(number, edge)| upsert(number, edge.clone())))).await;
 }
 
-/// The edges a listing gives, page by page.
-async fn edges(store: &Shared, query: LinkQuery) -> Vec<Edge> {
+/// Returns the edges of all pages of a listing.
+async fn edges(store: &Shared, query: LinkQuery) -> Vec<LinkEdge> {
     all_links(store, ME, query).await.into_iter().map(|link| link.edge).collect()
 }
 
-/// The one link of an edge.
-async fn link(store: &Shared, edge: &Edge) -> Option<Link> {
+/// Returns the link with this edge.
+async fn link(store: &Shared, edge: &LinkEdge) -> Option<Link> {
     let all = LinkQuery { namespace: edge.namespace().to_owned(), ..links() };
     let mut found = all_links(store, ME, all).await;
     found.retain(|link| link.edge == *edge);
-    assert!(found.len() <= 1, "an edge is kept once: {found:?}");
+    assert!(found.len() <= 1, "an edge is stored once: {found:?}");
     found.pop()
 }
 
-/// What the links of a thing must be, by going through all edges.
-fn expected(edges: &[Edge], query: &LinkQuery) -> Vec<Edge> {
-    let LinkFilter::Of { end, direction, far: kind } = &query.which else { panic!("not of a thing") };
+/// Computes the expected links of an entity from all edges.
+fn expected(edges: &[LinkEdge], query: &LinkQuery) -> Vec<LinkEdge> {
+    let LinkFilter::Of { end, direction, far: kind } = &query.which else {
+        panic!("not a query for one entity")
+    };
     let mut found = Vec::new();
     for edge in edges {
         let there = (Direction::Forward, edge.from(), edge.to());
@@ -84,7 +86,7 @@ fn expected(edges: &[Edge], query: &LinkQuery) -> Vec<Edge> {
     found.into_iter().map(|(_, edge)| edge).collect()
 }
 
-/// Every way to ask for the links of `order/1`.
+/// Returns queries for the links of `order/1` with every combination of filters.
 fn questions() -> Vec<LinkQuery> {
     let texts = |words: &[&str]| -> Vec<Option<String>> {
         words.iter().map(|word| Some((*word).to_owned())).chain([None]).collect()
@@ -101,11 +103,11 @@ fn questions() -> Vec<LinkQuery> {
     questions
 }
 
-/// What every operation of a commit was refused with.
+/// Commits, expects an operation on links to be refused, and returns its index and error.
 async fn refuse_link(store: &Shared, commit: Commit) -> (usize, LinkError) {
     match refuse(store, commit).await {
         Refused::Link { operation, error } => (operation, error),
-        other => panic!("refused for something else: {other:?}"),
+        other => panic!("expected a refused link, got {other:?}"),
     }
 }
 
@@ -122,19 +124,19 @@ fn upserted(number: u128, created: bool) -> OpResult {
     OpResult { revision: 0, created, existed: !created, value }
 }
 
-fn fill(operation: usize, part: FillPart, pointer: &str) -> Fill {
-    Fill { operation, part, pointer: pointer.to_owned() }
+fn binding(operation: usize, part: ResultPart, pointer: &str) -> ResultBinding {
+    ResultBinding { operation, part, pointer: pointer.to_owned() }
 }
 
-/// Edges whose parts are all the same text.
-fn made_of(text: &str) -> Edge {
-    Edge::new(text, Entity::new(text, text), Entity::new(text, text), text)
+/// Builds an edge whose parts are all the same text.
+fn made_of(text: &str) -> LinkEdge {
+    LinkEdge::new(text, Entity::new(text, text), Entity::new(text, text), text)
 }
 
-/// Makes an edge to something that has this id.
-type Named = fn(&str) -> Edge;
+/// Builds an edge to an entity with this id.
+type Named = fn(&str) -> LinkEdge;
 
-/// Texts with everything in them that some database takes for a pattern, a quote, an escape or a separator.
+/// Texts that a database could mistake for a pattern, a quote, an escape or a separator.
 const ODD: [&str; 18] = [
     "%",
     "_",
@@ -156,12 +158,12 @@ const ODD: [&str; 18] = [
     "{\"a\":1}",
 ];
 
-/// An edge between two things that have odd types and ids.
-fn cross((from, to): (&&str, &&str)) -> Edge {
-    Edge::new(NAMESPACE, Entity::new(from, to), Entity::new(to, from), from)
+/// Builds an edge between two entities with odd types and ids.
+fn cross((from, to): (&&str, &&str)) -> LinkEdge {
+    LinkEdge::new(NAMESPACE, Entity::new(from, to), Entity::new(to, from), from)
 }
 
-/// A text of so many characters that does not compress.
+/// Returns a text of this length that does not compress.
 fn long(seed: u64, characters: usize, letters: &[char]) -> String {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -171,14 +173,14 @@ fn long(seed: u64, characters: usize, letters: &[char]) -> String {
     (0..characters).map(|_| next()).collect()
 }
 
-/// Two types, two things each, two relations: edges that those who write at the same time all want.
-fn contested() -> Vec<Edge> {
+/// Returns a few edges that concurrent writers compete for.
+fn contested() -> Vec<LinkEdge> {
     let things = ["a/1", "a/2", "b/1"];
     let pairs = things.iter().flat_map(|from| things.iter().map(move |to| (*from, *to)));
     pairs.flat_map(|(from, to)| ["r", "s"].map(|relation| edge(from, relation, to))).collect()
 }
 
-/// Commits what must be applied, if not now, then later: others may hold for a while what it wants.
+/// Commits until it is applied. Locks of other writers may make the store unavailable for a while.
 async fn insist(store: &Shared, commit: Commit) -> Committed {
     loop {
         match store.commit(ME, commit.clone()).await {
@@ -188,7 +190,7 @@ async fn insist(store: &Shared, commit: Commit) -> Committed {
     }
 }
 
-/// Writes links as others do at the same time; gives how many it created and deleted.
+/// Writes links in competition with others. Returns the number of created and deleted links.
 async fn contend(store: Shared, make: std::sync::Arc<Make>, writer: u32) -> (u64, u64) {
     let all = contested();
     let (mut created, mut gone) = (0, 0);
@@ -199,10 +201,13 @@ async fn contend(store: Shared, make: std::sync::Arc<Make>, writer: u32) -> (u64
         let delete = |ends| LinkWrite::Delete { ends, by: None };
         let writes = match (writer + round) % 4 {
             0 => vec![upsert(number, pick(0)), upsert(number, pick(3)), upsert(number, pick(4))],
-            1 => vec![delete(Ends { from: Some(from), ..ends(None, None, None) })],
-            2 => vec![upsert(number, pick(0)), delete(Ends { to: Some(to), ..ends(None, Some("r"), None) })],
+            1 => vec![delete(LinkEnds { from: Some(from), ..ends(None, None, None) })],
+            2 => vec![
+                upsert(number, pick(0)),
+                delete(LinkEnds { to: Some(to), ..ends(None, Some("r"), None) }),
+            ],
             _ => vec![
-                delete(Ends { from: Some(from), to: Some(to), ..ends(None, None, None) }),
+                delete(LinkEnds { from: Some(from), to: Some(to), ..ends(None, None, None) }),
                 upsert(number, pick(2)),
             ],
         };
@@ -214,8 +219,8 @@ async fn contend(store: Shared, make: std::sync::Arc<Make>, writer: u32) -> (u64
     (created, gone)
 }
 
-/// Sixteen at once upsert and delete the same few edges, by any number of stores on the same database; what is
-/// left, and what is on record, is what they were told.
+/// Sixteen writers upsert and delete the same few edges, through any number of stores on the same database. The
+/// remaining links and the audit trail must match the results that the writers got.
 pub async fn contended(stores: &[Shared]) {
     let make = std::sync::Arc::new(Make::new());
     let mut tasks = JoinSet::new();
@@ -226,7 +231,7 @@ pub async fn contended(stores: &[Shared]) {
     let store = &stores[0];
     let created: u64 = told.iter().map(|(created, _)| created).sum();
     let gone: u64 = told.iter().map(|(_, gone)| gone).sum();
-    assert!(created > 50 && gone > 50, "they met: {created} created, {gone} deleted");
+    assert!(created > 50 && gone > 50, "too little contention: {created} created, {gone} deleted");
     let left = all_links(store, ME, links()).await;
     assert_eq!(left.len() as u64, created - gone);
     let mut on_record: BTreeMap<String, u64> = BTreeMap::new();
@@ -235,8 +240,12 @@ pub async fn contended(stores: &[Shared]) {
         let counts = row.operation == "links.delete" || row.detail == r#"{"created":true}"#;
         *on_record.entry(row.operation).or_default() += u64::from(counts);
     }
-    assert_eq!((on_record["links.upsert"], on_record["links.delete"]), (created, gone), "so says the trail");
-    let all: Vec<Edge> = left.into_iter().map(|link| link.edge).collect();
+    assert_eq!(
+        (on_record["links.upsert"], on_record["links.delete"]),
+        (created, gone),
+        "the audit trail matches"
+    );
+    let all: Vec<LinkEdge> = left.into_iter().map(|link| link.edge).collect();
     for thing in ["a/1", "a/2", "b/1"] {
         for direction in DIRECTIONS {
             let query = links_of(thing, direction);
@@ -246,8 +255,8 @@ pub async fn contended(stores: &[Shared]) {
 }
 
 cases! { links as __suite_links;
-    /// D7: an edge is there once; written again it keeps its id and gets other attributes.
-    async fn an_edge_is_kept_once(store: &Shared) {
+    /// D7: an edge is stored once. Written again, it keeps its id and gets new attributes.
+    async fn an_edge_is_stored_once(store: &Shared) {
         let make = Make::new();
         let owns = edge("person/1", "owns", "order/1");
         let by = |number, by| match upsert(number, owns.clone()) {
@@ -255,7 +264,7 @@ cases! { links as __suite_links;
             other => other,
         };
         let first = Commit { links: vec![by(1, Some(run(1)))], ..make.commit_at(at(5)) };
-        assert_eq!(operated(store, first).await, upserted(1, true));
+        assert_eq!(apply_one(store, first).await, upserted(1, true));
         let mut kept = Link {
             edge: owns.clone(),
             id: link_id(1),
@@ -268,20 +277,20 @@ cases! { links as __suite_links;
         for (number, again) in [(2, Some(run(2))), (3, None)] {
             let late = make.commit_at(at(6 + i64::from(number)));
             let commit = Commit { links: vec![by(number, again)], ..late };
-            assert_eq!(operated(store, commit).await, upserted(1, false), "it says which one it is");
+            assert_eq!(apply_one(store, commit).await, upserted(1, false), "the result has the id of the existing link");
             (kept.attributes, kept.updated_at) = (json!({ "n": number }), at(6 + i64::from(number)));
             let found = all_links(store, ME, links()).await;
             assert_eq!(found, [kept.clone()], "attributes are replaced, not merged");
         }
         apply(store, make.link([unlink(Some("person/1"), None, None)])).await;
         let anew = Commit { links: vec![by(4, None)], ..make.commit_at(at(20)) };
-        assert_eq!(operated(store, anew).await, upserted(4, true), "once deleted it is another link");
+        assert_eq!(apply_one(store, anew).await, upserted(4, true), "after a deletion it is a new link");
         let anew = link(store, &owns).await.unwrap();
         assert_eq!((anew.id, anew.created_at, anew.created_by), (link_id(4), at(20), None));
     }
 
-    /// D7: what differs in any part is another link.
-    async fn each_part_of_an_edge_tells_links_apart(store: &Shared) {
+    /// D7: edges that differ in any part are different links.
+    async fn each_part_of_an_edge_distinguishes_links(store: &Shared) {
         let make = Make::new();
         let mut all = vec![
             edge("a/1", "r", "b/1"),
@@ -292,9 +301,9 @@ cases! { links as __suite_links;
             edge("a/2", "r", "b/1"),
             edge("c/1", "r", "b/1"),
         ];
-        let elsewhere = Edge::new("elsewhere", thing("a/1"), thing("b/1"), "r");
+        let elsewhere = LinkEdge::new("elsewhere", thing("a/1"), thing("b/1"), "r");
         for (number, edge) in (1..).zip(all.iter().chain([&elsewhere])) {
-            let result = operated(store, make.link([upsert(number, edge.clone())])).await;
+            let result = apply_one(store, make.link([upsert(number, edge.clone())])).await;
             assert_eq!(result, upserted(number.into(), true), "{edge:?}");
         }
         all.sort();
@@ -302,10 +311,10 @@ cases! { links as __suite_links;
         let other = LinkQuery { namespace: "elsewhere".to_owned(), ..links() };
         assert_eq!(edges(store, other).await, [elsewhere]);
         let pair = LinkQuery { limit: 1, ..links_of("a/1", Direction::Either) };
-        assert_eq!(edges(store, pair).await.len(), 5, "both ways, and both relations of the pair");
+        assert_eq!(edges(store, pair).await.len(), 5, "both directions, and both relations of the pair");
     }
 
-    /// D7: from either end, filtered by relation and by the type at the other end, in order, page by page.
+    /// D7: links are found from either end, filtered by relation and by the type at the other end, in order, in pages.
     async fn links_are_found_from_both_ends(store: &Shared) {
         let all = around();
         write_all(store, &Make::new(), &all).await;
@@ -317,15 +326,15 @@ cases! { links as __suite_links;
             }
         }
         let count = |direction| expected(&all, &links_of("order/1", direction)).len();
-        assert_eq!(DIRECTIONS.map(count), [8, 6, 12], "the question is worth asking");
-        for nobody in ["order/3", "orde/1", "order/", "Order/1", "order/1%"] {
+        assert_eq!(DIRECTIONS.map(count), [8, 6, 12], "the queries have results");
+        for absent in ["order/3", "orde/1", "order/", "Order/1", "order/1%"] {
             for direction in DIRECTIONS {
-                assert_eq!(edges(store, links_of(nobody, direction)).await, [], "{nobody}");
+                assert_eq!(edges(store, links_of(absent, direction)).await, [], "{absent}");
             }
         }
     }
 
-    /// D7: a namespace's links are listed in the order of their edges, filtered by the types at their ends.
+    /// D7: links of a namespace are listed in the order of their edges, filtered by the types at their ends.
     async fn a_namespaces_links_are_listed_in_order(store: &Shared) {
         let mut all = around();
         write_all(store, &Make::new(), &all).await;
@@ -351,8 +360,8 @@ cases! { links as __suite_links;
         }
     }
 
-    /// D7: a link from a thing to itself is one link, also when both ways are gone.
-    async fn a_link_from_a_thing_to_itself_is_found_once(store: &Shared) {
+    /// D7: a link from an entity to itself is found once, also if both directions are followed.
+    async fn a_link_from_an_entity_to_itself_is_found_once(store: &Shared) {
         let make = Make::new();
         let own = [edge("a/1", "r", "a/1"), edge("a/1", "s", "a/1")];
         write_all(store, &make, &own).await;
@@ -362,11 +371,11 @@ cases! { links as __suite_links;
                 assert_eq!(edges(store, query).await, own, "{direction:?}, pages of {limit}");
             }
         }
-        let gone = operated(store, make.link([unlink(Some("a/1"), None, Some("a/1"))])).await;
+        let gone = apply_one(store, make.link([unlink(Some("a/1"), None, Some("a/1"))])).await;
         assert_eq!(gone, deleted(2));
     }
 
-    /// D6, D7: a page begins after the last link of the one before, whatever comes and goes meanwhile.
+    /// D6, D7: a page begins after the last link of the previous one, whatever is written in between.
     async fn pages_of_links_are_stable_under_writes(store: &Shared) {
         let make = Make::new();
         let kinds: [(Named, LinkQuery); 4] = [
@@ -396,19 +405,19 @@ cases! { links as __suite_links;
             assert_eq!(edges_of(first.items), [10, 12, 14, 16].map(edge));
             let drop = |number: u32| {
                 let (from, to) = (Some(edge(number).from().clone()), Some(edge(number).to().clone()));
-                LinkWrite::Delete { ends: Ends { from, to, ..ends(None, None, None) }, by: None }
+                LinkWrite::Delete { ends: LinkEnds { from, to, ..ends(None, None, None) }, by: None }
             };
             let come = [11, 13, 17, 21].map(|number| upsert(number, edge(number)));
             apply(store, make.link([16, 10, 20].map(drop).into_iter().chain(come))).await;
             let second = page(first.next).await;
-            assert_eq!(edges_of(second.items), [17, 18, 21, 22].map(edge), "the cursor's own link has gone");
+            assert_eq!(edges_of(second.items), [17, 18, 21, 22].map(edge), "the link at the cursor was deleted");
             let third = page(second.next).await;
             assert_eq!((edges_of(third.items), third.next), ([24, 26, 28].map(edge).to_vec(), None));
         }
     }
 
-    /// A page has at least one link and at most a thousand, also of both ways together.
-    async fn a_page_of_links_is_never_empty_and_never_endless(store: &Shared) {
+    /// A page has 1 to 1,000 links, also for both directions together.
+    async fn a_page_of_links_has_1_to_1000_links(store: &Shared) {
         let make = Make::new();
         let there = (0..600_u32).map(|number| edge("hub/1", "r", &format!("x/{number:03}")));
         let back = (0..600_u32).map(|number| edge(&format!("x/{number:03}"), "r", "hub/1"));
@@ -419,16 +428,16 @@ cases! { links as __suite_links;
         let largest = page(u32::MAX).await;
         assert_eq!((largest.items.len(), largest.next.is_some()), (MAX_PAGE as usize, true));
         assert_eq!(edges(store, LinkQuery { limit: 500, ..both }).await.len(), 1_200);
-        let gone = operated(store, make.link([unlink(None, None, Some("hub/1"))])).await;
+        let gone = apply_one(store, make.link([unlink(None, None, Some("hub/1"))])).await;
         assert_eq!(gone, deleted(600));
         let left = LinkQuery { limit: 600, ..links_of("hub/1", Direction::Either) };
         let left = store.links(ME, left).await.unwrap();
         assert_eq!((left.items.len(), left.next), (600, None), "no page follows a full last one");
     }
 
-    /// D7: links are deleted by where they begin, where they end, or both, and of these by relation; it says how
-    /// many.
-    async fn links_are_deleted_by_what_they_have_in_common(store: &Shared) {
+    /// D7: links are deleted by their beginning, their end or both, and optionally by relation. The result is their
+    /// number.
+    async fn links_are_deleted_by_their_ends_and_relation(store: &Shared) {
         let make = Make::new();
         let all = around();
         let one = "order/1";
@@ -442,21 +451,21 @@ cases! { links as __suite_links;
             ends(Some(one), None, Some(one)),
             ends(Some("order/3"), None, None),
             ends(Some(one), Some("ha"), None),
-            Ends { namespace: "elsewhere".to_owned(), ..ends(Some(one), None, None) },
+            LinkEnds { namespace: "elsewhere".to_owned(), ..ends(Some(one), None, None) },
         ];
         for ends in wanted {
             write_all(store, &make, &all).await;
             let (gone, mut left): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|edge| ends.has(edge));
             let delete = LinkWrite::Delete { ends: ends.clone(), by: None };
-            let result = operated(store, make.link([delete.clone()])).await;
+            let result = apply_one(store, make.link([delete.clone()])).await;
             assert_eq!(result, deleted(gone.len() as u64), "{ends:?}");
             left.sort();
             assert_eq!(edges(store, links()).await, left, "{ends:?}");
-            assert_eq!(operated(store, make.link([delete])).await, deleted(0), "there are none any more");
+            assert_eq!(apply_one(store, make.link([delete])).await, deleted(0), "none are left");
         }
     }
 
-    /// D7: a deletion that names neither end would take everything, and is refused.
+    /// D7: a deletion that names neither end would delete everything, and is refused.
     async fn a_deletion_without_an_end_is_refused(store: &Shared) {
         let make = Make::new();
         write_all(store, &make, &around()).await;
@@ -468,7 +477,7 @@ cases! { links as __suite_links;
         }
     }
 
-    /// D7: an edge has no empty part and none longer than a key may be.
+    /// D7: no part of an edge is empty or longer than a key may be.
     async fn empty_and_too_long_parts_are_refused(store: &Shared) {
         let make = Make::new();
         let (much, most) = ("x".repeat(257), "ü".repeat(256));
@@ -477,7 +486,7 @@ cases! { links as __suite_links;
                 let mut parts = ["n", "a", "1", "b", "2", "r"];
                 parts[index] = text;
                 let [namespace, from, from_id, to, to_id, relation] = parts;
-                Edge::new(namespace, Entity::new(from, from_id), Entity::new(to, to_id), relation)
+                LinkEdge::new(namespace, Entity::new(from, from_id), Entity::new(to, to_id), relation)
             };
             let before = seen(store).await;
             for empty in ["", "  ", "\n"] {
@@ -488,10 +497,10 @@ cases! { links as __suite_links;
             let LinkError::TooLarge(exceeded) = error else { panic!("{what}: {error:?}") };
             assert_eq!((&exceeded.limit[..], exceeded.max), ("key_chars", 256), "{what}");
             assert_eq!(seen(store).await, before, "{what}");
-            let result = operated(store, make.link([upsert(3, with(&most))])).await;
-            assert_eq!(result, upserted(3, true), "{what}: 256 characters are not too many");
+            let result = apply_one(store, make.link([upsert(3, with(&most))])).await;
+            assert_eq!(result, upserted(3, true), "{what}: 256 characters are allowed");
             apply(store, make.link([LinkWrite::Delete {
-                ends: Ends {
+                ends: LinkEnds {
                     namespace: with(&most).namespace().to_owned(),
                     from: Some(with(&most).from().clone()),
                     to: None,
@@ -509,29 +518,30 @@ cases! { links as __suite_links;
         }
     }
 
-    /// D7: spaces around a part are not part of it, so that nobody has two links that look the same.
-    async fn spaces_around_a_part_are_not_part_of_it(store: &Shared) {
+    /// D7: spaces around a part are removed, so that no two links look the same.
+    async fn spaces_around_parts_of_an_edge_are_removed(store: &Shared) {
         let make = Make::new();
         let plain = edge("a/1", "r", "b/2");
         let spaced =
-            Edge::new(" ns\n", Entity::new("\ta ", " 1"), Entity::new("b  ", "\u{A0}2\u{2003}"), "  r ");
-        assert_eq!(operated(store, make.link([upsert(1, plain.clone())])).await, upserted(1, true));
-        assert_eq!(operated(store, make.link([upsert(2, spaced)])).await, upserted(1, false));
+            LinkEdge::new(" ns\n", Entity::new("\ta ", " 1"), Entity::new("b  ", "\u{A0}2\u{2003}"), "  r ");
+        assert_eq!(apply_one(store, make.link([upsert(1, plain.clone())])).await, upserted(1, true));
+        assert_eq!(apply_one(store, make.link([upsert(2, spaced)])).await, upserted(1, false));
         assert_eq!(edges(store, links()).await, [plain]);
         let end = Entity::new(" a", "1 ");
         let which = LinkFilter::Of { end: end.clone(), direction: Direction::Forward, far: None };
         assert_eq!(edges(store, LinkQuery { which, ..links() }).await.len(), 1);
-        let delete = LinkWrite::Delete { ends: Ends { from: Some(end), ..ends(None, None, None) }, by: None };
-        assert_eq!(operated(store, make.link([delete])).await, deleted(1));
+        let delete = LinkWrite::Delete { ends: LinkEnds { from: Some(end), ..ends(None, None, None) }, by: None };
+        assert_eq!(apply_one(store, make.link([delete])).await, deleted(1));
     }
 
-    /// The accident: a quote ends a statement, a percent sign finds everything, a colon splits a cursor.
+    /// Guards against a quote that ends a statement, a percent sign that matches everything, and a colon that splits a
+    /// cursor.
     async fn odd_characters_are_taken_literally(store: &Shared) {
         let make = Make::new();
-        let all: Vec<Edge> = ODD.iter().map(|text| made_of(text)).collect();
+        let all: Vec<LinkEdge> = ODD.iter().map(|text| made_of(text)).collect();
         write_all(store, &make, &all).await;
         let mixed = ODD.iter().flat_map(|from| ODD.iter().map(move |to| (from, to)));
-        let mixed: Vec<Edge> = mixed.map(cross).collect();
+        let mixed: Vec<LinkEdge> = mixed.map(cross).collect();
         write_all(store, &make, &mixed).await;
         for text in ODD {
             for direction in DIRECTIONS {
@@ -549,17 +559,17 @@ cases! { links as __suite_links;
             assert_eq!(found.len(), mixed.len());
         }
         for text in ODD {
-            let Ends { from, to, .. } = ends(Some("a/1"), None, None);
+            let LinkEnds { from, to, .. } = ends(Some("a/1"), None, None);
             let from = from.map(|_| Entity::new(text, text));
-            let ends = Ends { namespace: text.to_owned(), from, to, relation: Some(text.to_owned()) };
-            let result = operated(store, make.link([LinkWrite::Delete { ends, by: None }])).await;
+            let ends = LinkEnds { namespace: text.to_owned(), from, to, relation: Some(text.to_owned()) };
+            let result = apply_one(store, make.link([LinkWrite::Delete { ends, by: None }])).await;
             assert_eq!(result, deleted(1), "{text:?}");
         }
         assert_eq!(edges(store, links()).await.len(), mixed.len());
     }
 
-    /// The accident: an index takes no entry of that length, and only some edges can be written.
-    async fn the_longest_edges_are_kept(store: &Shared) {
+    /// Guards against an index that cannot hold the longest entries, so that some edges cannot be written.
+    async fn the_longest_edges_are_stored(store: &Shared) {
         let make = Make::new();
         let ascii: Vec<char> = ('!'..='~').collect();
         let emoji: Vec<char> = ('\u{1F300}'..='\u{1F5FF}').collect();
@@ -569,25 +579,25 @@ cases! { links as __suite_links;
             let (namespace, from) = (text(0), Entity::new(text(2), text(1)));
             let to = Entity::new(text(4), text(3));
             for (number, relation) in [(1, text(6)), (2, text(8))] {
-                let edge = Edge::new(&namespace, from.clone(), to.clone(), relation);
-                let result = operated(store, make.link([upsert(number, edge)])).await;
+                let edge = LinkEdge::new(&namespace, from.clone(), to.clone(), relation);
+                let result = apply_one(store, make.link([upsert(number, edge)])).await;
                 assert_eq!(result, upserted(number.into(), true));
             }
             let which = LinkFilter::Of { end: to.clone(), direction: Direction::Reverse, far: None };
             let query = LinkQuery { namespace: namespace.clone(), which, limit: 1, ..links() };
-            assert_eq!(edges(store, query).await.len(), 2, "cursors are as long as they must be");
-            let ends = Ends { namespace, from: None, to: Some(to), relation: None };
-            let result = operated(store, make.link([LinkWrite::Delete { ends, by: None }])).await;
+            assert_eq!(edges(store, query).await.len(), 2, "long cursors work");
+            let ends = LinkEnds { namespace, from: None, to: Some(to), relation: None };
+            let result = apply_one(store, make.link([LinkWrite::Delete { ends, by: None }])).await;
             assert_eq!(result, deleted(2));
         }
         let too = |part: u64| long(part, 256, &emoji);
-        let edge = Edge::new(too(0), Entity::new(too(1), too(2)), Entity::new(too(3), too(4)), too(5));
+        let edge = LinkEdge::new(too(0), Entity::new(too(1), too(2)), Entity::new(too(3), too(4)), too(5));
         let (_, error) = refuse_link(store, make.link([upsert(1, edge)])).await;
         let LinkError::TooLarge(exceeded) = error else { panic!("{error:?}") };
         assert_eq!((&exceeded.limit[..], exceeded.actual), ("edge_bytes", 6 * 256 * 4));
     }
 
-    /// D7: attributes are any JSON, up to 256 KiB; more is refused before anything is written.
+    /// D7: attributes are any JSON up to 256 KiB. More is refused before anything is written.
     async fn attributes_are_json_of_a_limited_size(store: &Shared) {
         let make = Make::new();
         let with = |attributes: Value| LinkWrite::Upsert {
@@ -614,8 +624,8 @@ cases! { links as __suite_links;
         assert_eq!((seen(store).await, outcome(store, &commit).await), (before, None));
     }
 
-    /// D9: operations of one commit on the same edge come one after the other.
-    async fn operations_on_one_edge_come_one_after_the_other(store: &Shared) {
+    /// D9: operations of one commit on the same edge are applied in order.
+    async fn operations_on_one_edge_are_applied_in_order(store: &Shared) {
         let make = Make::new();
         let owns = edge("a/1", "r", "b/1");
         let (put, drop) = (|number| upsert(number, owns.clone()), unlink(None, None, Some("b/1")));
@@ -627,14 +637,14 @@ cases! { links as __suite_links;
         assert_eq!(link(store, &owns).await.unwrap().attributes, json!({"n": 3}));
         let results = apply(store, make.link([put(4), drop.clone(), drop.clone(), put(5)])).await.results;
         assert_eq!(results, [upserted(2, false), deleted(1), deleted(0), upserted(5, true)]);
-        assert_eq!(link(store, &owns).await.unwrap().id, link_id(5), "another link on the same edge");
+        assert_eq!(link(store, &owns).await.unwrap().id, link_id(5), "a new link on the same edge");
         let other = upsert(6, edge("a/2", "r", "b/1"));
         let results = apply(store, make.link([drop.clone(), other, drop])).await.results;
         assert_eq!(results, [deleted(1), upserted(6, true), deleted(1)]);
         assert_eq!(all_links(store, ME, links()).await, []);
     }
 
-    /// Results of operations on links come after those on cells, and count on from them.
+    /// Results of operations on links follow those on cells, and their indexes continue.
     async fn results_of_links_follow_those_of_cells(store: &Shared) {
         let make = Make::new();
         let owns = upsert(1, edge("a/1", "r", "b/1"));
@@ -646,11 +656,11 @@ cases! { links as __suite_links;
         let links = vec![owns, unlink(None, None, None)];
         let commit = Commit { links, ..make.write([increment("n", 5)]) };
         assert_eq!(refuse_link(store, commit).await, (2, LinkError::NoEnd));
-        assert_eq!(get(store, "n").await.unwrap().value, Some(json!(5)), "the cell is as it was");
+        assert_eq!(get(store, "n").await.unwrap().value, Some(json!(5)), "the cell is unchanged");
     }
 
-    /// What an operation on links gives is put into the next state.
-    async fn a_links_result_is_filled_into_the_next_state(store: &Shared) {
+    /// Results of operations on links can be put into the next state.
+    async fn results_of_links_are_put_into_the_next_state(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(new_run(run(1)))).await;
         write_all(store, &make, &around()).await;
@@ -660,12 +670,12 @@ cases! { links as __suite_links;
                 upsert(99, edge("new/1", "r", "order/1")),
                 unlink(Some("order/1"), Some("has"), None),
             ],
-            fills: vec![
-                fill(0, FillPart::Value, "/vars/n"),
-                fill(1, FillPart::Value, "/vars/link"),
-                fill(1, FillPart::Created, "/vars/new"),
-                fill(2, FillPart::Value, "/vars/gone"),
-                fill(2, FillPart::Revision, "/vars/revision"),
+            bindings: vec![
+                binding(0, ResultPart::Value, "/vars/n"),
+                binding(1, ResultPart::Value, "/vars/link"),
+                binding(1, ResultPart::Created, "/vars/new"),
+                binding(2, ResultPart::Value, "/vars/gone"),
+                binding(2, ResultPart::Revision, "/vars/revision"),
             ],
             ..make.step(step(&head, "on"))
         };
@@ -676,16 +686,15 @@ cases! { links as __suite_links;
         assert_eq!(state, json!({"at": "on", "vars": vars}));
         assert_eq!(outcome(store, &commit).await.unwrap().results.len(), 3);
         let head = load(store, run(1)).await.head;
-        let fills = vec![fill(1, FillPart::Value, "/vars/n")];
+        let bindings = vec![binding(1, ResultPart::Value, "/vars/n")];
         let links = vec![upsert(1, edge("a/1", "r", "b/1"))];
-        let commit = Commit { links, fills, ..make.step(step(&head, "on")) };
-        assert!(matches!(refuse(store, commit).await, Refused::Fill { operation: 1, .. }));
+        let commit = Commit { links, bindings, ..make.step(step(&head, "on")) };
+        assert!(matches!(refuse(store, commit).await, Refused::ResultBinding { operation: 1, .. }));
         assert_eq!(link(store, &edge("a/1", "r", "b/1")).await, None);
     }
 
-    /// D12: each edge that changes is on record by itself, with who was behind it; what changes nothing is
-    /// not.
-    async fn each_edge_that_changes_is_on_record(store: &Shared) {
+    /// D12: each changed edge has its own audit row with the actor. An operation that changes nothing has none.
+    async fn each_changed_edge_is_audited(store: &Shared) {
         let make = Make::new();
         let owns = LinkWrite::Upsert {
             edge: edge("a b/1:2", "r%", "ü/x"),
@@ -712,15 +721,15 @@ cases! { links as __suite_links;
         ];
         let record = |(ordinal, row)| Record::Audit { commit: commit.id, ordinal, at: at(3), row };
         let rows: Vec<_> = (0..).zip(rows).map(record).collect();
-        assert_eq!(all_audit(store, ME, 100).await, rows, "and no attribute is in it");
+        assert_eq!(all_audit(store, ME, 100).await, rows, "without attributes");
         let nothing = make.link([unlink(Some("x/1"), None, None)]);
-        assert_eq!(operated(store, nothing.clone()).await, deleted(0));
+        assert_eq!(apply_one(store, nothing.clone()).await, deleted(0));
         assert_eq!(all_audit(store, ME, 100).await, rows);
-        assert_eq!(outcome(store, &nothing).await, None, "it has left no trace");
-        assert_eq!(operated(store, nothing).await, deleted(0), "and may be sent again");
+        assert_eq!(outcome(store, &nothing).await, None, "it leaves no trace");
+        assert_eq!(apply_one(store, nothing).await, deleted(0), "it can be sent again");
     }
 
-    /// D11: the same edges in two tenants are two links each, and a deletion takes one's own.
+    /// D11: the same edges in two tenants are separate links, and a deletion affects only its tenant.
     async fn tenants_do_not_see_each_others_links(store: &Shared) {
         const TWO: TenantScope = tenant(2);
         let make = Make::new();
@@ -739,8 +748,8 @@ cases! { links as __suite_links;
         assert_eq!((left.len(), left[0].id), (1, link_id(50)));
     }
 
-    /// D7: of those who write the same edge at the same time one creates it, and all name the same link.
-    async fn one_of_those_who_write_an_edge_at_once_creates_it(store: &Shared) {
+    /// D7: of concurrent writers of the same edge one creates it, and all get the same id.
+    async fn one_of_many_concurrent_writers_creates_an_edge(store: &Shared) {
         let make = Make::new();
         for round in 0..5_u32 {
             let owns = edge("a/1", "r", &format!("b/{round}"));
@@ -757,8 +766,8 @@ cases! { links as __suite_links;
         }
     }
 
-    /// D7, D9: sixteen at once upsert and delete the same few edges; what is left is what they were told.
-    async fn what_is_left_is_what_those_who_wrote_at_once_were_told(store: &Shared) {
+    /// D7, D9: sixteen writers upsert and delete the same few edges. The remaining links match their results.
+    async fn concurrent_link_writes_match_their_results(store: &Shared) {
         contended(std::slice::from_ref(store)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Cases about listing cells: by prefix, in order, page by page, the dead only when asked for.
+//! Cases about listing cells: by prefix, in order, in pages, with deleted and expired cells only on request.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use super::make::{ME, Make, at, cell, delete, set, set_until};
 use crate::cell::CellWrite;
 use crate::store::{CellFilter, CellQuery, MAX_PAGE};
 
-/// Keys with everything in them that some database takes for a pattern, a quote or an escape.
+/// Keys that a database could mistake for a pattern, a quote or an escape.
 const NAMES: [&str; 26] = [
     " ",
     "!",
@@ -52,7 +52,7 @@ fn numbered(numbers: impl IntoIterator<Item = u32>) -> Vec<String> {
 }
 
 cases! { listing as __suite_listing;
-    /// D6: keys come in the order of their bytes, whatever the database's language.
+    /// D6: keys are listed in the order of their bytes, whatever the database's locale.
     async fn cells_are_listed_in_the_order_of_their_bytes(store: &Shared) {
         write_all(store, &Make::new(), NAMES.into_iter().rev()).await;
         let mut expected = NAMES.to_vec();
@@ -62,7 +62,7 @@ cases! { listing as __suite_listing;
         assert_eq!(keys(store, CellQuery { limit: 7, ..prefixed("") }).await, expected);
     }
 
-    /// D6: a prefix is taken literally.
+    /// D6: no character of a prefix is a wildcard.
     async fn a_prefix_is_taken_literally(store: &Shared) {
         write_all(store, &Make::new(), NAMES).await;
         for prefix in NAMES.into_iter().chain(["a", "'", "[", "\\", "A%", "?", "\u{10FFFF}", "aX"]) {
@@ -72,7 +72,7 @@ cases! { listing as __suite_listing;
         }
     }
 
-    /// D2: a key is taken literally too.
+    /// D2: no character of a key is a wildcard.
     async fn a_key_names_one_cell(store: &Shared) {
         write_all(store, &Make::new(), NAMES).await;
         for name in NAMES {
@@ -84,7 +84,7 @@ cases! { listing as __suite_listing;
         }
     }
 
-    /// D6: a page begins after the last key of the one before, whatever was written meanwhile.
+    /// D6: a page begins after the last key of the previous one, whatever is written in between.
     async fn pages_of_cells_are_stable_under_writes(store: &Shared) {
         let make = Make::new();
         let names = numbered((0..20).map(|number| number * 2));
@@ -106,8 +106,8 @@ cases! { listing as __suite_listing;
         assert_eq!((page.items.len(), page.next), (5, None));
     }
 
-    /// D4, D6: the dead are listed only when asked for, and do not thin out a page.
-    async fn the_dead_are_listed_when_asked_for(store: &Shared) {
+    /// D4, D6: deleted and expired cells are listed only on request, and do not shorten a page.
+    async fn deleted_and_expired_cells_are_listed_on_request(store: &Shared) {
         let make = Make::new();
         let cells_of = |number: u32| match number % 3 {
             0 => vec![set(&format!("k{number:04}"), number)],
@@ -115,20 +115,20 @@ cases! { listing as __suite_listing;
             _ => vec![set_until(&format!("k{number:04}"), number, 10)],
         };
         apply(store, make.write((0..30).flat_map(cells_of))).await;
-        let later = |with_dead| CellQuery { now: at(10), with_dead, ..prefixed("k") };
+        let later = |include_deleted| CellQuery { now: at(10), include_deleted, ..prefixed("k") };
         assert_eq!(keys(store, later(true)).await, numbered(0..30));
-        let living = numbered((0..30).step_by(3));
-        assert_eq!(keys(store, later(false)).await, living);
+        let alive = numbered((0..30).step_by(3));
+        assert_eq!(keys(store, later(false)).await, alive);
         let page = store.cells(ME, CellQuery { limit: 4, ..later(false) }).await.unwrap();
-        assert_eq!(page.items.len(), 4, "a page is as full as it can be");
-        assert_eq!(keys(store, CellQuery { limit: 4, ..later(false) }).await, living);
-        let dead = all_cells(store, ME, later(true)).await;
-        assert_eq!((&dead[1].value, dead[1].revision), (&None, 2));
-        assert_eq!((&dead[2].value, dead[2].expires_at), (&Some(json!(2)), Some(at(10))), "not swept yet");
+        assert_eq!(page.items.len(), 4, "the page is full");
+        assert_eq!(keys(store, CellQuery { limit: 4, ..later(false) }).await, alive);
+        let expired = all_cells(store, ME, later(true)).await;
+        assert_eq!((&expired[1].value, expired[1].revision), (&None, 2));
+        assert_eq!((&expired[2].value, expired[2].expires_at), (&Some(json!(2)), Some(at(10))), "not converted yet");
     }
 
-    /// A page has at least one row and at most a thousand.
-    async fn a_page_is_never_empty_and_never_endless(store: &Shared) {
+    /// A page has 1 to 1,000 rows.
+    async fn a_page_has_1_to_1000_rows(store: &Shared) {
         let make = Make::new();
         let names = numbered(0..1_005);
         write_all(store, &make, names.iter().map(String::as_str)).await;
@@ -141,7 +141,7 @@ cases! { listing as __suite_listing;
         assert_eq!(
             (exact.items.len(), exact.next),
             (10, None),
-            "no page follows a full one that was the last"
+            "no page follows a full last page"
         );
         assert_eq!(keys(store, CellQuery { limit: 300, ..prefixed("") }).await, names);
         assert_eq!(exact.items[3].key, cell("k0003"));

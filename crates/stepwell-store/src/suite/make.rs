@@ -1,4 +1,4 @@
-//! Parts of commits, made the same way every time: ids are counted and the clock stands where a case puts it.
+//! Builders for parts of commits. They are deterministic: ids are counted, and each case sets the time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,73 +8,73 @@ use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use uuid::Uuid;
 
-use crate::cell::{CellKey, CellOp, CellWrite, Expect, Space, Ttl, ValueType};
+use crate::cell::{CellKey, CellOp, CellWrite, Precondition, Space, Ttl, ValueType};
 use crate::commit::{
-    AuditRow, Commit, CommitId, KeyWrite, Lives, Missing, NewMessage, NewRun, NextState, Ownership, Send,
-    Step, StoredDefinition,
+    AuditRow, Commit, CommitId, KeyLifetime, KeyWrite, NewMessage, NewRun, NextState, OnMissingRun,
+    Ownership, RunUpdate, SendMessage, StoredDefinition,
 };
 use crate::document::{DocumentOp, DocumentWrite};
 use crate::handle::{HandleChange, HandleHash, HandleKind, HandleRow, HandleWrite};
-use crate::link::{Edge, Ends, Entity, LinkWrite};
-use crate::run::{Head, OpenWait, ProcessId, Status};
+use crate::link::{Entity, LinkEdge, LinkEnds, LinkWrite};
+use crate::run::{Head, ProcessId, Status, StoredWait};
 use crate::scope::{TenantId, TenantScope};
 use crate::shadow::ShadowWrite;
 
-/// Makes commits with ids that count up.
+/// Builds commits with consecutive ids.
 #[derive(Debug, Default)]
 pub struct Make {
     made: AtomicU64,
 }
 
 impl Make {
-    /// Begins to count.
+    /// Starts counting ids at 1.
     pub fn new() -> Self {
         Make::default()
     }
 
-    /// A commit that changes nothing yet, at second 0.
+    /// Builds an empty commit at second 0.
     pub fn commit(&self) -> Commit {
         self.commit_at(at(0))
     }
 
-    /// A commit that changes nothing yet, at a time of one's own.
+    /// Builds an empty commit at this time.
     pub fn commit_at(&self, at: Timestamp) -> Commit {
         let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         Commit::new(CommitId(Uuid::from_u128(0xC0_0000 + u128::from(number))), at)
     }
 
-    /// A commit that starts a run.
+    /// Builds a commit that starts a run.
     pub fn create(&self, new: NewRun) -> Commit {
         Commit { create: vec![new], ..self.commit() }
     }
 
-    /// A commit that moves a run.
-    pub fn step(&self, step: Step) -> Commit {
+    /// Builds a commit with a step of a run.
+    pub fn step(&self, step: RunUpdate) -> Commit {
         Commit { step: Some(step), ..self.commit() }
     }
 
-    /// A commit that only writes cells.
+    /// Builds a commit that only writes cells.
     pub fn write(&self, cells: impl IntoIterator<Item = CellWrite>) -> Commit {
         Commit { cells: cells.into_iter().collect(), ..self.commit() }
     }
 
-    /// A commit that only writes links.
+    /// Builds a commit that only writes links.
     pub fn link(&self, links: impl IntoIterator<Item = LinkWrite>) -> Commit {
         Commit { links: links.into_iter().collect(), ..self.commit() }
     }
 
-    /// A commit that only writes handles.
+    /// Builds a commit that only writes handles.
     pub fn handle(&self, handles: impl IntoIterator<Item = HandleWrite>) -> Commit {
         Commit { handles: handles.into_iter().collect(), ..self.commit() }
     }
 
-    /// A commit that only sends messages.
-    pub fn send(&self, send: impl IntoIterator<Item = Send>) -> Commit {
+    /// Builds a commit that only sends messages.
+    pub fn send(&self, send: impl IntoIterator<Item = SendMessage>) -> Commit {
         Commit { send: send.into_iter().collect(), ..self.commit() }
     }
 }
 
-/// So many seconds after the suite's beginning of time, or before it.
+/// Returns the time this many seconds after the suite's epoch, or before it if negative.
 pub fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(1_700_000_000_000 + seconds * 1_000)
 }
@@ -82,38 +82,37 @@ pub fn at(seconds: i64) -> Timestamp {
 /// The tenant of most cases.
 pub const ME: TenantScope = tenant(1);
 
-/// A tenant.
+/// Returns the scope of the tenant with this number.
 pub const fn tenant(number: u128) -> TenantScope {
-    TenantScope::vouched(TenantId::new(Uuid::from_u128(0x7E_0000 + number)))
+    TenantScope::trusted(TenantId::new(Uuid::from_u128(0x7E_0000 + number)))
 }
 
-/// A run's id; a higher number is a newer run.
+/// Returns a run's id. A higher number is a newer run.
 pub const fn run(number: u128) -> RunId {
     RunId::new(Uuid::from_u128(0xA0_0000 + number))
 }
 
-/// A process's id.
+/// Returns the id of the process with this number.
 pub const fn process(number: u128) -> ProcessId {
     ProcessId(Uuid::from_u128(0xB0_0000 + number))
 }
 
-/// The hash of a definition with this text.
+/// Returns the hash of a definition with this text.
 pub fn definition(text: &str) -> DefinitionHash {
     DefinitionHash::of(text.as_bytes())
 }
 
-/// A definition with this text.
+/// Builds a definition with this text.
 pub fn stored(text: &str) -> StoredDefinition {
     let body = Bytes::copy_from_slice(text.as_bytes());
     StoredDefinition { hash: definition(text), workflow: text.into(), version: 1, body, publisher: None }
 }
 
-/// Bytes of a text.
 pub fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-/// A checkpoint whose state, entry and place all show this text.
+/// Builds a checkpoint whose state, entry and place all contain this text.
 pub fn next(text: &str) -> NextState {
     NextState {
         state: json!({"at": text, "vars": {}}).to_string().into(),
@@ -122,14 +121,14 @@ pub fn next(text: &str) -> NextState {
     }
 }
 
-/// A checkpoint whose state has nothing in common with that of another number, so that it is stored whole.
-pub fn unlike(number: u64) -> NextState {
+/// Builds a checkpoint whose state has nothing in common with that of another number, so that it is stored in full.
+pub fn unrelated_state(number: u64) -> NextState {
     let noise = |n: u64| (number * 7_919 + n * n).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
     let text: String = (0..90).map(|n| format!("{:x}", noise(n))).collect();
     NextState { state: bytes(&text), ..next("unlike") }
 }
 
-/// A waiting run of workflow `orders`.
+/// Builds a waiting run of workflow `orders`.
 pub fn new_run(run: RunId) -> NewRun {
     NewRun {
         run,
@@ -142,25 +141,25 @@ pub fn new_run(run: RunId) -> NewRun {
         owner: None,
         parent: None,
         root: run,
-        attempt: None,
+        ledger: None,
         open: Vec::new(),
         shadows: Vec::new(),
     }
 }
 
-/// A run that is due at this second.
+/// Builds a run that is due at this second.
 pub fn due_run(run: RunId, seconds: i64) -> NewRun {
     NewRun { status: Status::Running, wake: Some(at(seconds)), ..new_run(run) }
 }
 
-/// A step to the next version that changes nothing else.
-pub fn step(head: &Head, text: &str) -> Step {
-    Step { next: vec![next(text)], ..attempt(head, None) }
+/// Builds a step to the next version that changes nothing else.
+pub fn step(head: &Head, text: &str) -> RunUpdate {
+    RunUpdate { next: vec![next(text)], ..attempt(head, None) }
 }
 
-/// A step that changes only the attempt record.
-pub fn attempt(head: &Head, attempt: Option<&str>) -> Step {
-    Step {
+/// Builds a step that changes only the ledger.
+pub fn attempt(head: &Head, ledger: Option<&str>) -> RunUpdate {
+    RunUpdate {
         head: head.clone(),
         fence: None,
         in_order: false,
@@ -168,7 +167,7 @@ pub fn attempt(head: &Head, attempt: Option<&str>) -> Step {
         status: head.status,
         wake: head.wake,
         owner: Ownership::Keep,
-        attempt: attempt.map(bytes),
+        ledger: ledger.map(bytes),
         definition: None,
         take: Vec::new(),
         open: Vec::new(),
@@ -177,49 +176,50 @@ pub fn attempt(head: &Head, attempt: Option<&str>) -> Step {
     }
 }
 
-/// A step that ends the run.
-pub fn end(head: &Head) -> Step {
-    Step { status: Status::Completed, wake: None, owner: Ownership::Release, ..step(head, "end") }
+/// Builds a step that completes the run.
+pub fn end(head: &Head) -> RunUpdate {
+    RunUpdate { status: Status::Completed, wake: None, owner: Ownership::Release, ..step(head, "end") }
 }
 
-/// A message that counts.
+/// Builds a message that counts against the inbox's limit.
 pub fn message(topic: &str) -> NewMessage {
     NewMessage { topic: topic.to_owned(), body: bytes(topic), expires_at: None, counts: true }
 }
 
-/// A message to a run that must be there.
-pub fn to(run: RunId, topic: &str) -> Send {
-    Send { to: run, message: message(topic), missing: Missing::Refuse }
+/// Builds a message that refuses the commit if its run does not exist.
+pub fn to(run: RunId, topic: &str) -> SendMessage {
+    SendMessage { to: run, message: message(topic), missing: OnMissingRun::Refuse }
 }
 
-/// An open wait.
-pub fn wait(activation: u64) -> OpenWait {
-    OpenWait {
+/// Builds an open wait without a topic.
+pub fn wait(activation: u64) -> StoredWait {
+    StoredWait {
         activation,
         place: "review".into(),
         since: at(0),
         until: Some(at(60)),
         detail: bytes(&format!("{{\"for\":{activation}}}")),
         topic: None,
+        due: None,
     }
 }
 
-/// A shadow column of a run of `orders` that holds something.
-pub fn shade(name: &str, value: impl Into<ShadowValue>) -> ShadowWrite {
-    ShadowWrite { value: Some(value.into()), ..unshade(name) }
+/// Builds a write that sets a shadow column of a run of `orders`.
+pub fn set_shadow(name: &str, value: impl Into<ShadowValue>) -> ShadowWrite {
+    ShadowWrite { value: Some(value.into()), ..unset_shadow(name) }
 }
 
-/// A shadow column of a run of `orders` that holds nothing any more.
-pub fn unshade(name: &str) -> ShadowWrite {
+/// Builds a write that removes a shadow column of a run of `orders`.
+pub fn unset_shadow(name: &str) -> ShadowWrite {
     ShadowWrite { workflow: "orders".into(), name: name.into(), value: None }
 }
 
-/// What a handle is found by; a higher number comes later in the order.
+/// Returns the hash of the handle with this number. A higher number comes later in the order.
 pub const fn hash(number: u8) -> HandleHash {
     HandleHash([number; 32])
 }
 
-/// The flow of this number, one of `orders`, that rests behind the handle of the same number.
+/// Builds the row of a handle with the state of a flow of `orders`. Handle and flow have the same number.
 pub fn flow(number: u8) -> HandleRow {
     HandleRow {
         handle: hash(number),
@@ -241,52 +241,52 @@ pub fn flow(number: u8) -> HandleRow {
     }
 }
 
-/// The handle of this number, that leads to a run of `orders`.
-pub fn leading(number: u8, run: RunId) -> HandleRow {
+/// Builds the row of an answer link to a run of `orders`.
+pub fn answer_link(number: u8, run: RunId) -> HandleRow {
     HandleRow { kind: HandleKind::Link, run, ..flow(number) }
 }
 
-/// Puts a handle that is not there.
-pub fn rest(row: HandleRow) -> HandleWrite {
-    HandleWrite { expected: None, ..rest_on(0, row, Vec::new()) }
+/// Puts a handle that does not exist yet.
+pub fn put_handle(row: HandleRow) -> HandleWrite {
+    HandleWrite { expected: None, ..put_handle_on(0, row, Vec::new()) }
 }
 
-/// Puts a handle that is there under this fence, with shadow columns of its flow.
-pub fn rest_on(fence: u64, row: HandleRow, shadows: Vec<ShadowWrite>) -> HandleWrite {
+/// Puts a handle that exists under this fence, with shadow columns of its flow.
+pub fn put_handle_on(fence: u64, row: HandleRow, shadows: Vec<ShadowWrite>) -> HandleWrite {
     let handle = row.handle;
     HandleWrite { handle, expected: Some(fence), then: HandleChange::Put(Box::new(row), shadows) }
 }
 
-/// Gives the handle of this number to a process.
+/// Reserves the handle with this number for a process.
 pub fn own(number: u8, fence: u64, process: ProcessId) -> HandleWrite {
-    HandleWrite { handle: hash(number), expected: Some(fence), then: HandleChange::Own(Some(process)) }
+    HandleWrite { handle: hash(number), expected: Some(fence), then: HandleChange::SetOwner(Some(process)) }
 }
 
-/// What is behind the handle of this number is to be sent out at this second.
+/// Schedules a delivery of the handle with this number at this second.
 pub fn deliver(number: u8, fence: u64, seconds: i64) -> HandleWrite {
     let then = HandleChange::Deliver(Some((at(seconds), bytes("sealed"))));
     HandleWrite { handle: hash(number), expected: Some(fence), then }
 }
 
-/// Uses the handle of this number up.
-pub fn use_up(number: u8, fence: u64) -> HandleWrite {
+/// Uses up the handle with this number.
+pub fn delete_handle(number: u8, fence: u64) -> HandleWrite {
     HandleWrite { handle: hash(number), expected: Some(fence), then: HandleChange::Take }
 }
 
-/// The namespace of most cells.
+/// The namespace of most cells and links.
 pub const NAMESPACE: &str = "ns";
 
-/// A cell of the key-value store.
+/// Returns the name of a cell in the usual namespace.
 pub fn cell(key: &str) -> CellKey {
     CellKey { space: Space::Kv, owner: NAMESPACE.to_owned(), key: key.to_owned() }
 }
 
-/// An operation that expects nothing.
+/// Builds an operation without a condition.
 pub fn write(key: &str, op: CellOp) -> CellWrite {
-    CellWrite { key: cell(key), op, expect: Expect::Anything, initial: None, by: None }
+    CellWrite { key: cell(key), op, expect: Precondition::Anything, initial: None, by: None }
 }
 
-/// Sets a value that stays.
+/// Sets a value that never expires.
 pub fn set(key: &str, value: impl Into<Value>) -> CellWrite {
     write(key, CellOp::Set { value: value.into(), value_type: ValueType::Json, ttl: Ttl::Forever })
 }
@@ -297,41 +297,41 @@ pub fn set_until(key: &str, value: impl Into<Value>, seconds: i64) -> CellWrite 
     write(key, CellOp::Set { value: value.into(), value_type: ValueType::Json, ttl })
 }
 
-/// Adds a number.
+/// Adds a number to a cell.
 pub fn increment(key: &str, by: impl Into<Number>) -> CellWrite {
     write(key, CellOp::Increment { by: by.into() })
 }
 
-/// Deletes.
+/// Deletes a cell's value.
 pub fn delete(key: &str) -> CellWrite {
     write(key, CellOp::Delete)
 }
 
-/// A thing, written `type/id`.
+/// Parses an entity written `type/id`.
 pub fn thing(text: &str) -> Entity {
-    let (kind, id) = text.split_once('/').expect("a thing is written `type/id`");
+    let (kind, id) = text.split_once('/').expect("an entity is written `type/id`");
     Entity::new(kind, id)
 }
 
-/// An edge of the usual namespace.
-pub fn edge(from: &str, relation: &str, to: &str) -> Edge {
-    Edge::new(NAMESPACE, thing(from), thing(to), relation)
+/// Builds an edge in the usual namespace.
+pub fn edge(from: &str, relation: &str, to: &str) -> LinkEdge {
+    LinkEdge::new(NAMESPACE, thing(from), thing(to), relation)
 }
 
-/// The id of a link that was created under this number.
+/// Returns the id of the link that is created with this number.
 pub const fn link_id(number: u128) -> Uuid {
     Uuid::from_u128(0xD0_0000 + number)
 }
 
-/// Upserts a link; the number is its id if it is new, and an attribute in any case.
-pub fn upsert(number: u32, edge: Edge) -> LinkWrite {
+/// Upserts a link. The number is its id if the link is new, and always its attribute.
+pub fn upsert(number: u32, edge: LinkEdge) -> LinkWrite {
     LinkWrite::Upsert { edge, id: link_id(number.into()), attributes: json!({ "n": number }), by: None }
 }
 
-/// Links of the usual namespace, by what they have in common.
-pub fn ends(from: Option<&str>, relation: Option<&str>, to: Option<&str>) -> Ends {
+/// Selects links of the usual namespace by their ends and relation.
+pub fn ends(from: Option<&str>, relation: Option<&str>, to: Option<&str>) -> LinkEnds {
     let (from, to) = (from.map(thing), to.map(thing));
-    Ends { namespace: NAMESPACE.to_owned(), from, to, relation: relation.map(str::to_owned) }
+    LinkEnds { namespace: NAMESPACE.to_owned(), from, to, relation: relation.map(str::to_owned) }
 }
 
 /// Deletes links of the usual namespace.
@@ -339,38 +339,38 @@ pub fn unlink(from: Option<&str>, relation: Option<&str>, to: Option<&str>) -> L
     LinkWrite::Delete { ends: ends(from, relation, to), by: None }
 }
 
-/// The operation of most keys.
+/// The operation of most idempotency keys.
 pub const OPERATION: &str = "start";
 
-/// A key for a request, told apart by its number; it holds for a minute.
+/// Builds an idempotency key that expires at second 60. The number stands for the request.
 pub fn key(key: &str, request: u8) -> KeyWrite {
     KeyWrite {
         operation: OPERATION.to_owned(),
         key: key.to_owned(),
         request: [request; 32],
         answer: bytes(&format!("answer {request}")),
-        lives: Lives::Until(at(60)),
+        lifetime: KeyLifetime::Until(at(60)),
     }
 }
 
-/// Shows a note with this text, untagged.
+/// Puts a document of type `note` with this text and no tags.
 pub fn put(run: RunId, key: &str, text: &str) -> DocumentWrite {
     tagged(run, key, text, &[])
 }
 
-/// Shows a note with this text and these tags.
+/// Puts a document of type `note` with this text and these tags.
 pub fn tagged(run: RunId, key: &str, text: &str, tags: &[&str]) -> DocumentWrite {
     let body = json!({ "text": text }).to_string().into();
     let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
     DocumentWrite { run, key: key.to_owned(), op: DocumentOp::Put { kind: "note".into(), body, tags } }
 }
 
-/// Shows nothing under a key any more.
+/// Removes the document under a key.
 pub fn remove(run: RunId, key: &str) -> DocumentWrite {
     DocumentWrite { run, key: key.to_owned(), op: DocumentOp::Remove }
 }
 
-/// A row of the audit trail.
+/// Builds a row of the audit trail.
 pub fn audit(subject: &str) -> AuditRow {
     AuditRow {
         operation: "set".to_owned(),

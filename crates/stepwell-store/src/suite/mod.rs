@@ -1,6 +1,6 @@
-//! What every backend must show: cases and random scripts, run by one macro call per backend.
+//! The conformance suite: cases and random scripts that every backend must pass.
 //!
-//! A backend's tests say how an empty store is made, and get one test per case:
+//! A backend's tests provide a function that creates an empty store. One macro call turns every case into a test:
 //!
 //! ```
 //! use stepwell_store::suite::Fresh;
@@ -13,8 +13,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! A case is an async function inside `cases!`, which makes the function and its tests; there is no other list. The
-//! store has the default limits, and its time is the suite's: nothing here reads a clock.
+//! A case is an async function inside `cases!`, which defines the function and its tests; there is no other list. The
+//! store must have the default limits. The suite passes every time explicitly and reads no clock.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use crate::store::Store;
 
-/// Defines cases, and the macro that makes a test of each.
+/// Defines cases, and a macro that turns each into a test.
 ///
-/// The first line names the module the cases are in and the macro to export.
+/// The first line names the module of the cases and the macro to export.
 macro_rules! cases {
     (
         $module:ident as $export:ident;
@@ -59,6 +59,7 @@ pub mod ask;
 pub mod bounded;
 pub mod cells;
 pub mod claims;
+pub mod cleanups;
 pub mod documents;
 pub mod dump;
 pub mod handles;
@@ -76,12 +77,11 @@ pub mod runs;
 pub mod script;
 pub mod seals;
 pub mod shadows;
-pub mod sweeps;
 pub mod tallies;
 pub mod tenants;
 pub mod whole;
 
-/// Makes a module with one test per case of the suite: its name, and an async function that makes an empty store.
+/// Defines a module with one test per case. Takes its name and an async function that creates an empty store.
 #[macro_export]
 macro_rules! conformance {
     ($name:ident, $factory:expr) => {
@@ -105,7 +105,7 @@ macro_rules! conformance {
                 runs __suite_runs;
                 seals __suite_seals;
                 shadows __suite_shadows;
-                sweeps __suite_sweeps;
+                cleanups __suite_cleanups;
                 tallies __suite_tallies;
                 tenants __suite_tenants;
                 whole __suite_whole;
@@ -122,36 +122,36 @@ macro_rules! conformance {
     };
 }
 
-/// A store that others may hold too.
+/// A store that several tasks share.
 pub type Shared = Arc<dyn Store>;
 
-/// An empty store, and what has to live as long as it does.
+/// An empty store, and a guard that must live as long as the store.
 pub struct Fresh {
     store: Shared,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
 impl Fresh {
-    /// A store that needs nothing but itself.
+    /// Wraps a store that needs no guard.
     pub fn new(store: impl Store + 'static) -> Self {
-        Fresh::keeping(store, ())
+        Fresh::with_guard(store, ())
     }
 
-    /// A store and a guard, such as the directory its file is in; the guard is dropped last.
-    pub fn keeping(store: impl Store + 'static, keep: impl Any + Send + Sync) -> Self {
+    /// Wraps a store and a guard, such as the directory of its file. The guard is dropped last.
+    pub fn with_guard(store: impl Store + 'static, keep: impl Any + Send + Sync) -> Self {
         Fresh { store: Arc::new(store), _keep: Box::new(keep) }
     }
 
-    /// The store.
+    /// Returns the store; clone it to share it.
     pub fn store(&self) -> &Shared {
         &self.store
     }
 }
 
-/// A case that takes longer than this hangs.
+/// Timeout of a case.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a case, and fails it when it hangs.
+/// Runs a case, and fails it if it exceeds the timeout.
 pub async fn bounded(case: impl Future<Output = ()>) {
-    tokio::time::timeout(PATIENCE, case).await.expect("a case ends within its time");
+    tokio::time::timeout(PATIENCE, case).await.expect("the case finishes within its timeout");
 }

@@ -1,12 +1,12 @@
-//! Cases about odd input: bytes and names of any kind, limits, and numbers and cursors nobody gave out.
+//! Cases about unusual input: arbitrary bytes and names, limits, and numbers and cursors that no store returned.
 
 use bytes::Bytes;
 use serde_json::json;
 
 use super::Shared;
 use super::ask::{
-    all_audit, all_documents, all_links, all_runs, apply, documents, find, get, links_of, load, moved,
-    operated, outcome, recorded, refuse, started,
+    all_audit, all_documents, all_links, all_runs, apply, apply_one, documents, find, get, links_of, load,
+    moved, outcome, recorded, refuse, started,
 };
 use super::make::{
     ME, Make, at, attempt, audit, bytes, key, message, new_run, next, put, run, set, step, stored, thing, to,
@@ -14,16 +14,19 @@ use super::make::{
 };
 use crate::cell::{CellKey, CellOp, CellWrite, Space};
 use crate::commit::{
-    Commit, Fill, FillPart, KeyWrite, NewMessage, NewRun, NextState, Refused, Send, Step, StoredDefinition,
+    Commit, KeyWrite, NewMessage, NewRun, NextState, Refused, ResultBinding, ResultPart, RunUpdate,
+    SendMessage, StoredDefinition,
 };
 use crate::document::{DocumentOp, DocumentQuery, DocumentWrite};
-use crate::link::{Direction, Edge, Entity, LinkFilter, LinkQuery};
-use crate::run::OpenWait;
-use crate::store::{CellQuery, HistoryQuery, Record, RecordQuery, RunQuery, StoreError, WaitQuery, WaitsOf};
+use crate::link::{Direction, Entity, LinkEdge, LinkFilter, LinkQuery};
+use crate::run::StoredWait;
+use crate::store::{
+    CellQuery, HistoryQuery, Record, RecordQuery, RunQuery, StoreError, WaitFilter, WaitQuery,
+};
 
-/// Bytes that are no text in any encoding.
+/// Bytes that are not valid text in any encoding.
 const RAW: &[u8] = b"\0\x01\xFF\xFE\xC3(\0\x80'\"\\\n\r\x1A";
-/// Names from everywhere.
+/// Names in various scripts and with special characters.
 const NAMES: [&str; 7] =
     ["übung", "注文", "🚀 go", "a'b\"c", "{\"not\":\"json\"}", "tab\tand\nline", "back\\slash"];
 
@@ -36,19 +39,19 @@ fn shows(run: stepwell_core::RunId, key: &str, kind: &str, body: &Bytes, tag: &s
     }
 }
 
-/// An edge all of whose parts are this text.
-fn named(text: &str) -> Edge {
-    Edge::new(text, Entity::new(text, text), Entity::new(text, text), text)
+/// Builds an edge whose parts are all this text.
+fn named(text: &str) -> LinkEdge {
+    LinkEdge::new(text, Entity::new(text, text), Entity::new(text, text), text)
 }
 
-/// Listings of everything that is found by a cursor.
+/// Calls the listings of links and unsealed commits with this cursor.
 async fn listed_from(store: &Shared, cursor: &str) -> Vec<(&'static str, Result<usize, StoreError>)> {
     let cursor = Some(cursor.to_owned());
     let of = LinkQuery { cursor: cursor.clone(), ..links_of("a/1", Direction::Either) };
     let all = LinkQuery { cursor: cursor.clone(), ..super::ask::links() };
     let unsealed = RecordQuery::Unsealed { limit: 5, cursor };
     vec![
-        ("links of a thing", store.links(ME, of).await.map(|page| page.items.len())),
+        ("links of an entity", store.links(ME, of).await.map(|page| page.items.len())),
         ("links", store.links(ME, all).await.map(|page| page.items.len())),
         ("unsealed", store.records(ME, unsealed).await.map(|page| page.items.len())),
     ]
@@ -63,17 +66,17 @@ fn state_of(bytes: usize) -> NextState {
 }
 
 cases! { odd as __suite_odd;
-    /// Not every database keeps a NUL character in a text, so none does.
+    /// Some databases cannot store a NUL character in text, so no store accepts one.
     async fn a_text_with_a_nul_character_is_refused(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(new_run(run(1)))).await;
         let nul = "a\0b".to_owned();
         let in_place = NextState { places: vec![nul.as_str().into()], ..next("on") };
-        let in_wait = OpenWait { place: nul.as_str().into(), ..wait(1) };
+        let in_wait = StoredWait { place: nul.as_str().into(), ..wait(1) };
         let own = CellKey { space: Space::Kv, owner: nul.clone(), key: "k".to_owned() };
         let commits = [
-            make.step(Step { next: vec![in_place.clone()], ..step(&head, "") }),
-            make.step(Step { open: vec![in_wait.clone()], ..step(&head, "on") }),
+            make.step(RunUpdate { next: vec![in_place.clone()], ..step(&head, "") }),
+            make.step(RunUpdate { open: vec![in_wait.clone()], ..step(&head, "on") }),
             make.create(NewRun { workflow: nul.as_str().into(), ..new_run(run(2)) }),
             make.create(NewRun { first: in_place, ..new_run(run(2)) }),
             make.create(NewRun { open: vec![in_wait], ..new_run(run(2)) }),
@@ -97,12 +100,12 @@ cases! { odd as __suite_odd;
             Commit { definitions: vec![stored(&nul)], ..make.commit_at(at(1)) },
             Commit { audit: vec![audit(&nul)], ..make.commit_at(at(1)) },
             Commit { actor: Some(nul.clone()), ..make.write([set("k", 1)]) },
-            make.link([upsert(1, Edge::new(&nul, thing("a/1"), thing("b/1"), "r"))]),
-            make.link([upsert(1, Edge::new("ns", Entity::new(&nul, "1"), thing("b/1"), "r"))]),
-            make.link([upsert(1, Edge::new("ns", Entity::new("a", &nul), thing("b/1"), "r"))]),
-            make.link([upsert(1, Edge::new("ns", thing("a/1"), Entity::new(&nul, "1"), "r"))]),
-            make.link([upsert(1, Edge::new("ns", thing("a/1"), Entity::new("b", &nul), "r"))]),
-            make.link([upsert(1, Edge::new("ns", thing("a/1"), thing("b/1"), &nul))]),
+            make.link([upsert(1, LinkEdge::new(&nul, thing("a/1"), thing("b/1"), "r"))]),
+            make.link([upsert(1, LinkEdge::new("ns", Entity::new(&nul, "1"), thing("b/1"), "r"))]),
+            make.link([upsert(1, LinkEdge::new("ns", Entity::new("a", &nul), thing("b/1"), "r"))]),
+            make.link([upsert(1, LinkEdge::new("ns", thing("a/1"), Entity::new(&nul, "1"), "r"))]),
+            make.link([upsert(1, LinkEdge::new("ns", thing("a/1"), Entity::new("b", &nul), "r"))]),
+            make.link([upsert(1, LinkEdge::new("ns", thing("a/1"), thing("b/1"), &nul))]),
             make.link([unlink(Some("a/1"), Some(&nul), None)]),
             make.link([unlink(None, None, Some("a/a\0b"))]),
         ];
@@ -113,18 +116,18 @@ cases! { odd as __suite_odd;
         assert_eq!(load(store, run(1)).await.head, head);
     }
 
-    /// What the engine wrote is bytes to a store: it comes back as it was, text or not.
-    async fn raw_bytes_read_back_as_they_were(store: &Shared) {
+    /// Byte fields read back unchanged, whether they contain text or not.
+    async fn raw_bytes_read_back_unchanged(store: &Shared) {
         let make = Make::new();
         for (number, raw) in (1..).zip([RAW, b"", b"\0"]) {
             let raw = Bytes::copy_from_slice(raw);
             let name = format!("k{number}");
             let definition = StoredDefinition { body: raw.clone(), ..stored(&name) };
-            let open = vec![OpenWait { detail: raw.clone(), ..wait(1) }];
-            let new = NewRun { attempt: Some(raw.clone()), open: open.clone(), ..new_run(run(number)) };
+            let open = vec![StoredWait { detail: raw.clone(), ..wait(1) }];
+            let new = NewRun { ledger: Some(raw.clone()), open: open.clone(), ..new_run(run(number)) };
             let body = NewMessage { body: raw.clone(), ..message("raw") };
             let create = Commit {
-                send: vec![Send { message: body, ..to(run(number), "") }],
+                send: vec![SendMessage { message: body, ..to(run(number), "") }],
                 keys: vec![KeyWrite { answer: raw.clone(), ..key(&name, 1) }],
                 definitions: vec![definition.clone()],
                 documents: vec![shows(run(number), "raw", "raw", &raw, "raw")],
@@ -132,7 +135,7 @@ cases! { odd as __suite_odd;
             };
             let head = started(store, create).await;
             let loaded = load(store, run(number)).await;
-            assert_eq!(loaded.attempt, Some(raw.clone()));
+            assert_eq!(loaded.ledger, Some(raw.clone()));
             assert_eq!(loaded.inbox[0].body, raw);
             assert_eq!(all_documents(store, ME, documents(run(number))).await[0].body, raw);
             assert_eq!(recorded(store, &name, at(0)).await.unwrap().answer, Some(raw.clone()));
@@ -140,43 +143,43 @@ cases! { odd as __suite_odd;
             assert!(matches!(refuse(store, again).await, Refused::Done { answer, .. } if answer == raw));
             let found = store.records(ME, RecordQuery::Definition(definition.hash)).await.unwrap().items;
             assert_eq!(found, [Record::Definition(definition)]);
-            let query = WaitQuery { of: WaitsOf::Run(run(number)), ..WaitQuery::default() };
+            let query = WaitQuery { of: WaitFilter::Run(run(number)), ..WaitQuery::default() };
             assert_eq!(store.waits(ME, query).await.unwrap().items[0].wait, open[0]);
-            let change = Step { attempt: Some(raw.clone()), ..step(&head, "on") };
+            let change = RunUpdate { ledger: Some(raw.clone()), ..step(&head, "on") };
             moved(store, make.step(change)).await;
-            assert_eq!(load(store, run(number)).await.attempt, Some(raw));
+            assert_eq!(load(store, run(number)).await.ledger, Some(raw));
         }
     }
 
-    /// An empty attempt record is one; none at all is another thing.
-    async fn empty_and_absent_are_not_the_same(store: &Shared) {
+    /// An empty ledger differs from an absent one.
+    async fn empty_and_absent_attempts_differ(store: &Shared) {
         let make = Make::new();
         let head =
-            started(store, make.create(NewRun { attempt: Some(Bytes::new()), ..new_run(run(1)) })).await;
-        assert_eq!(load(store, run(1)).await.attempt, Some(Bytes::new()));
+            started(store, make.create(NewRun { ledger: Some(Bytes::new()), ..new_run(run(1)) })).await;
+        assert_eq!(load(store, run(1)).await.ledger, Some(Bytes::new()));
         let head = moved(store, make.step(attempt(&head, None))).await;
-        assert_eq!(load(store, run(1)).await.attempt, None);
+        assert_eq!(load(store, run(1)).await.ledger, None);
         moved(store, make.step(attempt(&head, Some("")))).await;
-        assert_eq!(load(store, run(1)).await.attempt, Some(Bytes::new()));
+        assert_eq!(load(store, run(1)).await.ledger, Some(Bytes::new()));
     }
 
-    /// States are bytes as well, also none at all, and a run may be in no place.
+    /// States are bytes too. They may be empty, and a run may be in no place.
     async fn an_empty_state_reads_back(store: &Shared) {
         let make = Make::new();
         let empty = NextState { state: Bytes::new(), entry: Bytes::new(), places: vec![] };
         let head = started(store, make.create(NewRun { first: empty.clone(), ..new_run(run(1)) })).await;
         assert_eq!(load(store, run(1)).await.head.state, Bytes::new());
-        let head = moved(store, make.step(Step { next: vec![empty], ..step(&head, "") })).await;
+        let head = moved(store, make.step(RunUpdate { next: vec![empty], ..step(&head, "") })).await;
         assert_eq!((head.version, load(store, run(1)).await.head), (1, head.clone()));
         let raw = NextState { state: Bytes::from_static(RAW), ..next("raw") };
-        moved(store, make.step(Step { next: vec![raw], ..step(&head, "") })).await;
+        moved(store, make.step(RunUpdate { next: vec![raw], ..step(&head, "") })).await;
         assert_eq!(load(store, run(1)).await.head.state, RAW);
         let query = HistoryQuery { run: run(1), from: 0, with_state: true, limit: 9 };
         let rows = store.history(ME, query).await.unwrap().items;
         assert_eq!((&rows[1].state, &rows[1].entry), (&Some(Bytes::new()), &Bytes::new()));
     }
 
-    /// Names are text of any script.
+    /// Names may contain text of any script.
     async fn names_of_any_script_read_back(store: &Shared) {
         let make = Make::new();
         for (number, name) in (1..).zip(NAMES) {
@@ -233,7 +236,7 @@ cases! { odd as __suite_odd;
         }
     }
 
-    /// D2: every JSON value is one, also those that some databases would rather not keep.
+    /// D2: every JSON value reads back, also those that some databases cannot store as JSON.
     async fn odd_json_values_read_back(store: &Shared) {
         let make = Make::new();
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
@@ -260,12 +263,12 @@ cases! { odd as __suite_odd;
                 )]),
             )
             .await;
-            let taken = operated(store, make.write([write(&name, CellOp::RemoveFirst)])).await;
+            let taken = apply_one(store, make.write([write(&name, CellOp::RemoveFirst)])).await;
             assert_eq!(taken.value, Some(value));
         }
     }
 
-    /// A commit over its limits is refused before anything else is looked at.
+    /// A commit that exceeds a limit is refused before any other check.
     async fn a_commit_over_its_limits_is_refused(store: &Shared) {
         let make = Make::new();
         let many = Commit { audit: vec![audit("x"); 20_001], ..make.commit() };
@@ -284,42 +287,42 @@ cases! { odd as __suite_odd;
         assert!(too_large(&refuse(store, make.create(large)).await, "snapshot_bytes"));
         assert_eq!(find(store, run(1)).await, None);
         let head = started(store, make.create(NewRun { first: state_of(max), ..new_run(run(1)) })).await;
-        let large = Step { next: vec![state_of(max + 1)], ..step(&head, "") };
+        let large = RunUpdate { next: vec![state_of(max + 1)], ..step(&head, "") };
         assert!(too_large(&refuse(store, make.step(large)).await, "snapshot_bytes"));
         assert_eq!(load(store, run(1)).await.head.state.len(), max);
     }
 
-    /// A state that only a fill makes too large is too large as well.
-    async fn a_state_filled_over_its_limit_is_refused(store: &Shared) {
+    /// A state that exceeds the limit only because of a result binding is refused too.
+    async fn a_result_that_makes_the_state_too_large_is_refused(store: &Shared) {
         let make = Make::new();
         apply(store, make.write([set("list", json!(["y".repeat(1_000)]))])).await;
         let head = started(store, make.create(new_run(run(1)))).await;
         let padding = "x".repeat(4 * 1024 * 1024 - 100);
         let state = json!({ "padding": padding }).to_string().into();
-        let fills = vec![Fill { operation: 0, part: FillPart::Value, pointer: "/item".to_owned() }];
+        let bindings = vec![ResultBinding { operation: 0, part: ResultPart::Value, pointer: "/item".to_owned() }];
         let commit = Commit {
             cells: vec![write("list", CellOp::RemoveFirst)],
-            fills,
-            ..make.step(Step { next: vec![NextState { state, ..next("x") }], ..step(&head, "") })
+            bindings,
+            ..make.step(RunUpdate { next: vec![NextState { state, ..next("x") }], ..step(&head, "") })
         };
         assert!(too_large(&refuse(store, commit.clone()).await, "snapshot_bytes"));
         assert_eq!(outcome(store, &commit).await, None);
         assert_eq!(get(store, "list").await.unwrap().revision, 1);
     }
 
-    /// A number too large for a database's integers is a number nobody gave out, not an accident.
-    async fn numbers_nobody_gave_out_are_answered(store: &Shared) {
+    /// A number too large for a database's integers is handled like any other unknown number.
+    async fn numbers_that_no_store_returned_are_handled(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(new_run(run(1)))).await;
         let huge = u64::MAX;
-        let taken = make.step(Step { take: vec![huge], ..step(&head, "x") });
+        let taken = make.step(RunUpdate { take: vec![huge], ..step(&head, "x") });
         assert_eq!(refuse(store, taken).await, Refused::NoMessage { run: run(1), seq: huge });
-        let stale = Step { head: crate::Head { revision: huge, ..head.clone() }, ..step(&head, "x") };
+        let stale = RunUpdate { head: crate::Head { revision: huge, ..head.clone() }, ..step(&head, "x") };
         assert!(matches!(refuse(store, make.step(stale)).await, Refused::Moved { expected: u64::MAX, .. }));
-        let fenced = Step { fence: Some(huge), ..step(&head, "x") };
+        let fenced = RunUpdate { fence: Some(huge), ..step(&head, "x") };
         assert!(matches!(refuse(store, make.step(fenced)).await, Refused::Fenced { expected: u64::MAX, .. }));
         let cursor = Some(format!("{}:{huge}", run(1)));
-        let page = store.waits(ME, WaitQuery { of: WaitsOf::All, limit: 5, cursor }).await.unwrap();
+        let page = store.waits(ME, WaitQuery { of: WaitFilter::All, limit: 5, cursor }).await.unwrap();
         assert_eq!(page.items, []);
         let seals = store.records(ME, RecordQuery::Seals { from: huge, limit: 5 }).await.unwrap();
         assert_eq!(seals.items, []);
@@ -327,7 +330,7 @@ cases! { odd as __suite_odd;
         assert_eq!(store.documents(ME, query).await.unwrap().items, []);
     }
 
-    /// A cursor that no page gave is an error of the caller's.
+    /// A cursor that no page returned is the caller's error.
     async fn a_bad_cursor_is_the_callers_error(store: &Shared) {
         let make = Make::new();
         apply(store, Commit { audit: vec![audit("x")], ..make.create(new_run(run(1))) }).await;
@@ -366,7 +369,7 @@ cases! { odd as __suite_odd;
         assert_eq!(bytes(""), outcome(store, &commit).await.unwrap().answer.unwrap());
     }
 
-    /// Bringing the schema up to date is harmless when it is.
+    /// Migrating a current schema changes nothing.
     async fn migrating_again_changes_nothing(store: &Shared) {
         let first = store.migrate().await.expect("a store can be migrated");
         let head = started(store, Make::new().create(new_run(run(1)))).await;

@@ -1,4 +1,6 @@
-//! The strategies behind the random scripts: small alphabets, so that what is drawn collides.
+//! Strategies for the random scripts. The alphabets are small, so that drawn values collide.
+
+use std::ops::Bound;
 
 use bytes::Bytes;
 use proptest::collection::{btree_map, vec};
@@ -15,22 +17,22 @@ use super::make::{
     stored, tagged, thing, wait,
 };
 use super::script::{AS_READ, Ask, Call, HANDLES, Line, Move, OWN, Script};
-use crate::cell::{CellKey, CellOp, CellWrite, Expect, Initial, Space, Ttl, ValueType};
+use crate::cell::{CellKey, CellOp, CellWrite, Initial, Precondition, Space, Ttl, ValueType};
 use crate::commit::{
-    Commit, CommitId, Fill, FillPart, KeyWrite, Lives, Missing, NewMessage, NewRun, NextState, Ownership,
-    Send,
+    Commit, CommitId, KeyLifetime, KeyWrite, NewMessage, NewRun, NextState, OnMissingRun, Ownership,
+    ResultBinding, ResultPart, SendMessage,
 };
 use crate::document::{DocumentQuery, DocumentWrite};
 use crate::handle::{HandleChange, HandleHash, HandleKind, HandleQuery, HandleRow, HandleWrite};
-use crate::link::{Direction, Edge, Ends, Entity, LinkFilter, LinkQuery, LinkWrite};
-use crate::run::{OpenWait, Parent, ProcessId, Status};
-use crate::shadow::{Refill, Refilled, ShadowWrite};
+use crate::link::{Direction, Entity, LinkEdge, LinkEnds, LinkFilter, LinkQuery, LinkWrite};
+use crate::run::{Parent, ProcessId, Status, StoredWait};
+use crate::shadow::{RefillColumn, ShadowCondition, ShadowFilter, ShadowRefill, ShadowWrite};
 use crate::store::{
-    Beat, CellFilter, CellQuery, Claim, HistoryQuery, RecordQuery, RunQuery, Sweep, SweepWhat, Tally,
-    WaitQuery, WaitsOf,
+    CellFilter, CellQuery, Claim, Cleanup, CleanupKind, CountQuery, Heartbeat, HistoryQuery, RecordQuery,
+    RunQuery, WaitFilter, WaitQuery,
 };
 
-/// Scripts of up to 60 calls.
+/// Draws scripts of up to 60 calls.
 pub fn scripts() -> impl Strategy<Value = Script> {
     let opening = vec(begin(), 1..4).prop_map(|create| {
         let create = create.into_iter().zip(1..).map(|(new, number)| NewRun { run: run(number), ..new });
@@ -48,11 +50,11 @@ fn line() -> impl Strategy<Value = Line> {
         12 => commit(),
         4 => show(),
         6 => data(),
-        5 => rest(),
+        5 => handle_commit(),
         1 => (0_usize..4).prop_map(Call::Again),
         1 => (0_usize..4).prop_map(Call::Outcome),
         8 => ask().prop_map(Call::Ask),
-        2 => sweep().prop_map(|sweep| Call::Ask(Ask::Sweep(sweep))),
+        2 => cleanup().prop_map(|cleanup| Call::Ask(Ask::Cleanup(cleanup))),
     ];
     let tenants = prop_oneof![4 => Just(1_u128), 1 => Just(2_u128)];
     (0_i64..3, tenants, call).prop_map(|(tick, tenant, call)| Line { tick, tenant, call })
@@ -63,24 +65,25 @@ fn commit() -> BoxedStrategy<Call> {
     let audits = vec(select(vec!["one", "two"]).prop_map(audit), 0..3);
     let keys = prop_oneof![6 => vec(a_key(), 0..1), 1 => vec(a_key(), 1..3)];
     let cells = prop_oneof![vec(cell_write(), 0..1), vec(cell_write(), 1..4)];
-    let fills = prop_oneof![vec(fill(), 0..1), vec(fill(), 1..3)];
+    let bindings = prop_oneof![vec(result_binding(), 0..1), vec(result_binding(), 1..3)];
     let create = prop_oneof![8 => vec(begin(), 0..1), 2 => vec(begin(), 1..2), 1 => vec(begin(), 2..4)];
     let documents = prop_oneof![vec(document(), 0..1), vec(document(), 1..5)];
     let links = prop_oneof![3 => vec(link_write(), 0..1), 2 => vec(link_write(), 1..4)];
     let handles = prop_oneof![6 => vec(handle_write(), 0..1), 1 => vec(handle_write(), 1..3)];
-    let data = (cells, links, fills, documents, actor(), handles);
+    let data = (cells, links, bindings, documents, actor(), handles);
     let parts = (weighted(0.6, step()), create, vec(send(), 0..3), data, keys, definitions, audits);
     parts
         .prop_map(|(step, create, send, data, keys, definitions, audit)| {
-            let (cells, links, mut fills, mut documents, actor, handles) = data;
+            let (cells, links, mut bindings, mut documents, actor, handles) = data;
             if step.as_ref().is_none_or(|step| step.next.is_empty()) && create.is_empty() {
-                // Without a version documents are only ever refused; a few are left to be.
+                // Without a version every document is refused. Keep a few to test that.
                 documents.truncate(keys.len());
             }
             let several = step.as_ref().is_some_and(|step| step.next.len() > 1);
             if (cells.is_empty() && links.is_empty()) || step.is_none() || several {
-                // Without an operation or exactly one state a fill is only ever refused; the suite has cases for that.
-                fills.clear();
+                // Without an operation, or without exactly one next state, a result binding is always refused; the
+                // suite has cases for that.
+                bindings.clear();
             }
             let empty = Commit::new(CommitId(Uuid::nil()), at(0));
             Call::Commit(Box::new((
@@ -92,7 +95,7 @@ fn commit() -> BoxedStrategy<Call> {
                     cells,
                     links,
                     actor,
-                    fills,
+                    bindings,
                     documents,
                     keys,
                     definitions,
@@ -104,7 +107,7 @@ fn commit() -> BoxedStrategy<Call> {
         .boxed()
 }
 
-/// A step that writes documents and that little can refuse, so that runs come to have many of them.
+/// Draws a step that writes documents and is rarely refused, so that runs get many documents.
 fn show() -> impl Strategy<Value = Call> {
     let running = step().prop_map(|step| Move {
         stray: false,
@@ -122,10 +125,11 @@ fn show() -> impl Strategy<Value = Call> {
     })
 }
 
-/// A commit that only writes data, and is looked up in the audit trail.
+/// Draws a commit that only writes data, so that it is looked up in the audit trail.
 fn data() -> BoxedStrategy<Call> {
     let audits = vec(select(vec!["one", "two"]).prop_map(audit), 0..2);
-    let cells = prop_oneof![2 => vec(cell_write(), 0..1), 2 => vec(cell_write(), 1..3), 1 => come_and_go()];
+    let cells =
+        prop_oneof![2 => vec(cell_write(), 0..1), 2 => vec(cell_write(), 1..3), 1 => written_and_deleted()];
     (cells, vec(link_write(), 0..4), actor(), audits)
         .prop_map(|(cells, links, actor, audit)| {
             let empty = Commit::new(CommitId(Uuid::nil()), at(0));
@@ -134,8 +138,8 @@ fn data() -> BoxedStrategy<Call> {
         .boxed()
 }
 
-/// A commit of little else than handles, with what a flow does besides: it moves, ends, or goes on as a run.
-fn rest() -> BoxedStrategy<Call> {
+/// Draws a commit that mainly writes handles, as flows do: they move to another handle, end, or become runs.
+fn handle_commit() -> BoxedStrategy<Call> {
     let audits = vec(select(vec!["one", "two"]).prop_map(audit), 0..2);
     let create = prop_oneof![6 => vec(begin(), 0..1), 1 => vec(begin(), 1..2)];
     let keys = prop_oneof![8 => vec(a_key(), 0..1), 1 => vec(a_key(), 1..2)];
@@ -166,9 +170,9 @@ fn expected() -> impl Strategy<Value = Option<u64>> {
 fn handle_write() -> BoxedStrategy<HandleWrite> {
     let body = || vec(any::<u8>(), 0..5).prop_map(Bytes::from);
     let then = prop_oneof![
-        of(a_process()).prop_map(HandleChange::Own),
+        of(a_process()).prop_map(HandleChange::SetOwner),
         of((second(), body())).prop_map(HandleChange::Deliver),
-        vec(shadow(), 0..3).prop_map(HandleChange::Shade),
+        vec(shadow(), 0..3).prop_map(HandleChange::WriteShadows),
         Just(HandleChange::Take),
     ];
     let other = (a_handle(), expected(), then);
@@ -190,7 +194,7 @@ fn handle_put() -> BoxedStrategy<HandleWrite> {
             let (created_at, created_by, updated_at, updated_by) = written;
             let (deliver_at, delivery) = delivery.unzip();
             if kind == HandleKind::Link {
-                // No flow rests there, so there are no columns of one.
+                // An answer link holds no flow, so there are no shadow columns.
                 shadows.clear();
             }
             let (workflow, definition) = (workflow.into(), definition(workflow));
@@ -215,12 +219,12 @@ fn handle_put() -> BoxedStrategy<HandleWrite> {
         .boxed()
 }
 
-/// A key that is written and deleted, so that there is something to forget.
-fn come_and_go() -> impl Strategy<Value = Vec<CellWrite>> {
+/// Draws a key that is written and deleted, so that there are tombstones to remove.
+fn written_and_deleted() -> impl Strategy<Value = Vec<CellWrite>> {
     cell_key().prop_map(|key| {
         let set = CellOp::Set { value: json!(1), value_type: ValueType::Json, ttl: Ttl::Forever };
         let write =
-            |op| CellWrite { key: key.clone(), op, expect: Expect::Anything, initial: None, by: None };
+            |op| CellWrite { key: key.clone(), op, expect: Precondition::Anything, initial: None, by: None };
         vec![write(set), write(CellOp::Delete)]
     })
 }
@@ -243,7 +247,7 @@ fn relation() -> impl Strategy<Value = String> + Clone {
 
 fn link_write() -> BoxedStrategy<LinkWrite> {
     let edge = (namespace(), a_thing(), a_thing(), relation())
-        .prop_map(|(namespace, from, to, relation)| Edge::new(namespace, from, to, relation));
+        .prop_map(|(namespace, from, to, relation)| LinkEdge::new(namespace, from, to, relation));
     let upsert = (edge, 1_u128..9, value(), of(a_run())).prop_map(|(edge, number, attributes, by)| {
         LinkWrite::Upsert { edge, id: link_id(number), attributes, by }
     });
@@ -255,7 +259,7 @@ fn link_write() -> BoxedStrategy<LinkWrite> {
     ];
     let delete =
         (namespace(), ends, of(relation()), of(a_run())).prop_map(|(namespace, (from, to), relation, by)| {
-            LinkWrite::Delete { ends: Ends { namespace, from, to, relation }, by }
+            LinkWrite::Delete { ends: LinkEnds { namespace, from, to, relation }, by }
         });
     prop_oneof![5 => upsert, 2 => delete].boxed()
 }
@@ -268,7 +272,7 @@ fn a_process() -> impl Strategy<Value = ProcessId> + Clone {
     (1_u128..=2).prop_map(process)
 }
 
-fn dead() -> impl Strategy<Value = Vec<ProcessId>> {
+fn expired() -> impl Strategy<Value = Vec<ProcessId>> {
     subsequence(vec![process(1), process(2)], 0..=2)
 }
 
@@ -319,7 +323,7 @@ fn step() -> BoxedStrategy<Move> {
                 head,
                 (fence, in_order),
                 (take, guess),
-                (next, status, wake, owner, attempt),
+                (next, status, wake, owner, ledger),
                 definition,
                 (open, close, shadows),
             )| {
@@ -336,7 +340,7 @@ fn step() -> BoxedStrategy<Move> {
                     status,
                     wake,
                     owner,
-                    attempt,
+                    ledger,
                     definition,
                     open,
                     close,
@@ -351,8 +355,8 @@ fn begin() -> impl Strategy<Value = NewRun> {
     let parent = of((a_run(), 1_u64..3).prop_map(|(run, activation)| Parent { run, activation, child: 0 }));
     let kind = select(vec!["orders", "other"]);
     let row = (a_run(), kind, 0_u64..2, next(), status(), of(second()), of(a_process()));
-    let beside = (vec(a_wait(), 0..2), vec(shadow(), 0..3));
-    (row, parent, beside).prop_map(|(row, parent, (open, shadows))| {
+    let extras = (vec(a_wait(), 0..2), vec(shadow(), 0..3));
+    (row, parent, extras).prop_map(|(row, parent, (open, shadows))| {
         let (run, kind, version, first, status, wake, owner) = row;
         let (workflow, definition) = (kind.into(), definition(kind));
         let root = parent.as_ref().map_or(run, |parent: &Parent| parent.run);
@@ -373,10 +377,13 @@ fn begin() -> impl Strategy<Value = NewRun> {
     })
 }
 
-/// A wait that opens, with a topic or without.
-fn a_wait() -> impl Strategy<Value = OpenWait> {
-    (1_u64..3, of(select(vec!["t", "u"])))
-        .prop_map(|(activation, topic)| OpenWait { topic: topic.map(str::to_owned), ..wait(activation) })
+/// Draws an open wait with or without a topic.
+fn a_wait() -> impl Strategy<Value = StoredWait> {
+    (1_u64..3, of(select(vec!["t", "u"])), of(0_i64..3)).prop_map(|(activation, topic, due)| StoredWait {
+        topic: topic.map(str::to_owned),
+        due: due.map(at),
+        ..wait(activation)
+    })
 }
 
 fn shadow() -> BoxedStrategy<ShadowWrite> {
@@ -397,26 +404,59 @@ fn shadow_value() -> BoxedStrategy<ShadowValue> {
     prop_oneof![texts, numbers, any::<bool>().prop_map(ShadowValue::from)].boxed()
 }
 
-/// What runs' columns should be.
-fn refills() -> impl Strategy<Value = SweepWhat> {
-    let value = prop_oneof![shadow_value().prop_map(Refilled::Is), shadow_value().prop_map(Refilled::Begins)];
+/// Draws filters on shadow columns: equalities, ranges and prefixes.
+fn shadow_filter() -> BoxedStrategy<ShadowFilter> {
+    let bound = || {
+        shadow_value().prop_flat_map(|value| {
+            select(vec![Bound::Unbounded, Bound::Included(value.clone()), Bound::Excluded(value)])
+        })
+    };
+    let range = (bound(), bound()).prop_map(|(from, to)| {
+        let number = |bound: &Bound<ShadowValue>| match bound {
+            Bound::Included(ShadowValue::Number(number)) => Bound::Included(*number),
+            Bound::Excluded(ShadowValue::Number(number)) => Bound::Excluded(*number),
+            _ => Bound::Unbounded,
+        };
+        let text = |bound: Bound<ShadowValue>| match bound {
+            Bound::Included(ShadowValue::Text(text)) => Bound::Included(text),
+            Bound::Excluded(ShadowValue::Text(text)) => Bound::Excluded(text),
+            _ => Bound::Unbounded,
+        };
+        match (number(&from), number(&to)) {
+            (Bound::Unbounded, Bound::Unbounded) => ShadowCondition::Texts { from: text(from), to: text(to) },
+            (from, to) => ShadowCondition::Numbers { from, to },
+        }
+    });
+    let condition = prop_oneof![2 => shadow_value().prop_map(ShadowCondition::Equals), 3 => range];
+    let name = select(vec!["a", "b"]).prop_map(Into::into);
+    (name, condition).prop_map(|(name, is)| ShadowFilter { name, is }).boxed()
+}
+
+/// Draws corrections of shadow columns.
+fn refills() -> impl Strategy<Value = CleanupKind> {
+    let value = prop_oneof![
+        shadow_value().prop_map(RefillColumn::Set),
+        shadow_value().prop_map(RefillColumn::SetIfMissing)
+    ];
     let columns = btree_map(select(vec!["a", "b"]), value, 0..3);
-    let refill = (a_run(), 0_u64..4, columns).prop_map(|(run, version, columns)| Refill {
+    let refill = (a_run(), 0_u64..4, columns).prop_map(|(run, version, columns)| ShadowRefill {
         run,
         version,
         workflow: "orders".into(),
         columns: columns.into_iter().map(|(name, value)| (name.into(), value)).collect(),
     });
     btree_map(a_run(), refill, 0..3).prop_map(|refills| {
-        SweepWhat::Shadows(refills.into_iter().map(|(run, refill)| Refill { run, ..refill }).collect())
+        CleanupKind::Shadows(
+            refills.into_iter().map(|(run, refill)| ShadowRefill { run, ..refill }).collect(),
+        )
     })
 }
 
-fn send() -> impl Strategy<Value = Send> {
+fn send() -> impl Strategy<Value = SendMessage> {
     let bodies = vec(any::<u8>(), 0..5).prop_map(Bytes::from);
-    let missing = prop_oneof![4 => Just(Missing::Drop), 1 => Just(Missing::Refuse)];
+    let missing = prop_oneof![4 => Just(OnMissingRun::Drop), 1 => Just(OnMissingRun::Refuse)];
     (a_run(), bodies, of(second()), any::<bool>(), missing).prop_map(
-        |(to, body, expires_at, counts, missing)| Send {
+        |(to, body, expires_at, counts, missing)| SendMessage {
             to,
             message: NewMessage { body, expires_at, counts, ..message("signal") },
             missing,
@@ -468,10 +508,10 @@ fn cell_op() -> impl Strategy<Value = CellOp> {
 
 fn cell_write() -> impl Strategy<Value = CellWrite> {
     let expect = prop_oneof![
-        8 => Just(Expect::Anything),
-        1 => Just(Expect::Absent),
-        1 => (0_u64..4).prop_map(Expect::Live),
-        1 => (0_u64..4).prop_map(Expect::Exactly),
+        8 => Just(Precondition::Anything),
+        1 => Just(Precondition::Absent),
+        1 => (0_u64..4).prop_map(Precondition::Live),
+        1 => (0_u64..4).prop_map(Precondition::Exactly),
     ];
     let initial = (value(), any::<bool>())
         .prop_map(|(value, only_before_first_write)| Initial { value, only_before_first_write });
@@ -479,11 +519,11 @@ fn cell_write() -> impl Strategy<Value = CellWrite> {
         .prop_map(|(key, op, expect, initial, by)| CellWrite { key, op, expect, initial, by })
 }
 
-fn fill() -> impl Strategy<Value = Fill> {
-    let part = select(vec![FillPart::Value, FillPart::Revision, FillPart::Created]);
+fn result_binding() -> impl Strategy<Value = ResultBinding> {
+    let part = select(vec![ResultPart::Value, ResultPart::Revision, ResultPart::Created]);
     let pointer = prop_oneof![8 => Just("/vars/n"), 1 => Just("/at/n"), 2 => Just("/new")];
     let operation = prop_oneof![8 => Just(0_usize), 1 => Just(1)];
-    (operation, part, pointer).prop_map(|(operation, part, pointer)| Fill {
+    (operation, part, pointer).prop_map(|(operation, part, pointer)| ResultBinding {
         operation,
         part,
         pointer: pointer.to_owned(),
@@ -502,30 +542,30 @@ fn document() -> impl Strategy<Value = DocumentWrite> {
 }
 
 fn a_key() -> impl Strategy<Value = KeyWrite> {
-    let lives = prop_oneof![second().prop_map(Lives::Until), a_run().prop_map(Lives::WithRun)];
-    (select(vec!["a", "b"]), 1_u8..3, lives)
-        .prop_map(|(name, request, lives)| KeyWrite { lives, ..key(name, request) })
+    let lifetime = prop_oneof![second().prop_map(KeyLifetime::Until), a_run().prop_map(KeyLifetime::WithRun)];
+    (select(vec!["a", "b"]), 1_u8..3, lifetime)
+        .prop_map(|(name, request, lifetime)| KeyWrite { lifetime, ..key(name, request) })
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
     prop_oneof![
         3 => a_run().prop_map(Ask::Load),
         3 => claim().prop_map(Ask::Claim),
-        1 => dead().prop_map(Ask::Due),
+        1 => expired().prop_map(Ask::DueTenant),
         2 => (a_process(), 0_u64..20).prop_map(|(process, seconds)| {
-            Ask::Beat(Beat { process, now: at(0), lease_ms: seconds * 1_000 })
+            Ask::Heartbeat(Heartbeat { process, now: at(0), lease_ms: seconds * 1_000 })
         }),
         3 => listing(),
         1 => handles().prop_map(Ask::Handles),
         2 => record(),
-        2 => sweep().prop_map(Ask::Sweep),
+        2 => cleanup().prop_map(Ask::Cleanup),
     ]
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
     let definitions = of(vec(select(vec!["orders", "other"]).prop_map(definition), 0..2));
-    (weighted(0.8, a_process()), 0_u32..4, definitions, dead())
-        .prop_map(|(by, limit, definitions, dead)| Claim { by, now: at(0), limit, definitions, dead })
+    (weighted(0.8, a_process()), 0_u32..4, definitions, expired())
+        .prop_map(|(by, limit, definitions, expired)| Claim { by, now: at(0), limit, definitions, expired })
 }
 
 fn listing() -> BoxedStrategy<Ask> {
@@ -533,27 +573,30 @@ fn listing() -> BoxedStrategy<Ask> {
         select(vec!["", "a", "b%", "%", "_"]).prop_map(|prefix| CellFilter::Prefix(prefix.to_owned())),
         select(vec!["a", "b%"]).prop_map(|key| CellFilter::Key(key.to_owned())),
     ];
-    let cells = (cell_key(), filter, any::<bool>(), 0_u32..3).prop_map(|(key, filter, with_dead, limit)| {
-        let CellKey { space, owner, .. } = key;
-        Ask::Cells(CellQuery { space, owner, filter, now: at(0), with_dead, limit, cursor: None })
-    });
+    let cells =
+        (cell_key(), filter, any::<bool>(), 0_u32..3).prop_map(|(key, filter, include_deleted, limit)| {
+            let CellKey { space, owner, .. } = key;
+            Ask::Cells(CellQuery { space, owner, filter, now: at(0), include_deleted, limit, cursor: None })
+        });
     let workflow = of(select(vec!["orders", "other", "none"]).prop_map(Into::into));
     let found = prop_oneof![
         2 => Just(vec![]),
-        1 => vec((select(vec!["a", "b"]).prop_map(Into::into), shadow_value()), 1..3),
+        1 => vec(shadow_filter(), 1..3),
     ];
-    let without = of(select(vec!["", "o", "ord", "other", "x"]).prop_map(str::to_owned));
-    let runs = (workflow, without, of(status()), of(a_run()), found, 0_u32..3).prop_map(
-        |(workflow, without, status, parent, shadows, limit)| {
-            // A column belongs to a workflow.
+    let without_prefix = of(select(vec!["", "o", "ord", "other", "x"]).prop_map(str::to_owned));
+    let runs = (workflow, without_prefix, of(status()), of(a_run()), found, 0_u32..3).prop_map(
+        |(workflow, without_prefix, status, parent, shadows, limit)| {
+            // A filter on shadow columns needs a workflow.
             let named = (!shadows.is_empty()).then(|| "orders".into());
             let workflow = workflow.or(named);
-            Ask::Runs(RunQuery { workflow, without, status, parent, shadows, limit, cursor: None })
+            Ask::Runs(RunQuery { workflow, without_prefix, status, parent, shadows, limit, cursor: None })
         },
     );
-    let waits = (of(a_run()), of(select(vec!["t", "u"])), 0_u32..3).prop_map(|(run, topic, limit)| {
-        let run = run.map_or(WaitsOf::All, WaitsOf::Run);
-        let of = topic.map_or(run, |topic| WaitsOf::Topic(topic.to_owned()));
+    let waits = (of(a_run()), of(select(vec!["t", "u"])), any::<bool>(), 0_u32..3);
+    let waits = waits.prop_map(|(run, topic, by_due, limit)| {
+        let all = if by_due { WaitFilter::Due } else { WaitFilter::All };
+        let run = run.map_or(all, WaitFilter::Run);
+        let of = topic.map_or(run, |topic| WaitFilter::Topic(topic.to_owned()));
         Ask::Waits(WaitQuery { of, limit, cursor: None })
     });
     let history = (a_run(), 0_u64..4, any::<bool>(), 0_u32..9).prop_map(|(run, from, with_state, limit)| {
@@ -588,11 +631,11 @@ fn handles() -> BoxedStrategy<HandleQuery> {
     let workflow = of(select(vec!["orders", "other", "none"]).prop_map(Into::into));
     let shadows = prop_oneof![
         1 => Just(vec![]),
-        1 => vec((select(vec!["a", "b"]).prop_map(Into::into), shadow_value()), 1..3),
+        1 => vec(shadow_filter(), 1..3),
     ];
     (workflow, of(a_run()), actor(), shadows, 0_u32..3)
         .prop_map(|(workflow, run, created_by, shadows, limit)| {
-            // A column belongs to a workflow.
+            // A filter on shadow columns needs a workflow.
             let named = (!shadows.is_empty()).then(|| "orders".into());
             let workflow = workflow.or(named);
             HandleQuery { workflow, run, created_by, shadows, limit, cursor: None }
@@ -617,13 +660,13 @@ fn links() -> BoxedStrategy<Ask> {
 
 fn tally() -> impl Strategy<Value = Ask> {
     let what = prop_oneof![
-        Just(Tally::Keys { now: at(0) }),
-        Just(Tally::Links),
-        namespace().prop_map(|namespace| Tally::Types { namespace }),
-        namespace().prop_map(|namespace| Tally::Relations { namespace }),
-        (0_u32..4).prop_map(|max| Tally::Runs { max }),
+        Just(CountQuery::Keys { now: at(0) }),
+        Just(CountQuery::Links),
+        namespace().prop_map(|namespace| CountQuery::Types { namespace }),
+        namespace().prop_map(|namespace| CountQuery::Relations { namespace }),
+        (0_u32..4).prop_map(|max| CountQuery::Runs { max }),
     ];
-    (what, 0_u32..3).prop_map(|(of, limit)| Ask::Tally(of, limit))
+    (what, 0_u32..3).prop_map(|(of, limit)| Ask::Count(of, limit))
 }
 
 fn record() -> impl Strategy<Value = Ask> {
@@ -634,28 +677,32 @@ fn record() -> impl Strategy<Value = Ask> {
     });
     let definition =
         select(vec!["orders", "other"]).prop_map(|text| RecordQuery::Definition(definition(text)));
-    let shadows = a_run().prop_map(RecordQuery::Shadows);
+    let shadows = prop_oneof![
+        a_run().prop_map(RecordQuery::Shadows),
+        vec(a_run(), 0..3).prop_map(RecordQuery::ShadowsOf)
+    ];
     let handle = a_handle().prop_map(RecordQuery::Handle);
     let undelivered = (0_u32..3).prop_map(|limit| RecordQuery::Undelivered { now: at(0), limit });
-    let living = a_process().prop_map(|process| RecordQuery::Living { process, now: at(0) });
-    prop_oneof![key, definition, shadows, handle, undelivered, living].prop_map(Ask::Record)
+    let alive = a_process().prop_map(|process| RecordQuery::AliveProcess { process, now: at(0) });
+    prop_oneof![key, definition, shadows, handle, undelivered, alive].prop_map(Ask::Record)
 }
 
-fn sweep() -> BoxedStrategy<Sweep> {
+fn cleanup() -> BoxedStrategy<Cleanup> {
     let some = select(vec![1_u32, 2, 100]);
     let horizon = || prop_oneof![second(), Just(at(500))];
     let what = prop_oneof![
-        // Which of two cells goes first that expired at the same instant is left to the store.
-        2 => Just((100, SweepWhat::Cells)),
-        2 => some.clone().prop_map(|limit| (limit, SweepWhat::Keys)),
-        1 => (some.clone(), second()).prop_map(|(limit, ended_before)| (limit, SweepWhat::Runs { ended_before })),
+        // A store may choose which of two cells that expired at the same time it converts first, so there is no small
+        // limit.
+        2 => Just((100, CleanupKind::Cells)),
+        2 => some.clone().prop_map(|limit| (limit, CleanupKind::Keys)),
+        1 => (some.clone(), second()).prop_map(|(limit, ended_before)| (limit, CleanupKind::Runs { ended_before })),
         4 => (some.clone(), namespace(), horizon()).prop_map(|(limit, namespace, before)| {
-            (limit, SweepWhat::Tombstones { namespace, before })
+            (limit, CleanupKind::Tombstones { namespace, before })
         }),
-        3 => some.clone().prop_map(|limit| (limit, SweepWhat::Seal)),
-        3 => (some.clone(), horizon()).prop_map(|(limit, expired_by)| (limit, SweepWhat::Handles { expired_by })),
+        3 => some.clone().prop_map(|limit| (limit, CleanupKind::Seal)),
+        3 => (some.clone(), horizon()).prop_map(|(limit, expired_by)| (limit, CleanupKind::Handles { expired_by })),
         3 => refills().prop_map(|what| (1, what)),
-        3 => (some, a_run(), 0_u64..4).prop_map(|(limit, run, keep)| (limit, SweepWhat::History { run, keep })),
+        3 => (some, a_run(), 0_u64..4).prop_map(|(limit, run, keep)| (limit, CleanupKind::History { run, keep })),
     ];
-    what.prop_map(|(limit, what)| Sweep { now: at(0), limit, what }).boxed()
+    what.prop_map(|(limit, what)| Cleanup { now: at(0), limit, what }).boxed()
 }

@@ -1,6 +1,7 @@
-//! Cases about what stands beside runs: definitions, the audit trail, open waits.
+//! Cases about rows besides runs: definitions, the audit trail and open waits.
 
 use serde_json::json;
+use stepwell_core::Timestamp;
 
 use super::Shared;
 use super::ask::{all_audit, all_definitions, all_waits, apply, moved, started};
@@ -9,16 +10,16 @@ use super::make::{
     wait, write,
 };
 use crate::cell::{CellKey, CellOp, CellWrite, Space};
-use crate::commit::{AuditRow, Commit, CommitId, NewRun, Step, StoredDefinition};
-use crate::run::OpenWait;
-use crate::store::{Record, RecordQuery, WaitQuery, WaitRow, WaitsOf};
+use crate::commit::{AuditRow, Commit, CommitId, NewRun, RunUpdate, StoredDefinition};
+use crate::run::StoredWait;
+use crate::store::{Record, RecordQuery, WaitFilter, WaitQuery, WaitRow};
 
 async fn waits(store: &Shared, number: Option<u128>) -> Vec<WaitRow> {
-    let of = number.map_or(WaitsOf::All, |number| WaitsOf::Run(run(number)));
+    let of = number.map_or(WaitFilter::All, |number| WaitFilter::Run(run(number)));
     all_waits(store, ME, WaitQuery { of, limit: 2, cursor: None }).await
 }
 
-fn row(number: u128, wait: OpenWait) -> WaitRow {
+fn row(number: u128, wait: StoredWait) -> WaitRow {
     WaitRow { run: run(number), wait }
 }
 
@@ -48,7 +49,7 @@ cases! { records as __suite_records;
         assert_eq!(read(definition("none")).await, []);
     }
 
-    /// F5: what is known is listed by workflow, version and hash, page by page, for one workflow or all.
+    /// F5: definitions are listed by workflow, version and hash, in pages, for one workflow or all.
     async fn definitions_are_listed_in_order(store: &Shared) {
         let make = Make::new();
         let names = ["b:1", "b", "ä", "a", ""];
@@ -80,12 +81,12 @@ cases! { records as __suite_records;
             store.records(ME, query).await.unwrap()
         };
         let middle = page(None, None).await.next;
-        assert_eq!(page(Some("a"), middle.clone()).await.items, [], "it comes before the cursor");
-        assert_eq!(page(Some("b"), middle.clone()).await.items, of(Some("b"))[1..], "the cursor is in it");
-        assert_eq!(page(Some("b:1"), middle).await.items, of(Some("b:1")), "it comes after it");
+        assert_eq!(page(Some("a"), middle.clone()).await.items, [], "its definitions come before the cursor");
+        assert_eq!(page(Some("b"), middle.clone()).await.items, of(Some("b"))[1..], "the cursor is within its definitions");
+        assert_eq!(page(Some("b:1"), middle).await.items, of(Some("b:1")), "its definitions come after the cursor");
     }
 
-    /// D12: audit rows are written with their commit, and read back as they were.
+    /// D12: audit rows are written with their commit and read back unchanged.
     async fn audit_rows_are_part_of_their_commit(store: &Shared) {
         let make = Make::new();
         let full = AuditRow { run: Some(run(1)), ..audit("full") };
@@ -105,8 +106,8 @@ cases! { records as __suite_records;
         assert_eq!(all_audit(store, ME, 100).await, expected);
     }
 
-    /// D12: each write to a cell that changes something is on record by itself, with who was behind it.
-    async fn each_write_to_a_cell_is_on_record(store: &Shared) {
+    /// D12: each cell write that changes something has its own audit row with the actor.
+    async fn each_cell_write_is_audited(store: &Shared) {
         let make = Make::new();
         let by = |write| CellWrite { by: Some(run(1)), ..write };
         let shared = CellKey { space: Space::Workflow, owner: "a b".to_owned(), key: "k:1".to_owned() };
@@ -139,14 +140,14 @@ cases! { records as __suite_records;
             ("store.append", "store:ns:list", None, 1),
         ];
         let rows: Vec<_> = (0..).zip(rows).map(row).collect();
-        assert_eq!(all_audit(store, ME, 100).await, rows, "nothing that changes nothing, and no value");
+        assert_eq!(all_audit(store, ME, 100).await, rows, "only changes, and no values");
         let refused = make.write([set("k", 1), increment("list", 1)]);
         super::ask::refuse(store, refused).await;
-        assert_eq!(all_audit(store, ME, 100).await.len(), 4, "nothing of what was refused");
+        assert_eq!(all_audit(store, ME, 100).await.len(), 4, "no rows of a refused commit");
     }
 
-    /// B18: the audit trail is in the order of its commits, and within a commit in its own.
-    async fn the_audit_trail_is_in_order_page_by_page(store: &Shared) {
+    /// B18: the audit trail is ordered by commit, and within a commit by the order of its rows.
+    async fn the_audit_trail_is_listed_in_order(store: &Shared) {
         let make = Make::new();
         for number in [3_u128, 1, 2] {
             let rows = (0..12).map(|row| audit(&format!("{number}.{row:02}"))).collect();
@@ -160,37 +161,37 @@ cases! { records as __suite_records;
         }
     }
 
-    /// A10: waits open and close with the step that says so.
+    /// A10: waits open and close with their step.
     async fn waits_open_and_close_with_their_step(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(NewRun { open: vec![wait(1)], ..new_run(run(1)) })).await;
         assert_eq!(waits(store, None).await, [row(1, wait(1))]);
-        let endless = OpenWait { until: None, place: "wähle".into(), detail: bytes("{}"), ..wait(7) };
-        let forked = Step { open: vec![endless.clone(), wait(3)], close: vec![1], ..step(&head, "forked") };
+        let endless = StoredWait { until: None, place: "wähle".into(), detail: bytes("{}"), ..wait(7) };
+        let forked = RunUpdate { open: vec![endless.clone(), wait(3)], close: vec![1], ..step(&head, "forked") };
         let head = moved(store, make.step(forked)).await;
         assert_eq!(waits(store, Some(1)).await, [row(1, wait(3)), row(1, endless.clone())]);
-        let closed = Step { close: vec![3, 99, u64::MAX], ..attempt(&head, None) };
+        let closed = RunUpdate { close: vec![3, 99, u64::MAX], ..attempt(&head, None) };
         let head = moved(store, make.step(closed)).await;
-        assert_eq!(waits(store, Some(1)).await, [row(1, endless)], "closing what is not open is nothing");
-        moved(store, make.step(Step { close: vec![7], ..end(&head) })).await;
+        assert_eq!(waits(store, Some(1)).await, [row(1, endless)], "closing an absent wait does nothing");
+        moved(store, make.step(RunUpdate { close: vec![7], ..end(&head) })).await;
         assert_eq!(waits(store, None).await, []);
     }
 
-    /// A wait that is opened again replaces the one before, also when the same step closes it.
+    /// A wait that is opened again replaces the previous one, also if the same step closes it.
     async fn a_wait_opened_again_is_replaced(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(NewRun { open: vec![wait(1)], ..new_run(run(1)) })).await;
-        let longer = OpenWait { until: Some(at(999)), detail: bytes("{\"again\":1}"), ..wait(1) };
+        let longer = StoredWait { until: Some(at(999)), detail: bytes("{\"again\":1}"), ..wait(1) };
         let head =
-            moved(store, make.step(Step { open: vec![longer.clone()], ..step(&head, "longer") })).await;
+            moved(store, make.step(RunUpdate { open: vec![longer.clone()], ..step(&head, "longer") })).await;
         assert_eq!(waits(store, None).await, [row(1, longer)]);
-        let other = OpenWait { place: "elsewhere".into(), ..wait(1) };
-        let swapped = Step { open: vec![other.clone()], close: vec![1], ..step(&head, "swapped") };
+        let other = StoredWait { place: "elsewhere".into(), ..wait(1) };
+        let swapped = RunUpdate { open: vec![other.clone()], close: vec![1], ..step(&head, "swapped") };
         moved(store, make.step(swapped)).await;
         assert_eq!(waits(store, None).await, [row(1, other)]);
     }
 
-    /// A10: open waits are listed over all runs, by run and activation, page by page.
+    /// A10: open waits of all runs are listed by run and activation, in pages.
     async fn waits_are_listed_over_all_runs(store: &Shared) {
         let make = Make::new();
         for number in [2, 3, 1] {
@@ -208,21 +209,77 @@ cases! { records as __suite_records;
         assert_eq!((page.items.len(), page.next), (9, None));
         let middle = Some(format!("{}:9", run(2)));
         for (number, left) in [(1, 0), (2, 2), (3, 3)] {
-            let query = WaitQuery { of: WaitsOf::Run(run(number)), limit: 9, cursor: middle.clone() };
+            let query = WaitQuery { of: WaitFilter::Run(run(number)), limit: 9, cursor: middle.clone() };
             assert_eq!(store.waits(ME, query).await.unwrap().items.len(), left, "of run {number}");
         }
     }
 
-    /// Waits are found by their topic, page by page; topics by their order, byte by byte.
+    /// Waits with a due time are listed by it, in pages. The others are not in that listing.
+    async fn waits_are_listed_by_due_time(store: &Shared) {
+        let make = Make::new();
+        let on = |activation, due| StoredWait { due: Some(due), ..wait(activation) };
+        let (soon, later) = (at(5), at(90));
+        let open = vec![on(1, later), on(2, soon), wait(3), on(4, Timestamp::MAX)];
+        started(store, make.create(NewRun { open, ..new_run(run(2)) })).await;
+        let head = started(store, make.create(NewRun { open: vec![on(7, soon)], ..new_run(run(1)) })).await;
+        let by_due = |limit| WaitQuery { of: WaitFilter::Due, limit, cursor: None };
+        let order = async |limit| {
+            let found = all_waits(store, ME, by_due(limit)).await;
+            found.iter().map(|row| (row.run, row.wait.activation)).collect::<Vec<_>>()
+        };
+        for limit in [1, 2, 9] {
+            assert_eq!(order(limit).await, [(run(1), 7), (run(2), 2), (run(2), 1), (run(2), 4)], "{limit}");
+        }
+        let moved_up = RunUpdate { open: vec![on(7, at(60))], ..step(&head, "extended") };
+        let head = moved(store, make.step(moved_up)).await;
+        assert_eq!(order(9).await, [(run(2), 2), (run(1), 7), (run(2), 1), (run(2), 4)]);
+        moved(store, make.step(RunUpdate { close: vec![7], ..end(&head) })).await;
+        assert_eq!(order(9).await, [(run(2), 2), (run(2), 1), (run(2), 4)]);
+        assert_eq!(all_waits(store, super::make::tenant(2), by_due(9)).await, []);
+        let query = WaitQuery { cursor: Some("5:x:1".to_owned()), ..by_due(9) };
+        assert!(store.waits(ME, query).await.is_err());
+    }
+
+    /// The audit rows that name a run are listed in pages, without those of other runs.
+    async fn audit_rows_are_found_by_their_run(store: &Shared) {
+        let make = Make::new();
+        let mut expected = Vec::new();
+        for commit in 1..=4 {
+            let rows = (0..3_u128).map(|row| AuditRow {
+                run: (row > 0).then(|| run(row)),
+                ..audit(&format!("{commit}.{row}"))
+            });
+            apply(store, Commit { audit: rows.collect(), ..make.commit() }).await;
+            expected.push(format!("{commit}.2"));
+        }
+        for limit in [1, 3, 9] {
+            let (mut found, mut cursor) = (Vec::new(), None);
+            loop {
+                let query = RecordQuery::AuditOfRun { run: run(2), limit, cursor };
+                let page = store.records(ME, query).await.unwrap();
+                found.extend(page.items.into_iter().map(|record| match record {
+                    Record::Audit { row, .. } => row.subject,
+                    other => format!("{other:?}"),
+                }));
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "pages of {limit}");
+        }
+    }
+
+    /// Waits are found by topic, in pages. Topics are ordered by their bytes.
     async fn waits_are_found_by_their_topic(store: &Shared) {
         let make = Make::new();
-        let on = |activation, topic: &str| OpenWait { topic: Some(topic.to_owned()), ..wait(activation) };
+        let on = |activation, topic: &str| StoredWait { topic: Some(topic.to_owned()), ..wait(activation) };
         for number in [2, 3, 1] {
             let open = vec![on(1, "paid\u{1f}a"), on(3, "paid\u{1f}b"), on(2, "paid\u{1f}a"), wait(4)];
             started(store, make.create(NewRun { open, ..new_run(run(number)) })).await;
         }
         let mut head = started(store, make.create(NewRun { open: vec![on(1, "Ä")], ..new_run(run(4)) })).await;
-        let of = |topic: &str| WaitQuery { of: WaitsOf::Topic(topic.to_owned()), limit: 2, cursor: None };
+        let of = |topic: &str| WaitQuery { of: WaitFilter::Topic(topic.to_owned()), limit: 2, cursor: None };
         let found = all_waits(store, ME, of("paid\u{1f}a")).await;
         let found: Vec<_> = found.iter().map(|row| (row.run, row.wait.activation)).collect();
         assert_eq!(found, [(run(1), 1), (run(1), 2), (run(2), 1), (run(2), 2), (run(3), 1), (run(3), 2)]);
@@ -230,7 +287,7 @@ cases! { records as __suite_records;
         assert_eq!(all_waits(store, super::make::tenant(2), of("paid\u{1f}a")).await, []);
         assert_eq!(all_waits(store, ME, of("Ä")).await, [row(4, on(1, "Ä"))]);
         let first = async |from: &str, before: &str| {
-            let of = WaitsOf::FirstTopic { from: from.to_owned(), before: before.to_owned() };
+            let of = WaitFilter::FirstTopic { from: from.to_owned(), before: before.to_owned() };
             store.waits(ME, WaitQuery { of, limit: 5, cursor: None }).await.unwrap()
         };
         let page = first("paid\u{1f}", "paid ").await;
@@ -238,11 +295,11 @@ cases! { records as __suite_records;
         assert_eq!(first("paid\u{1f}a ", "paid ").await.items, [row(1, on(3, "paid\u{1f}b"))]);
         assert_eq!(first("paid\u{1f}c", "paid ").await.items, []);
         assert_eq!(first("Z", "\u{7f}").await.items, [row(1, on(1, "paid\u{1f}a"))], "in the order of bytes");
-        let other = Step { open: vec![on(1, "other")], ..step(&head, "other") };
+        let other = RunUpdate { open: vec![on(1, "other")], ..step(&head, "other") };
         head = moved(store, make.step(other)).await;
-        assert_eq!(all_waits(store, ME, of("Ä")).await, [], "one that is opened again has another topic");
+        assert_eq!(all_waits(store, ME, of("Ä")).await, [], "the reopened wait has another topic");
         assert_eq!(all_waits(store, ME, of("other")).await, [row(4, on(1, "other"))]);
-        moved(store, make.step(Step { close: vec![1], ..end(&head) })).await;
+        moved(store, make.step(RunUpdate { close: vec![1], ..end(&head) })).await;
         assert_eq!(all_waits(store, ME, of("other")).await, []);
     }
 }

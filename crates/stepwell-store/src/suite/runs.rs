@@ -1,4 +1,4 @@
-//! Cases about runs: what a step changes, and what refuses it.
+//! Cases about runs: the changes of a step, and the reasons to refuse one.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -9,11 +9,11 @@ use super::ask::{all_history, all_runs, apply, claim, claimed, find, load, moved
 use super::make::{
     ME, Make, at, attempt, bytes, definition, due_run, end, new_run, next, process, run, step, to, wait,
 };
-use crate::commit::{Commit, CommitError, NewRun, NextState, Ownership, Refused, Step};
+use crate::commit::{Commit, CommitError, NewRun, NextState, Ownership, Refused, RunUpdate};
 use crate::run::{Head, Loaded, Parent, RunSummary, Status};
 use crate::store::{Claim, HistoryQuery, RunQuery};
 
-/// What a run's history shows without its states.
+/// Returns version and entry of a run's whole history.
 async fn versions(store: &Shared, number: u128) -> Vec<(u64, Bytes)> {
     let query = HistoryQuery { run: run(number), from: 0, with_state: false, limit: 100 };
     all_history(store, ME, query).await.into_iter().map(|row| (row.version, row.entry)).collect()
@@ -27,14 +27,14 @@ fn full_run() -> NewRun {
         owner: Some(process(1)),
         parent: Some(Parent { run: run(9), activation: 4, child: 2 }),
         root: run(8),
-        attempt: Some(bytes("{\"tries\":1}")),
+        ledger: Some(bytes("{\"attempts\":1}")),
         open: vec![wait(3)],
         ..new_run(run(1))
     }
 }
 
 cases! { runs as __suite_runs;
-    /// B1: what is committed is what is loaded, every field of it.
+    /// B1: every field of a new run is loaded as it was committed.
     async fn a_new_run_reads_back_as_it_was_created(store: &Shared) {
         let new = full_run();
         let head = started(store, Make::new().create(new.clone())).await;
@@ -57,7 +57,7 @@ cases! { runs as __suite_runs;
             definition: new.definition,
             parent: new.parent.clone(),
             root: run(8),
-            attempt: new.attempt.clone(),
+            ledger: new.ledger.clone(),
             inbox: Vec::new(),
             created_at: at(0),
             updated_at: at(0),
@@ -80,18 +80,19 @@ cases! { runs as __suite_runs;
         assert_eq!(all_runs(store, ME, RunQuery::default()).await, vec![summary]);
     }
 
-    /// B2, B3: a step replaces state, places, status, wake, attempt and owner together, one version and revision on.
+    /// B2, B3: a step replaces state, places, status, wake-up time, attempts and owner together. It raises version and
+    /// revision by one.
     async fn a_step_reads_back_as_it_was_committed(store: &Shared) {
         let make = Make::new();
         let before = started(store, make.create(full_run())).await;
         let places = vec!["left".into(), "right".into()];
-        let change = Step {
+        let change = RunUpdate {
             fence: Some(1),
             next: vec![NextState { places: places.clone(), ..next("forked") }],
             status: Status::Failed,
             wake: Some(at(90)),
             owner: Ownership::Release,
-            attempt: Some(bytes("{\"tries\":2}")),
+            ledger: Some(bytes("{\"attempts\":2}")),
             ..attempt(&before, None)
         };
         let head = moved(store, Commit { step: Some(change), ..make.commit_at(at(3)) }).await;
@@ -103,7 +104,7 @@ cases! { runs as __suite_runs;
         assert_eq!(head, expected);
         let loaded = load(store, run(1)).await;
         assert_eq!(loaded.head, head);
-        assert_eq!(loaded.attempt, Some(bytes("{\"tries\":2}")));
+        assert_eq!(loaded.ledger, Some(bytes("{\"attempts\":2}")));
         assert_eq!((loaded.created_at, loaded.updated_at), (at(0), at(3)));
         let summary = all_runs(store, ME, RunQuery::default()).await.remove(0);
         assert_eq!((summary.places, summary.status, summary.version), (places, status, 8));
@@ -132,7 +133,7 @@ cases! { runs as __suite_runs;
         assert_eq!(versions(store, 2).await, vec![]);
     }
 
-    /// B18: a start is refused when the id is taken, and what has it stays.
+    /// B18: a start is refused if the id exists, and the existing run stays.
     async fn a_second_start_of_the_same_run_is_refused(store: &Shared) {
         let make = Make::new();
         started(store, make.create(new_run(run(1)))).await;
@@ -145,24 +146,24 @@ cases! { runs as __suite_runs;
         assert_eq!(find(store, run(2)).await, None);
     }
 
-    /// B15: the result of an action whose fence is over is discarded, also when the run has moved besides.
-    async fn a_past_fence_is_refused_before_a_stale_head(store: &Shared) {
+    /// B15: the result of an action with a stale fence is discarded, also if the run has changed in other ways.
+    async fn a_stale_fence_is_refused_before_a_stale_head(store: &Shared) {
         let make = Make::new();
         let owned = NewRun { owner: Some(process(1)), ..due_run(run(1), 0) };
         let old = started(store, make.create(owned)).await;
-        let taken = Step { owner: Ownership::Take(process(2)), ..step(&old, "taken over") };
+        let taken = RunUpdate { owner: Ownership::Take(process(2)), ..step(&old, "taken over") };
         let head = moved(store, make.step(taken)).await;
         assert_eq!((head.fence, head.owner), (2, Some(process(2))));
         let fenced = Refused::Fenced { run: run(1), expected: 1, actual: 2 };
-        let late = Step { fence: Some(1), ..step(&old, "late") };
-        assert_eq!(refuse(store, make.step(late)).await, fenced, "the head is stale too, the fence wins");
-        let current = Step { fence: Some(1), ..step(&head, "late") };
+        let late = RunUpdate { fence: Some(1), ..step(&old, "late") };
+        assert_eq!(refuse(store, make.step(late)).await, fenced, "the head is stale too, but the fence is checked first");
+        let current = RunUpdate { fence: Some(1), ..step(&head, "late") };
         assert_eq!(refuse(store, make.step(current)).await, fenced, "the head is current");
-        let ahead = Step { fence: Some(3), ..step(&head, "early") };
+        let ahead = RunUpdate { fence: Some(3), ..step(&head, "early") };
         let refused = refuse(store, make.step(ahead)).await;
         assert_eq!(refused, Refused::Fenced { run: run(1), expected: 3, actual: 2 });
         assert_eq!(load(store, run(1)).await.head, head);
-        moved(store, make.step(Step { fence: Some(2), ..step(&head, "in time") })).await;
+        moved(store, make.step(RunUpdate { fence: Some(2), ..step(&head, "in time") })).await;
     }
 
     /// B3: versions are contiguous, and each has one checkpoint.
@@ -177,37 +178,37 @@ cases! { runs as __suite_runs;
         assert_eq!(seen, (0..=20).collect::<Vec<_>>());
     }
 
-    /// A3: a failed try is a record beside the snapshot, without a version and without history.
-    async fn an_attempt_record_leaves_version_and_history_alone(store: &Shared) {
+    /// A3: a failed attempt is recorded in the run's row, without a version and without a history entry.
+    async fn an_attempt_record_changes_no_version_or_history(store: &Shared) {
         let make = Make::new();
         let created = started(store, make.create(new_run(run(1)))).await;
         let head = moved(store, make.step(step(&created, "one"))).await;
         let history = versions(store, 1).await;
-        let tried = Step { wake: Some(at(30)), ..attempt(&head, Some("{\"error\":\"boom\"}")) };
+        let tried = RunUpdate { wake: Some(at(30)), ..attempt(&head, Some("{\"error\":\"boom\"}")) };
         let after = moved(store, make.step(tried)).await;
         assert_eq!((after.version, after.revision), (1, head.revision + 1));
         assert_eq!(after.state, head.state);
         let loaded = load(store, run(1)).await;
-        assert_eq!(loaded.attempt, Some(bytes("{\"error\":\"boom\"}")));
+        assert_eq!(loaded.ledger, Some(bytes("{\"error\":\"boom\"}")));
         assert_eq!(loaded.head, after);
         assert_eq!(versions(store, 1).await, history);
         let refused = refuse(store, make.step(step(&head, "on the head before the attempt"))).await;
         assert!(matches!(refused, Refused::Moved { .. }), "{refused:?}");
         let cleared = moved(store, make.step(step(&after, "two"))).await;
-        assert_eq!((cleared.version, load(store, run(1)).await.attempt), (2, None));
+        assert_eq!((cleared.version, load(store, run(1)).await.ledger), (2, None));
     }
 
-    /// B16: a run stays pinned to its definition until a step says otherwise; who serves it goes by the new one then.
+    /// B16: a run stays pinned to its definition until a step changes it. Claims then use the new definition.
     async fn a_step_may_pin_a_run_to_another_definition(store: &Shared) {
         let make = Make::new();
         let created = started(store, make.create(due_run(run(1), 0))).await;
         let head = moved(store, make.step(step(&created, "one"))).await;
         assert_eq!(load(store, run(1)).await.definition, definition("orders"));
         let other = Some(definition("other"));
-        let late = Step { definition: other, ..step(&created, "late") };
+        let late = RunUpdate { definition: other, ..step(&created, "late") };
         assert!(matches!(refuse(store, make.step(late)).await, Refused::Moved { .. }));
         assert_eq!(load(store, run(1)).await.definition, definition("orders"));
-        let migrated = Step { definition: other, ..step(&head, "migrated") };
+        let migrated = RunUpdate { definition: other, ..step(&head, "migrated") };
         let head = moved(store, make.step(migrated)).await;
         let head = moved(store, make.step(step(&head, "two"))).await;
         let head = moved(store, make.step(attempt(&head, Some("{}")))).await;
@@ -235,13 +236,13 @@ cases! { runs as __suite_runs;
             (Ownership::Take(two), Some(two), 3),
         ];
         for (owner, expected, fence) in owners {
-            head = moved(store, make.step(Step { owner, ..attempt(&head, None) })).await;
+            head = moved(store, make.step(RunUpdate { owner, ..attempt(&head, None) })).await;
             assert_eq!((head.owner, head.fence), (expected, fence), "after {owner:?}");
             assert_eq!(load(store, run(1)).await.head, head);
         }
     }
 
-    /// B15: of any number of decisions on one snapshot, one is committed.
+    /// B15: of many decisions on one snapshot, one is committed.
     async fn one_of_many_decisions_on_the_same_head_wins(store: &Shared) {
         let make = Make::new();
         let mut head = started(store, make.create(new_run(run(1)))).await;
@@ -261,7 +262,7 @@ cases! { runs as __suite_runs;
         assert_eq!(versions(store, 1).await.len(), 6);
     }
 
-    /// B18: of many starts under one id at the same time, one is committed.
+    /// B18: of many concurrent starts with one id, one is committed.
     async fn one_of_many_starts_of_the_same_run_wins(store: &Shared) {
         let make = Make::new();
         for number in 1..=5 {
@@ -280,7 +281,7 @@ cases! { runs as __suite_runs;
         }
     }
 
-    /// The accident: a run's row is read, then a commit comes in, then its state and inbox are read.
+    /// Guards against a load that reads the row before a commit, and state and inbox after it.
     async fn a_load_is_never_torn(store: &Shared) {
         const VERSIONS: u64 = 60;
         let make = Make::new();
@@ -307,15 +308,15 @@ cases! { runs as __suite_runs;
             });
         }
         for version in 1..=VERSIONS {
-            let change = Step { take: vec![version], ..step(&head, &text(version)) };
+            let change = RunUpdate { take: vec![version], ..step(&head, &text(version)) };
             head = moved(store, Commit { send: vec![to(run(1), &text(version))], ..make.step(change) }).await;
             tokio::task::yield_now().await;
         }
         readers.join_all().await;
     }
 
-    /// B2, B11: children begin in the commit of the step that starts them.
-    async fn children_begin_with_the_step_that_starts_them(store: &Shared) {
+    /// B2, B11: children start in the commit of the step that starts them.
+    async fn children_start_with_the_step_that_creates_them(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(new_run(run(1)))).await;
         let child = |number: u32| NewRun {
@@ -337,7 +338,7 @@ cases! { runs as __suite_runs;
         assert_eq!(claimed(store, claim(process(1), 0)).await.len(), 50);
     }
 
-    /// Listings of runs: newest first, by workflow, status and parent, page by page.
+    /// Runs are listed newest first, filtered by workflow, status and parent, in pages.
     async fn runs_are_listed_newest_first_and_filtered(store: &Shared) {
         let make = Make::new();
         for number in [3, 1, 4, 2, 5] {
@@ -363,18 +364,18 @@ cases! { runs as __suite_runs;
         assert_eq!(listed(RunQuery { workflow: Some("nothing".into()), ..any.clone() }).await, []);
         assert_eq!(listed(RunQuery { status: Some(Status::Completed), ..any.clone() }).await, [5, 4, 3]);
         assert_eq!(listed(RunQuery { parent: Some(run(1)), ..any.clone() }).await, [5, 4]);
-        let without = |prefix: &str| RunQuery { without: Some(prefix.to_owned()), ..any.clone() };
-        assert_eq!(listed(without("inv")).await, [5, 3, 1]);
-        assert_eq!(listed(without("in_")).await, [5, 4, 3, 2, 1], "it is taken literally");
-        assert_eq!(listed(RunQuery { status: Some(Status::Completed), ..without("inv") }).await, [5, 3]);
-        assert_eq!(listed(RunQuery { parent: Some(run(1)), ..without("inv") }).await, [5]);
-        let named = RunQuery { workflow: Some("invoices".into()), ..without("inv") };
-        assert_eq!(listed(named).await, [4, 2], "what is named is meant");
+        let without_prefix = |prefix: &str| RunQuery { without_prefix: Some(prefix.to_owned()), ..any.clone() };
+        assert_eq!(listed(without_prefix("inv")).await, [5, 3, 1]);
+        assert_eq!(listed(without_prefix("in_")).await, [5, 4, 3, 2, 1], "no character is a wildcard");
+        assert_eq!(listed(RunQuery { status: Some(Status::Completed), ..without_prefix("inv") }).await, [5, 3]);
+        assert_eq!(listed(RunQuery { parent: Some(run(1)), ..without_prefix("inv") }).await, [5]);
+        let named = RunQuery { workflow: Some("invoices".into()), ..without_prefix("inv") };
+        assert_eq!(listed(named).await, [4, 2], "`without` has no effect on a named workflow");
         let (workflow, status) = (Some("invoices".into()), Some(Status::Completed));
         assert_eq!(listed(RunQuery { workflow, status, parent: Some(run(1)), ..any }).await, [4]);
     }
 
-    /// Paging goes by key: what is written meanwhile neither repeats nor hides a row.
+    /// Pages continue by key: writes between two pages neither repeat nor hide a row.
     async fn pages_of_runs_are_stable_under_writes(store: &Shared) {
         let make = Make::new();
         for number in 1..=5 {
@@ -388,10 +389,10 @@ cases! { runs as __suite_runs;
         assert_eq!(page.items.iter().map(|row| row.run).collect::<Vec<_>>(), [run(3), run(2)]);
         let page = store.runs(ME, query(page.next)).await.unwrap();
         assert_eq!(page.items.iter().map(|row| row.run).collect::<Vec<_>>(), [run(1)]);
-        assert_eq!(page.next, None, "the last page says so");
+        assert_eq!(page.next, None, "the last page has no cursor");
     }
 
-    /// Every status is kept as it is.
+    /// Every status reads back unchanged.
     async fn every_status_reads_back(store: &Shared) {
         let make = Make::new();
         for (number, status) in (1..).zip(Status::ALL) {
@@ -405,8 +406,8 @@ cases! { runs as __suite_runs;
         }
     }
 
-    /// A start may carry a version of its own, where a flow that rested elsewhere goes on.
-    async fn a_run_may_begin_at_a_later_version(store: &Shared) {
+    /// A new run may start at a later version: a flow that becomes a durable run keeps its version.
+    async fn a_run_may_start_at_a_later_version(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(NewRun { version: 41, ..new_run(run(1)) })).await;
         moved(store, make.step(step(&head, "on"))).await;

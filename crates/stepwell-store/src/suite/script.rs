@@ -1,7 +1,7 @@
-//! Random scripts, run on several stores at once: the same questions must get the same answers.
+//! Random scripts that run on several stores at once. All stores must give the same answers.
 //!
-//! The alphabets are small, so that calls meet: two tenants with the same ids, three runs, three cells, two keys,
-//! three handles, four things to link, two processes, a clock that moves on. A decision may be made on a head that is no longer
+//! The alphabets are small, so that calls collide: two tenants with the same ids, three runs, three cells, two keys,
+//! three handles, four entities, two processes, and a clock that advances. A decision may use a head that is no longer
 //! current.
 
 use std::collections::BTreeMap;
@@ -19,39 +19,38 @@ use super::dump::{Dump, Names, dump};
 use super::make::{at, hash, run, tenant};
 pub use super::random::scripts;
 use super::{Fresh, Shared};
-use crate::commit::{Commit, CommitError, CommitId, CommitRef, NextState, Ownership, Step};
+use crate::commit::{Commit, CommitError, CommitId, CommitRef, NextState, Ownership, RunUpdate};
 use crate::document::DocumentQuery;
 use crate::handle::{HandleChange, HandleHash, HandleQuery, HandleWrite};
 use crate::link::LinkQuery;
-use crate::run::{Chain, Head, OpenWait, ProcessId, Status};
+use crate::run::{Chain, Head, ProcessId, Status, StoredWait};
 use crate::scope::TenantScope;
 use crate::shadow::ShadowWrite;
 use crate::store::{
-    self, Beat, CellQuery, Claim, HistoryQuery, Page, Record, RecordQuery, RunQuery, Store, StoreError,
-    Sweep, SweepWhat, Swept, WaitQuery,
+    self, CellQuery, Claim, Cleanup, CleanupKind, CleanupResult, Heartbeat, HistoryQuery, Page, Record,
+    RecordQuery, RunQuery, Store, StoreError, WaitQuery,
 };
 
-/// In a script's documents: the run that the commit moves, or else the first that it begins.
+/// In a script's documents: stands for the run of the commit's step, or else the first run that it creates.
 pub const OWN: RunId = run(0);
 
-/// In a script's handles: the fence that the handle is under by then, whatever that is.
+/// In a script's handle writes: stands for the handle's current fence.
 pub const AS_READ: Option<u64> = Some(u64::MAX);
 
 /// The handles of a script.
 pub const HANDLES: [HandleHash; 3] = [hash(1), hash(2), hash(3)];
 
-/// Calls to be made one after the other.
+/// Calls that are made in order.
 #[derive(Debug, Clone)]
 pub struct Script(pub Vec<Line>);
 
 /// One call of a script.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// Seconds that pass before it.
+    /// Seconds that pass before the call.
     pub tick: i64,
-    /// Whose call it is.
+    /// The number of the tenant.
     pub tenant: u128,
-    /// What is called.
     pub call: Call,
 }
 
@@ -60,48 +59,37 @@ pub struct Line {
 pub enum Call {
     /// A commit, with a step on a head that the script has seen.
     Commit(Box<(Option<Move>, Commit)>),
-    /// A commit that was made before, once more.
+    /// Repeats an earlier commit, counted back from the newest.
     Again(usize),
-    /// What became of a commit that was made before.
+    /// Looks up an earlier commit, counted back from the newest.
     Outcome(usize),
-    /// Anything else; its time is the script's.
+    /// Any other call. The script sets its time.
     Ask(Ask),
 }
 
-/// A step on a run, its head still to be found.
+/// A step on a run whose head is not known yet.
 #[derive(Debug, Clone)]
 pub struct Move {
-    /// The run.
     pub run: RunId,
-    /// It may be a run that nobody has seen; if not, and it is one, another is taken.
+    /// Permits a run that the script has not seen. Without it, such a run is replaced by a known one.
     pub stray: bool,
-    /// How many heads ago it is decided; `None` = the run is loaded for it.
+    /// The age of the head, counted back from the newest; `None` = the run is loaded first.
     pub back: Option<usize>,
-    /// The fence it names, counted from the head's.
+    /// The step's fence, as an offset to the head's fence.
     pub fence: Option<u64>,
-    /// It is to know every message.
     pub in_order: bool,
-    /// How many messages it takes, oldest first, if the run is loaded for it.
+    /// Number of messages to take, oldest first, if the run is loaded first.
     pub take: usize,
-    /// Messages it takes on good luck.
+    /// Further sequence numbers to take; they may not exist.
     pub guess: Vec<u64>,
-    /// The next snapshot.
     pub next: Vec<NextState>,
-    /// The status.
     pub status: Status,
-    /// When to look again.
     pub wake: Option<Timestamp>,
-    /// The owner.
     pub owner: Ownership,
-    /// Tries.
-    pub attempt: Option<Bytes>,
-    /// The definition it changes to.
+    pub ledger: Option<Bytes>,
     pub definition: Option<DefinitionHash>,
-    /// Waits that open.
-    pub open: Vec<OpenWait>,
-    /// Waits that close.
+    pub open: Vec<StoredWait>,
     pub close: Vec<u64>,
-    /// Shadow columns that change.
     pub shadows: Vec<ShadowWrite>,
 }
 
@@ -112,11 +100,11 @@ pub enum Ask {
     Outcome(CommitRef),
     Load(RunId),
     Claim(Claim),
-    Due(Vec<ProcessId>),
-    Beat(Beat),
+    DueTenant(Vec<ProcessId>),
+    Heartbeat(Heartbeat),
     Cells(CellQuery),
     Links(LinkQuery),
-    Tally(store::Tally, u32),
+    Count(store::CountQuery, u32),
     Runs(RunQuery),
     Waits(WaitQuery),
     History(HistoryQuery),
@@ -127,60 +115,60 @@ pub enum Ask {
     Audit(u32),
     Unsealed(u32),
     Seals(u32),
-    Sweep(Sweep),
+    Cleanup(Cleanup),
 }
 
-/// How often a script's commits were applied, or refused for which reason; how often rows were sealed, keys
-/// forgotten, or handles over.
-pub type Tally = BTreeMap<String, usize>;
+/// Counts per result: applied commits, refusals by reason, and maintenance that sealed rows, removed tombstones or
+/// removed handles.
+pub type CallCounts = BTreeMap<String, usize>;
 
-/// Two stores that do not agree.
+/// A difference between two stores.
 #[derive(Debug)]
-pub struct Difference {
-    /// The call, by its place in the script; `None` = what was left at the end.
+pub struct Divergence {
+    /// Index of the call in the script; `None` = the final state differs.
     pub line: Option<usize>,
-    /// What was asked.
+    /// The call, formatted with `Debug`.
     pub asked: String,
-    /// What the first store said.
+    /// The answer of the first store.
     pub first: String,
-    /// Which other store said something else.
+    /// Index of the store that answered differently.
     pub store: usize,
-    /// What that one said.
+    /// The answer of that store.
     pub other: String,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Difference { line, asked, first, store, other } = self;
+        let Divergence { line, asked, first, store, other } = self;
         let same = first.chars().zip(other.chars()).take_while(|(a, b)| a == b).count();
         let part =
             |text: &str| text.chars().skip(same.saturating_sub(BEFORE)).take(SHOWN).collect::<String>();
         writeln!(f, "stores 0 and {store} differ at line {line:?}: {asked}")?;
-        writeln!(f, "after {same} characters that are the same:")?;
+        writeln!(f, "the first {same} characters are equal, then:")?;
         writeln!(f, "  store 0: {}", part(first))?;
         write!(f, "  store {store}: {}", part(other))
     }
 }
 
-/// How much of two answers is shown around the place where they begin to differ.
+/// Number of characters of each answer that are shown around the difference.
 const SHOWN: usize = 1_000;
-/// How much of that is from before it.
+/// Number of those characters that come before the difference.
 const BEFORE: usize = 400;
 
-/// The seed of [`differential`], unless `STEPWELL_SEED` names another.
+/// The default seed of [`differential`]. `STEPWELL_SEED` overrides it.
 const SEED: u64 = 1;
 
-/// Runs this many random scripts on pairs of fresh stores, and panics with the smallest one on which they differ.
+/// Runs this many random scripts on pairs of fresh stores. Panics with the smallest script for which they differ.
 ///
-/// The scripts are the same every time; `STEPWELL_SEED=<number>` tries others.
-pub fn differential(cases: u32, one: impl AsyncFn() -> Fresh, other: impl AsyncFn() -> Fresh) -> Tally {
+/// The scripts are the same every time; `STEPWELL_SEED=<number>` selects others.
+pub fn differential(cases: u32, one: impl AsyncFn() -> Fresh, other: impl AsyncFn() -> Fresh) -> CallCounts {
     let seed = std::env::var("STEPWELL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let total = std::cell::RefCell::new(Tally::new());
+    let total = std::cell::RefCell::new(CallCounts::new());
     let result = TestRunner::new_with_rng(config, rng).run(&scripts(), |script| {
         let tally = runtime.block_on(async {
             let fresh = [one().await, other().await];
@@ -198,8 +186,8 @@ pub fn differential(cases: u32, one: impl AsyncFn() -> Fresh, other: impl AsyncF
     total.into_inner()
 }
 
-/// Runs a script on all stores, comparing every answer and, at the end, everything they show.
-pub async fn compare(script: &Script, stores: &[Shared]) -> Result<Tally, Difference> {
+/// Runs a script on all stores. Compares every answer and, at the end, everything they show.
+pub async fn compare(script: &Script, stores: &[Shared]) -> Result<CallCounts, Divergence> {
     let mut player = Player::new(stores);
     for (number, line) in script.0.iter().enumerate() {
         player.now += line.tick;
@@ -214,8 +202,8 @@ pub async fn compare(script: &Script, stores: &[Shared]) -> Result<Tally, Differ
         }
         let mut faults = dumps.iter().map(Dump::faults).enumerate();
         if let Some((store, faults)) = faults.find(|(_, faults)| !faults.is_empty()) {
-            let (asked, first) = ("what is wrong in itself".to_owned(), "nothing should be".to_owned());
-            return Err(Difference { line: None, asked, first, store, other: faults.join("; ") });
+            let (asked, first) = ("inconsistencies of the store".to_owned(), "none expected".to_owned());
+            return Err(Divergence { line: None, asked, first, store, other: faults.join("; ") });
         }
         let dumps = dumps.iter().map(|dump| format!("{dump:#?}"));
         same(None, &format!("everything of tenant {}", scope.tenant()), dumps)?;
@@ -227,17 +215,17 @@ fn same(
     line: Option<usize>,
     asked: &str,
     mut answers: impl Iterator<Item = String>,
-) -> Result<(), Difference> {
+) -> Result<(), Divergence> {
     let first = answers.next().unwrap_or_default();
     match answers.enumerate().find(|(_, other)| *other != first) {
         None => Ok(()),
         Some((index, other)) => {
-            Err(Difference { line, asked: asked.to_owned(), first, store: index + 1, other })
+            Err(Divergence { line, asked: asked.to_owned(), first, store: index + 1, other })
         }
     }
 }
 
-/// What a store said, and the heads it gave.
+/// A store's answer, and the heads in it.
 #[derive(Default)]
 struct Answer {
     text: String,
@@ -252,21 +240,21 @@ struct Player<'a> {
     now: i64,
     heads: BTreeMap<(TenantScope, RunId), Vec<Head>>,
     commits: Vec<(TenantScope, Commit)>,
-    tally: Tally,
+    tally: CallCounts,
 }
 
 impl<'a> Player<'a> {
     fn new(stores: &'a [Shared]) -> Self {
-        Player { stores, now: 0, heads: BTreeMap::new(), commits: Vec::new(), tally: Tally::new() }
+        Player { stores, now: 0, heads: BTreeMap::new(), commits: Vec::new(), tally: CallCounts::new() }
     }
 
-    /// Puts the question to every store.
+    /// Makes the call on every store and compares the answers.
     async fn ask(
         &mut self,
         line: Option<usize>,
         scope: TenantScope,
         ask: &Ask,
-    ) -> Result<Answer, Difference> {
+    ) -> Result<Answer, Divergence> {
         let mut answers = Vec::new();
         for store in self.stores {
             answers.push(answer(store, scope, ask.clone()).await);
@@ -280,16 +268,16 @@ impl<'a> Player<'a> {
         if let Some(applied) = &answer.applied {
             *self.tally.entry(applied.clone()).or_default() += 1;
         }
-        if let Ask::Sweep(Sweep { what: SweepWhat::Runs { .. }, .. }) = ask {
-            // A run that begins anew under an old id begins to count anew: heads of the old one mean nothing.
+        if let Ask::Cleanup(Cleanup { what: CleanupKind::Runs { .. }, .. }) = ask {
+            // A new run with the id of a removed one starts again at revision 1, so its old heads are meaningless.
             self.heads.retain(|(of, _), _| *of != scope);
             self.commits.retain(|(of, _)| *of != scope);
         }
         Ok(answer)
     }
 
-    /// The call with what only the running script knows; `None` = there is nothing to ask.
-    async fn resolve(&mut self, line: &Line, number: usize) -> Result<Option<Ask>, Difference> {
+    /// Completes a call with what only the running script knows; `None` = there is nothing to call.
+    async fn resolve(&mut self, line: &Line, number: usize) -> Result<Option<Ask>, Divergence> {
         let scope = tenant(line.tenant);
         let earlier = |back: &usize| {
             let mine: Vec<_> = self.commits.iter().filter(|(of, _)| *of == scope).collect();
@@ -320,13 +308,14 @@ impl<'a> Player<'a> {
         })
     }
 
-    /// Handles are read for the writes that are to name the right fence. Each counts on the ones before it; what is to
-    /// happen to a handle that is not there happens to one that is, or not at all.
+    /// Reads the handles and fills in the current fences. Each write takes the previous ones into account.
+    ///
+    /// A write to a handle that does not exist goes to an existing one instead, or is dropped.
     async fn name_fences(
         &mut self,
         scope: TenantScope,
         writes: Vec<HandleWrite>,
-    ) -> Result<Vec<HandleWrite>, Difference> {
+    ) -> Result<Vec<HandleWrite>, Divergence> {
         let mut fences = BTreeMap::new();
         for handle in HANDLES.into_iter().filter(|_| !writes.is_empty()) {
             let read = self.ask(None, scope, &Ask::Record(RecordQuery::Handle(handle))).await?;
@@ -344,8 +333,10 @@ impl<'a> Player<'a> {
             }
             let after = match then {
                 HandleChange::Put(..) => Some(fences[&handle].unwrap_or(0) + 1),
-                HandleChange::Own(_) | HandleChange::Deliver(_) => fences[&handle].map(|fence| fence + 1),
-                HandleChange::Shade(_) => fences[&handle],
+                HandleChange::SetOwner(_) | HandleChange::Deliver(_) => {
+                    fences[&handle].map(|fence| fence + 1)
+                }
+                HandleChange::WriteShadows(_) => fences[&handle],
                 HandleChange::Take => None,
             };
             fences.insert(handle, after);
@@ -354,7 +345,7 @@ impl<'a> Player<'a> {
         Ok(named)
     }
 
-    async fn step(&mut self, scope: TenantScope, planned: &Move) -> Result<Step, Difference> {
+    async fn step(&mut self, scope: TenantScope, planned: &Move) -> Result<RunUpdate, Divergence> {
         let Move {
             run,
             stray,
@@ -367,7 +358,7 @@ impl<'a> Player<'a> {
             status,
             wake,
             owner,
-            attempt,
+            ledger,
             definition,
             open,
             close,
@@ -385,10 +376,10 @@ impl<'a> Player<'a> {
         }
         let known = self.heads.get(&(scope, run));
         let head = known.and_then(|heads| heads.iter().rev().nth(back.unwrap_or(0)).or(heads.first()));
-        let head = head.cloned().unwrap_or_else(|| nowhere(run));
+        let head = head.cloned().unwrap_or_else(|| unknown_head(run));
         let fence = fence.map(|ahead| head.fence + ahead);
         let take = taken;
-        Ok(Step {
+        Ok(RunUpdate {
             head,
             fence,
             in_order,
@@ -396,7 +387,7 @@ impl<'a> Player<'a> {
             status,
             wake,
             owner,
-            attempt,
+            ledger,
             definition,
             take,
             open,
@@ -406,19 +397,21 @@ impl<'a> Player<'a> {
     }
 }
 
-/// A commit that is sent again. If nothing but its keys is in the way of that, they may be over, and it is applied
-/// again; but the audit trail has its rows by its id, so then it must write none. The same goes for one that left its
-/// trace in a handle, which may be as it was before.
+/// Prepares a commit that is sent again.
+///
+/// If only its keys can refuse it and they have expired, it is applied a second time. The audit trail already has rows
+/// under its id, so it must not write any then. The same holds for a commit whose trace was in a handle that has
+/// changed back.
 fn unless_over(commit: Commit) -> Commit {
     let in_handle = !commit.handles.is_empty() && commit.record().is_none();
     if (commit.keys.is_empty() && !in_handle) || commit.step.is_some() || !commit.create.is_empty() {
         return commit;
     }
-    Commit { audit: Vec::new(), cells: Vec::new(), links: Vec::new(), fills: Vec::new(), ..commit }
+    Commit { audit: Vec::new(), cells: Vec::new(), links: Vec::new(), bindings: Vec::new(), ..commit }
 }
 
-/// A head of a run that nobody has seen.
-fn nowhere(run: RunId) -> Head {
+/// Returns a head of a run that the script has not seen.
+fn unknown_head(run: RunId) -> Head {
     Head {
         run,
         revision: 0,
@@ -437,23 +430,23 @@ impl Ask {
     fn at(mut self, time: Timestamp) -> Self {
         match &mut self {
             Ask::Claim(Claim { now, .. })
-            | Ask::Beat(Beat { now, .. })
+            | Ask::Heartbeat(Heartbeat { now, .. })
             | Ask::Cells(CellQuery { now, .. })
             | Ask::Record(
                 RecordQuery::Key { now, .. }
-                | RecordQuery::Living { now, .. }
+                | RecordQuery::AliveProcess { now, .. }
                 | RecordQuery::Undelivered { now, .. },
             )
-            | Ask::Tally(store::Tally::Keys { now }, _)
-            | Ask::Sweep(Sweep { now, .. }) => *now = time,
+            | Ask::Count(store::CountQuery::Keys { now }, _)
+            | Ask::Cleanup(Cleanup { now, .. }) => *now = time,
             Ask::Commit(commit) => commit.at = time,
             Ask::Outcome(_)
             | Ask::Links(_)
-            | Ask::Tally(..)
+            | Ask::Count(..)
             | Ask::Unsealed(_)
             | Ask::Seals(_)
             | Ask::Load(_)
-            | Ask::Due(_)
+            | Ask::DueTenant(_)
             | Ask::Runs(_)
             | Ask::Waits(_)
             | Ask::History(_)
@@ -471,30 +464,30 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
     let only = |text| Answer { text, ..Answer::default() };
     match ask {
         Ask::Commit(commit) => committed(store, scope, *commit).await,
-        Ask::Outcome(reference) => only(said(store.outcome(scope, reference).await)),
+        Ask::Outcome(reference) => only(formatted(store.outcome(scope, reference).await)),
         Ask::Load(run) => {
             let loaded = store.load(scope, run).await;
             let found = loaded.as_ref().ok().and_then(Option::as_ref);
             let heads = found.map(|loaded| loaded.head.clone()).into_iter().collect();
             let inbox = found.map(|loaded| loaded.inbox.iter().map(|message| message.seq).collect());
-            Answer { text: said(loaded), heads, inbox: inbox.unwrap_or_default(), ..Answer::default() }
+            Answer { text: formatted(loaded), heads, inbox: inbox.unwrap_or_default(), ..Answer::default() }
         }
         Ask::Claim(claim) => {
             let taken = store.claim(scope, claim).await;
             let heads =
                 taken.iter().flat_map(|taken| &taken.items).map(|loaded| loaded.head.clone()).collect();
-            Answer { text: said(taken), heads, ..Answer::default() }
+            Answer { text: formatted(taken), heads, ..Answer::default() }
         }
-        Ask::Due(dead) => only(said(sorted(store.due(dead).await))),
-        Ask::Beat(beat) => {
-            let beaten = store.beat(beat).await;
-            let living = beaten.as_ref().map_or(0, |beaten| beaten.living);
-            let dead = sorted(beaten.map(|beaten| beaten.dead));
-            only(format!("{living} live, {}", said(dead)))
+        Ask::DueTenant(expired) => only(formatted(sorted(store.due(expired).await))),
+        Ask::Heartbeat(beat) => {
+            let membership = store.heartbeat(beat).await;
+            let alive = membership.as_ref().map_or(0, |membership| membership.alive);
+            let expired = sorted(membership.map(|membership| membership.expired));
+            only(format!("{alive} live, {}", formatted(expired)))
         }
         Ask::Cells(query) => only(format!("{:?}", all_cells(store, scope, query).await)),
         Ask::Links(query) => only(format!("{:?}", all_links(store, scope, query).await)),
-        Ask::Tally(of, limit) => only(format!("{:?}", tallied(store, scope, of, limit).await)),
+        Ask::Count(of, limit) => only(format!("{:?}", tallied(store, scope, of, limit).await)),
         Ask::Runs(query) => only(format!("{:?}", all_runs(store, scope, query).await)),
         Ask::Waits(query) => only(format!("{:?}", all_waits(store, scope, query).await)),
         Ask::History(query) => only(format!("{:?}", all_history(store, scope, query).await)),
@@ -506,21 +499,22 @@ async fn answer(store: &dyn Store, scope: TenantScope, ask: Ask) -> Answer {
         Ask::Record(query) => {
             let found = store.records(scope, query).await;
             let fence = found.as_ref().ok().and_then(read_fence);
-            Answer { text: said(found), fence, ..Answer::default() }
+            Answer { text: formatted(found), fence, ..Answer::default() }
         }
         Ask::Audit(limit) => only(format!("{:?}", all_audit(store, scope, limit).await)),
         Ask::Unsealed(limit) => only(format!("{:?}", all_unsealed(store, scope, limit).await)),
         Ask::Seals(limit) => only(format!("{:?}", all_seals(store, scope, limit).await)),
-        Ask::Sweep(sweep) => {
-            let name = match sweep.what {
-                SweepWhat::Seal => Some("Sealed"),
-                SweepWhat::Tombstones { .. } => Some("Forgotten"),
-                SweepWhat::Handles { .. } => Some("Over"),
+        Ask::Cleanup(cleanup) => {
+            let name = match cleanup.what {
+                CleanupKind::Seal => Some("Sealed"),
+                CleanupKind::Tombstones { .. } => Some("Forgotten"),
+                CleanupKind::Handles { .. } => Some("Over"),
                 _ => None,
             };
-            let swept = store.sweep(scope, sweep).await;
-            let applied = name.filter(|_| matches!(swept, Ok(Swept { count: 1.., .. }))).map(str::to_owned);
-            Answer { text: said(swept), applied, ..Answer::default() }
+            let cleaned = store.cleanup(scope, cleanup).await;
+            let applied =
+                name.filter(|_| matches!(cleaned, Ok(CleanupResult { count: 1.., .. }))).map(str::to_owned);
+            Answer { text: formatted(cleaned), applied, ..Answer::default() }
         }
     }
 }
@@ -537,12 +531,12 @@ async fn committed(store: &dyn Store, scope: TenantScope, commit: Commit) -> Ans
             let name = text.split(|c: char| !c.is_alphanumeric()).next().map(str::to_owned);
             Answer { text, applied: name, ..Answer::default() }
         }
-        Err(CommitError::Store(error)) => Answer { text: said::<()>(Err(error)), ..Answer::default() },
+        Err(CommitError::Store(error)) => Answer { text: formatted::<()>(Err(error)), ..Answer::default() },
         Err(CommitError::Unknown { .. }) => Answer { text: "unknown".to_owned(), ..Answer::default() },
     }
 }
 
-/// The fence of the handle that was read, if that was one.
+/// Returns the fence of the handle in the answer, if there is one.
 fn read_fence(page: &Page<Record>) -> Option<u64> {
     page.items.iter().find_map(|record| match record {
         Record::Handle(row) => Some(row.fence),
@@ -557,8 +551,8 @@ fn sorted<T: Ord>(result: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreErr
     })
 }
 
-/// An answer as text. What a store says about its own troubles is its own; which kind of trouble it is, is not.
-fn said<T: Debug>(result: Result<T, StoreError>) -> String {
+/// Formats an answer for the comparison. The kind of an error must be the same in all stores, its text need not.
+fn formatted<T: Debug>(result: Result<T, StoreError>) -> String {
     match result {
         Ok(value) => format!("{value:?}"),
         Err(StoreError::Unavailable(_)) => "unavailable".to_owned(),

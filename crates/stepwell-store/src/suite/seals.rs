@@ -1,4 +1,4 @@
-//! Cases about seals: every row of the audit trail is sealed once, in a chain, so that a later change shows.
+//! Cases about seals: every audit row is sealed once, in a chain, so that a later change is detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +12,24 @@ use super::make::{
 use crate::commit::{AuditRow, Commit, CommitId};
 use crate::scope::TenantScope;
 use crate::seal::{Hash, Seal, SealedRow, sealed};
-use crate::store::{Record, RecordQuery, Sweep, SweepWhat, Swept};
+use crate::store::{Cleanup, CleanupKind, CleanupResult, Record, RecordQuery};
 
-async fn seal(store: &Shared, seconds: i64, limit: u32) -> Swept {
+async fn seal(store: &Shared, seconds: i64, limit: u32) -> CleanupResult {
     seal_as(store, ME, seconds, limit).await
 }
 
-async fn seal_as(store: &Shared, scope: TenantScope, seconds: i64, limit: u32) -> Swept {
-    let sweep = Sweep { now: at(seconds), limit, what: SweepWhat::Seal };
-    store.sweep(scope, sweep).await.expect("a sealer is answered")
+async fn seal_as(store: &Shared, scope: TenantScope, seconds: i64, limit: u32) -> CleanupResult {
+    let cleanup = Cleanup { now: at(seconds), limit, what: CleanupKind::Seal };
+    store.cleanup(scope, cleanup).await.expect("sealing succeeds")
 }
 
-/// Seals until nothing is left to be sealed; gives how many rows that were.
+/// Seals until no row is left. Returns the number of sealed rows.
 async fn seal_all(store: &Shared, seconds: i64, limit: u32) -> u64 {
     let mut count = 0;
     loop {
-        let swept = seal(store, seconds, limit).await;
-        count += swept.count;
-        if !swept.more {
+        let cleaned = seal(store, seconds, limit).await;
+        count += cleaned.count;
+        if !cleaned.more {
             return count;
         }
         tokio::task::yield_now().await;
@@ -42,7 +42,7 @@ async fn seals(store: &Shared) -> Vec<Seal> {
 
 type Place = (CommitId, u64);
 
-/// The hash of every row of the audit trail, by where it is.
+/// Returns the hash of every audit row by commit and ordinal.
 async fn trail(store: &Shared, scope: TenantScope) -> BTreeMap<Place, Hash> {
     let rows = all_audit(store, scope, 1_000).await.into_iter().map(|record| match record {
         Record::Audit { commit, ordinal, at, row } => {
@@ -53,16 +53,16 @@ async fn trail(store: &Shared, scope: TenantScope) -> BTreeMap<Place, Hash> {
     rows.collect()
 }
 
-/// The seals are a chain, and they are over the rows of the audit trail that are not waiting, each once.
+/// Checks that the seals form a chain and contain every audit row that is not listed as unsealed exactly once.
 async fn check(store: &Shared, scope: TenantScope) {
     let waiting: BTreeSet<CommitId> = all_unsealed(store, scope, 100).await.into_iter().collect();
     let seals = all_seals(store, scope, 100).await;
     let mut rows: BTreeMap<Place, Hash> = BTreeMap::new();
     let mut before = [0; 32];
     for (number, seal) in (1..).zip(&seals) {
-        assert_eq!((seal.number, seal.before), (number, before), "each follows the one before");
+        assert_eq!((seal.number, seal.before), (number, before), "each seal follows the previous one");
         assert_eq!(seal.hash, seal.expected(scope.tenant()), "seal {number}");
-        assert!(!seal.rows.is_empty(), "seal {number} is over nothing");
+        assert!(!seal.rows.is_empty(), "seal {number} has no rows");
         before = seal.hash;
         for SealedRow { commit, ordinal, hash } in &seal.rows {
             let twice = rows.insert((*commit, *ordinal), *hash);
@@ -71,11 +71,10 @@ async fn check(store: &Shared, scope: TenantScope) {
     }
     let mut wanted = trail(store, scope).await;
     wanted.retain(|(commit, _), _| !waiting.contains(commit));
-    assert_eq!(rows, wanted, "what is not waiting is sealed as it is");
+    assert_eq!(rows, wanted, "every row that is not unsealed is sealed unchanged");
 }
 
-/// The seals there are so far are sound, while rows are written: each is over rows that are there, and no row is
-/// in two of them.
+/// Checks the seals while rows are being written: each sealed row exists, and no row is in two seals.
 async fn check_so_far(store: &Shared) {
     let seals = seals(store).await;
     let trail = trail(store, ME).await;
@@ -90,12 +89,12 @@ fn noted(make: &Make, count: usize) -> Commit {
     Commit { audit: (0..count).map(|number| audit(&number.to_string())).collect(), ..make.commit() }
 }
 
-/// A row that says something in every part.
+/// Builds a row in which every field has a value.
 fn full() -> AuditRow {
     AuditRow { run: Some(run(1)), detail: bytes(r#"{"a":1}"#), ..audit("subject") }
 }
 
-/// Every way in which somebody could change a row.
+/// Returns the row with every possible change.
 fn changed() -> Vec<AuditRow> {
     let row = full();
     vec![
@@ -108,12 +107,12 @@ fn changed() -> Vec<AuditRow> {
         AuditRow { run: None, ..row.clone() },
         AuditRow { detail: bytes(r#"{"a":2}"#), ..row.clone() },
         AuditRow { detail: bytes(""), ..row.clone() },
-        // What is cut off one part and put to the next.
+        // The end of one field is moved to the beginning of the next.
         AuditRow { operation: "se".to_owned(), subject: "tsubject".to_owned(), ..row },
     ]
 }
 
-/// Eight at once seal the same rows, by any number of stores on the same database; each row is sealed once.
+/// Eight sealers seal the same rows, through any number of stores on the same database. Each row must be sealed once.
 pub async fn contended(stores: &[Shared]) {
     let make = Make::new();
     let store = &stores[0];
@@ -129,7 +128,7 @@ pub async fn contended(stores: &[Shared]) {
         }
         let sealed: u64 = tasks.join_all().await.into_iter().sum();
         let rest = seal_all(store, 99, 100).await;
-        assert_eq!(sealed + rest, 24, "each says what it sealed itself");
+        assert_eq!(sealed + rest, 24, "the results add up to all rows");
         check(store, ME).await;
     }
     assert_eq!(trail(store, ME).await.len(), 6 * 24);
@@ -154,10 +153,10 @@ cases! { seals as __suite_seals;
         let ids = commits.map(|commit| commit.id);
         for limit in [1, 3, 4, 100] {
             let waiting = all_unsealed(store, ME, limit).await;
-            assert_eq!(waiting, ids, "pages of {limit}; without the start, which says nothing");
+            assert_eq!(waiting, ids, "pages of {limit}; the start has no audit rows");
         }
         assert_eq!(seals(store).await, []);
-        assert_eq!(seal(store, 9, 100).await, Swept { count: 8, more: false });
+        assert_eq!(seal(store, 9, 100).await, CleanupResult { count: 8, more: false });
         assert_eq!(all_unsealed(store, ME, 10).await, []);
         let found = seals(store).await;
         assert_eq!((found.len(), found[0].number, found[0].at), (1, 1, at(9)));
@@ -165,8 +164,8 @@ cases! { seals as __suite_seals;
         check(store, ME).await;
     }
 
-    /// Each seal names the one before, and is read again as it was, whatever else is tidied up.
-    async fn seals_are_a_chain_that_stays_as_it_is(store: &Shared) {
+    /// Each seal contains the hash of the previous one and never changes, whatever maintenance removes.
+    async fn seals_form_an_immutable_chain(store: &Shared) {
         let make = Make::new();
         let mut known: Vec<Seal> = Vec::new();
         for number in 1..=5 {
@@ -174,7 +173,7 @@ cases! { seals as __suite_seals;
             apply(store, make.write([set("k", number), delete("k")])).await;
             assert_eq!(seal(store, i64::from(number), 100).await.count, 4);
             let found = seals(store).await;
-            assert_eq!(found[..known.len()], known, "those before are as they were");
+            assert_eq!(found[..known.len()], known, "earlier seals are unchanged");
             known = found;
         }
         assert_eq!(known.iter().map(|seal| seal.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
@@ -182,10 +181,10 @@ cases! { seals as __suite_seals;
         check(store, ME).await;
         let head = started(store, make.create(new_run(run(1)))).await;
         moved(store, make.step(end(&head))).await;
-        let old = SweepWhat::Tombstones { namespace: NAMESPACE.to_owned(), before: at(999) };
-        let runs = SweepWhat::Runs { ended_before: at(999) };
-        for what in [SweepWhat::Cells, old, SweepWhat::Keys, runs] {
-            store.sweep(ME, Sweep { now: at(1_000_000), limit: 100, what }).await.unwrap();
+        let old = CleanupKind::Tombstones { namespace: NAMESPACE.to_owned(), before: at(999) };
+        let runs = CleanupKind::Runs { ended_before: at(999) };
+        for what in [CleanupKind::Cells, old, CleanupKind::Keys, runs] {
+            store.cleanup(ME, Cleanup { now: at(1_000_000), limit: 100, what }).await.unwrap();
         }
         assert_eq!(seals(store).await, known);
         check(store, ME).await;
@@ -198,46 +197,45 @@ cases! { seals as __suite_seals;
         assert_eq!((past.items, past.next), (vec![], None));
     }
 
-    /// Where there is nothing to be sealed no seal is made, so that an idle store does not grow.
-    async fn nothing_to_seal_makes_no_seal(store: &Shared) {
+    /// Without new rows no seal is made, so that an idle store does not grow.
+    async fn an_idle_store_gets_no_seal(store: &Shared) {
         let make = Make::new();
-        assert_eq!(seal(store, 0, 100).await, Swept { count: 0, more: false });
+        assert_eq!(seal(store, 0, 100).await, CleanupResult { count: 0, more: false });
         started(store, make.create(new_run(run(1)))).await;
         apply(store, make.write([delete("none")])).await;
-        assert_eq!(seal(store, 0, 100).await, Swept { count: 0, more: false });
+        assert_eq!(seal(store, 0, 100).await, CleanupResult { count: 0, more: false });
         apply(store, noted(&make, 1)).await;
-        assert_eq!(seal(store, 1, 100).await, Swept { count: 1, more: false });
+        assert_eq!(seal(store, 1, 100).await, CleanupResult { count: 1, more: false });
         for _ in 0..3 {
-            assert_eq!(seal(store, 2, 100).await, Swept { count: 0, more: false });
+            assert_eq!(seal(store, 2, 100).await, CleanupResult { count: 0, more: false });
         }
         assert_eq!(seals(store).await.len(), 1);
     }
 
-    /// A seal is over no more commits than it was told to take, over each of them whole, and says if there
-    /// is more.
-    async fn a_seal_takes_whole_commits_and_no_more_than_told(store: &Shared) {
+    /// A seal takes at most the given number of commits, each with all its rows, and reports whether more are left.
+    async fn a_seal_takes_whole_commits_up_to_its_limit(store: &Shared) {
         let make = Make::new();
         for count in [5, 1, 2, 4, 3] {
             apply(store, noted(&make, count)).await;
         }
         let waiting = all_unsealed(store, ME, 10).await;
-        assert_eq!(seal(store, 1, 2).await, Swept { count: 6, more: true });
+        assert_eq!(seal(store, 1, 2).await, CleanupResult { count: 6, more: true });
         assert_eq!(all_unsealed(store, ME, 10).await, waiting[2..]);
         check(store, ME).await;
-        assert_eq!(seal(store, 2, 2).await, Swept { count: 6, more: true });
-        assert_eq!(seal(store, 3, 1).await, Swept { count: 3, more: false }, "the last of them was the last");
+        assert_eq!(seal(store, 2, 2).await, CleanupResult { count: 6, more: true });
+        assert_eq!(seal(store, 3, 1).await, CleanupResult { count: 3, more: false }, "nothing is left after the last commit");
         let rows: Vec<_> = seals(store).await.iter().map(|seal| seal.rows.len()).collect();
         assert_eq!(rows, [6, 6, 3]);
         check(store, ME).await;
     }
 
-    /// The accident: two seal at the same time, and rows are in two seals or in none.
-    async fn sealers_at_the_same_time_seal_each_row_once(store: &Shared) {
+    /// Guards against concurrent sealers that put a row into two seals or into none.
+    async fn concurrent_sealers_seal_each_row_once(store: &Shared) {
         contended(std::slice::from_ref(store)).await;
     }
 
-    /// Nobody who writes waits for a seal; what is written while one is made is sealed by a later one.
-    async fn rows_written_while_others_are_sealed_are_sealed_later(store: &Shared) {
+    /// Writers never wait for a seal. Rows that are written during sealing get a later seal.
+    async fn rows_written_during_sealing_are_sealed_later(store: &Shared) {
         let make = std::sync::Arc::new(Make::new());
         let mut writers = JoinSet::new();
         for writer in 0..4_u32 {
@@ -270,8 +268,8 @@ cases! { seals as __suite_seals;
         check(store, ME).await;
     }
 
-    /// Whatever is changed in a row, or in a seal, or taken out of either, no longer has its hash.
-    async fn what_is_changed_afterwards_shows(store: &Shared) {
+    /// Any change to a row or a seal, and any removal from them, changes the hash.
+    async fn later_changes_are_detected(store: &Shared) {
         let make = Make::new();
         let commit = Commit { audit: vec![full(), full()], ..make.commit_at(at(5)) };
         apply(store, commit.clone()).await;
@@ -282,12 +280,12 @@ cases! { seals as __suite_seals;
         let row = |ordinal, at, row: &AuditRow| sealed(tenant_id, commit.id, ordinal, at, row);
         assert!(seal.rows.contains(&row(0, at(5), &full())) && seal.rows.contains(&row(1, at(5), &full())));
         let known: BTreeSet<Hash> = seal.rows.iter().map(|row| row.hash).collect();
-        assert_eq!(known.len(), 4, "the same row at another place is another");
+        assert_eq!(known.len(), 4, "the same content at another ordinal has another hash");
         let mut forged: Vec<SealedRow> = changed().iter().map(|changed| row(0, at(5), changed)).collect();
         forged.extend([row(2, at(5), &full()), row(0, at(6), &full())]);
         forged.push(sealed(tenant(2).tenant(), commit.id, 0, at(5), &full()));
         forged.push(sealed(tenant_id, CommitId(uuid::Uuid::nil()), 0, at(5), &full()));
-        assert!(forged.iter().all(|row| !known.contains(&row.hash)), "a change that does not show");
+        assert!(forged.iter().all(|row| !known.contains(&row.hash)), "a change is not detected");
         let mut fewer = seal.clone();
         fewer.rows.pop();
         let mut other = seal.clone();
@@ -304,8 +302,8 @@ cases! { seals as __suite_seals;
         assert_eq!(seal.expected(tenant_id), seal.hash);
     }
 
-    /// D11: each tenant has a chain of its own.
-    async fn each_tenant_has_a_chain_of_its_own(store: &Shared) {
+    /// D11: each tenant has its own chain.
+    async fn each_tenant_has_its_own_chain_of_seals(store: &Shared) {
         const TWO: TenantScope = tenant(2);
         let make = Make::new();
         let both = noted(&make, 2);
@@ -313,12 +311,12 @@ cases! { seals as __suite_seals;
             store.commit(scope, both.clone()).await.unwrap();
             assert_eq!(all_unsealed(store, scope, 10).await, [both.id]);
         }
-        assert_eq!(seal(store, 1, 100).await, Swept { count: 2, more: false });
+        assert_eq!(seal(store, 1, 100).await, CleanupResult { count: 2, more: false });
         assert_eq!(all_unsealed(store, TWO, 10).await, [both.id]);
         assert_eq!(all_seals(store, TWO, 10).await, []);
         apply(store, noted(&make, 1)).await;
         assert_eq!(seal(store, 2, 100).await.count, 1);
-        assert_eq!(seal_as(store, TWO, 3, 100).await, Swept { count: 2, more: false });
+        assert_eq!(seal_as(store, TWO, 3, 100).await, CleanupResult { count: 2, more: false });
         let (mine, theirs) = (seals(store).await, all_seals(store, TWO, 10).await);
         assert_eq!((mine.len(), theirs.len(), theirs[0].number, theirs[0].before), (2, 1, 1, [0; 32]));
         check(store, ME).await;

@@ -1,4 +1,4 @@
-//! Cases about tenants: two of them with the same ids, keys and cells, and neither sees the other.
+//! Cases about tenants: two tenants with the same ids, keys and cells do not see each other.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use super::Shared;
 use super::ask::{self, apply, claim, load, refuse_as, taken};
 use super::dump::{Dump, Names, dump};
 use super::make::{
-    Make, NAMESPACE, at, audit, due_run, edge, end, flow, increment, key, leading, link_id, process, put,
-    rest, rest_on, run, set, set_until, shade, step, stored, tenant, to, unlike, unlink, upsert, use_up,
-    wait,
+    Make, NAMESPACE, answer_link, at, audit, delete_handle, due_run, edge, end, flow, increment, key,
+    link_id, process, put, put_handle, put_handle_on, run, set, set_shadow, set_until, step, stored, tenant,
+    to, unlink, unrelated_state, upsert, wait,
 };
-use crate::cell::{CellWrite, Expect};
-use crate::commit::{Commit, KeyWrite, Lives, NewRun, Refused, Step};
+use crate::cell::{CellWrite, Precondition};
+use crate::commit::{Commit, KeyLifetime, KeyWrite, NewRun, Refused, RunUpdate};
 use crate::handle::HandleRow;
 use crate::run::Head;
 use crate::scope::TenantScope;
-use crate::store::{Claim, Sweep, SweepWhat};
+use crate::store::{Claim, Cleanup, CleanupKind};
 
 const ONE: TenantScope = tenant(1);
 const TWO: TenantScope = tenant(2);
@@ -26,10 +26,10 @@ async fn seen(store: &Shared, scope: TenantScope) -> Dump {
     dump(store, scope, &Names::default(), at(0)).await
 }
 
-/// A commit with something of everything in it; `mark` shows whose it is.
+/// Builds a commit that writes something of every kind. `mark` identifies the tenant.
 fn everything(make: &Make, mark: u8) -> Commit {
     let open = vec![wait(u64::from(mark))];
-    let shadows = vec![shade("mark", i32::from(mark))];
+    let shadows = vec![set_shadow("mark", i32::from(mark))];
     Commit {
         create: vec![
             NewRun { open, shadows, ..due_run(run(1), i64::from(mark)) },
@@ -37,38 +37,42 @@ fn everything(make: &Make, mark: u8) -> Commit {
         ],
         send: vec![to(run(1), &format!("for {mark}"))],
         handles: vec![
-            rest(leading(1, run(1))),
-            rest(HandleRow { created_by: Some(format!("of {mark}")), expires_at: Some(at(30)), ..flow(5) }),
+            put_handle(answer_link(1, run(1))),
+            put_handle(HandleRow {
+                created_by: Some(format!("of {mark}")),
+                expires_at: Some(at(30)),
+                ..flow(5)
+            }),
         ],
         cells: vec![set("k", mark), set_until("old", mark, 30)],
         links: vec![upsert(u32::from(mark), edge("a/1", "r", "b/1"))],
         actor: Some(format!("of {mark}")),
         documents: vec![put(run(1), "k", &format!("of {mark}")), put(run(2), "k", "")],
-        keys: vec![key("a", mark), KeyWrite { lives: Lives::WithRun(run(1)), ..key("b", mark) }],
+        keys: vec![key("a", mark), KeyWrite { lifetime: KeyLifetime::WithRun(run(1)), ..key("b", mark) }],
         definitions: vec![stored("orders"), stored(&format!("for {mark}"))],
         audit: vec![audit(&format!("by {mark}"))],
         ..make.commit()
     }
 }
 
-async fn furnished(store: &Shared, make: &Make) -> BTreeMap<TenantScope, Head> {
+async fn populated(store: &Shared, make: &Make) -> BTreeMap<TenantScope, Head> {
     let mut heads = BTreeMap::new();
     for (scope, mark) in [(ONE, 1), (TWO, 2)] {
-        let committed = store.commit(scope, everything(make, mark)).await.expect("nothing is taken yet");
+        let committed = store.commit(scope, everything(make, mark)).await.expect("the store is empty");
         heads.insert(scope, committed.created[0].clone());
     }
     heads
 }
 
 cases! { tenants as __suite_tenants;
-    /// D11: the same ids, keys and cells in two tenants are two of everything.
+    /// D11: the same ids, keys and cells in two tenants are separate rows.
     async fn tenants_do_not_see_each_other(store: &Shared) {
         let make = Make::new();
         let untouched = seen(store, TWO).await;
         apply(store, everything(&make, 1)).await;
-        assert_eq!(seen(store, TWO).await, untouched, "what one writes the other does not see");
+        assert_eq!(seen(store, TWO).await, untouched, "writes of one tenant are invisible to the other");
         let first = seen(store, ONE).await;
-        store.commit(TWO, everything(&make, 2)).await.expect("nothing of it is taken in this tenant");
+        store.commit(TWO, everything(&make, 2)).await.expect("the ids are free in this tenant");
         assert_eq!(seen(store, ONE).await, first);
         let second = seen(store, TWO).await;
         assert_eq!(second.loaded[1].inbox[0].topic, "for 2");
@@ -85,10 +89,10 @@ cases! { tenants as __suite_tenants;
         assert_eq!((second.listed.len(), other.len()), (2, 0));
     }
 
-    /// Who is there is known without looking into anyone's data.
-    async fn tenants_that_have_anything_are_listed_page_by_page(store: &Shared) {
-        assert_eq!(store.tenants(None, 10).await, Ok(Vec::new()), "nobody is there yet");
-        furnished(store, &Make::default()).await;
+    /// Tenants are listed without access to their data.
+    async fn tenants_with_data_are_listed_in_pages(store: &Shared) {
+        assert_eq!(store.tenants(None, 10).await, Ok(Vec::new()), "the store is empty");
+        populated(store, &Make::default()).await;
         let (one, two) = (ONE.tenant(), TWO.tenant());
         assert_eq!(store.tenants(None, 10).await, Ok(vec![one, two]));
         assert_eq!(store.tenants(None, 1).await, Ok(vec![one]));
@@ -96,25 +100,25 @@ cases! { tenants as __suite_tenants;
         assert_eq!(store.tenants(Some(two), 10).await, Ok(Vec::new()));
     }
 
-    /// D11: no write of one tenant reaches a row of the other.
-    async fn a_tenants_writes_stay_its_own(store: &Shared) {
+    /// D11: no write of one tenant changes a row of the other.
+    async fn writes_do_not_reach_another_tenant(store: &Shared) {
         let make = Make::new();
-        let heads = furnished(store, &make).await;
+        let heads = populated(store, &make).await;
         let before = seen(store, TWO).await;
-        let change = Step { take: vec![1], close: vec![1, 2], ..end(&heads[&ONE]) };
-        let cells = vec![CellWrite { expect: Expect::Live(1), ..increment("k", 10) }];
+        let change = RunUpdate { take: vec![1], close: vec![1, 2], ..end(&heads[&ONE]) };
+        let cells = vec![CellWrite { expect: Precondition::Live(1), ..increment("k", 10) }];
         let links = vec![upsert(9, edge("a/1", "r", "b/1")), unlink(None, None, Some("b/1"))];
         let documents = vec![put(run(1), "k", "changed"), put(run(1), "new", "")];
         let send = vec![to(run(2), "x")];
-        let handles = vec![use_up(1, 1), rest_on(1, flow(5), vec![shade("mark", 9)])];
+        let handles = vec![delete_handle(1, 1), put_handle_on(1, flow(5), vec![set_shadow("mark", 9)])];
         apply(store, Commit { cells, links, documents, send, handles, ..make.step(change) }).await;
         assert_eq!(seen(store, TWO).await, before);
         assert_eq!(load(store, run(1)).await.head.version, 1);
-        store.commit(TWO, make.step(step(&heads[&TWO], "mine"))).await.expect("its head has not moved");
+        store.commit(TWO, make.step(step(&heads[&TWO], "mine"))).await.expect("its head is current");
     }
 
-    /// D11: what is another tenant's is not there: it can neither be moved, reached nor found again.
-    async fn another_tenants_rows_are_not_there(store: &Shared) {
+    /// D11: rows of another tenant do not exist: they cannot be changed, messaged or looked up.
+    async fn rows_of_another_tenant_do_not_exist(store: &Shared) {
         let make = Make::new();
         let create = everything(&make, 1);
         let head = apply(store, create.clone()).await.created.remove(0);
@@ -122,7 +126,7 @@ cases! { tenants as __suite_tenants;
         assert_eq!(refused, Refused::NoRun { run: run(1) });
         let refused = refuse_as(store, TWO, make.send([to(run(1), "x")])).await;
         assert_eq!(refused, Refused::NoTarget { run: run(1) });
-        let expecting = make.write([CellWrite { expect: Expect::Live(1), ..set("k", 1) }]);
+        let expecting = make.write([CellWrite { expect: Precondition::Live(1), ..set("k", 1) }]);
         assert!(matches!(refuse_as(store, TWO, expecting).await, Refused::Cell { .. }));
         assert_eq!(store.load(TWO, run(1)).await, Ok(None));
         assert_eq!(store.outcome(TWO, create.reference()).await, Ok(None));
@@ -134,39 +138,39 @@ cases! { tenants as __suite_tenants;
     /// D11: a claim takes runs of one tenant.
     async fn a_claim_takes_runs_of_its_tenant(store: &Shared) {
         let make = Make::new();
-        furnished(store, &make).await;
+        populated(store, &make).await;
         let before = seen(store, TWO).await;
         assert_eq!(taken(store, claim(process(1), 10)).await, [run(1), run(2)]);
         assert_eq!(taken(store, claim(process(1), 10)).await, []);
         assert_eq!(seen(store, TWO).await, before);
-        let heirs = Claim { dead: vec![process(1)], ..claim(process(2), -1) };
+        let heirs = Claim { expired: vec![process(1)], ..claim(process(2), -1) };
         assert_eq!(
             store.claim(TWO, heirs.clone()).await.unwrap().items,
             [],
-            "they are not due, and nobody owns them"
+            "they are neither due nor owned"
         );
         assert_eq!(taken(store, heirs).await.len(), 2);
         assert_eq!(store.claim(TWO, claim(process(1), 10)).await.unwrap().items.len(), 2);
     }
 
-    /// D11: a sweep tidies up one tenant.
-    async fn a_sweep_tidies_up_its_tenant(store: &Shared) {
+    /// D11: maintenance changes only its own tenant.
+    async fn maintenance_changes_only_its_tenant(store: &Shared) {
         let make = Make::new();
-        let heads = furnished(store, &make).await;
+        let heads = populated(store, &make).await;
         for (scope, head) in &heads {
-            let long = Step { next: vec![unlike(1)], ..end(head) };
+            let long = RunUpdate { next: vec![unrelated_state(1)], ..end(head) };
             let documents = vec![put(run(1), "k", "changed")];
             store.commit(*scope, Commit { documents, ..make.step(long) }).await.unwrap();
         }
         let before = seen(store, TWO).await;
-        let history = SweepWhat::History { run: run(1), keep: 1 };
-        let runs = SweepWhat::Runs { ended_before: at(1) };
-        let old = SweepWhat::Tombstones { namespace: NAMESPACE.to_owned(), before: at(1) };
-        let over = SweepWhat::Handles { expired_by: at(30) };
-        let data = [(SweepWhat::Cells, 1), (old, 1), (SweepWhat::Seal, 4), (over, 1)];
-        for (what, count) in data.into_iter().chain([(SweepWhat::Keys, 1), (history, 2), (runs, 1)]) {
-            let swept = store.sweep(ONE, Sweep { now: at(1_000), limit: 100, what: what.clone() }).await.unwrap();
-            assert_eq!(swept.count, count, "{what:?}");
+        let history = CleanupKind::History { run: run(1), keep: 1 };
+        let runs = CleanupKind::Runs { ended_before: at(1) };
+        let old = CleanupKind::Tombstones { namespace: NAMESPACE.to_owned(), before: at(1) };
+        let over = CleanupKind::Handles { expired_by: at(30) };
+        let data = [(CleanupKind::Cells, 1), (old, 1), (CleanupKind::Seal, 4), (over, 1)];
+        for (what, count) in data.into_iter().chain([(CleanupKind::Keys, 1), (history, 2), (runs, 1)]) {
+            let cleaned = store.cleanup(ONE, Cleanup { now: at(1_000), limit: 100, what: what.clone() }).await.unwrap();
+            assert_eq!(cleaned.count, count, "{what:?}");
         }
         assert_eq!(seen(store, TWO).await, before);
         assert_eq!(seen(store, ONE).await.runs.len(), 1);

@@ -1,4 +1,4 @@
-//! Cases about wholeness: whatever cannot be done, nothing of its commit is left.
+//! Cases about atomicity: a refused commit leaves nothing behind.
 
 use serde_json::json;
 
@@ -6,24 +6,26 @@ use super::Shared;
 use super::ask::{apply, load, outcome, refuse, started};
 use super::dump::{Dump, Names, Shown, dump};
 use super::make::{
-    ME, Make, at, attempt, audit, bytes, delete, deliver, due_run, edge, end, flow, increment, key, leading,
-    message, new_run, own, process, put, remove, rest, rest_on, run, set, shade, step, stored, to, unlink,
-    unshade, upsert, use_up, wait, write,
+    ME, Make, answer_link, at, attempt, audit, bytes, delete, delete_handle, deliver, due_run, edge, end,
+    flow, increment, key, message, new_run, own, process, put, put_handle, put_handle_on, remove, run, set,
+    set_shadow, step, stored, to, unlink, unset_shadow, upsert, wait, write,
 };
-use crate::cell::{CellError, CellOp, CellWrite, Expect};
-use crate::commit::{Commit, Fill, FillPart, Missing, NewRun, Ownership, Refused, Send, Step};
+use crate::cell::{CellError, CellOp, CellWrite, Precondition};
+use crate::commit::{
+    Commit, NewRun, OnMissingRun, Ownership, Refused, ResultBinding, ResultPart, RunUpdate, SendMessage,
+};
 use crate::run::Head;
 
-/// A way to spoil a commit, and what it is refused with.
+/// A change that makes a commit fail, with its name and a check of the refusal.
 type Spoilt = (&'static str, fn(&mut Commit), fn(&Refused) -> bool);
 
 async fn seen(store: &Shared) -> Dump {
     dump(store, ME, &Names::default(), at(0)).await
 }
 
-/// A store with something of everything in it; gives where run 1 stands.
-async fn furnished(store: &Shared, make: &Make) -> Head {
-    let first = NewRun { shadows: vec![shade("email", "ann")], ..new_run(run(1)) };
+/// Fills a store with rows of every kind. Returns the head of run 1.
+async fn populated(store: &Shared, make: &Make) -> Head {
+    let first = NewRun { shadows: vec![set_shadow("email", "ann")], ..new_run(run(1)) };
     let create = vec![first, new_run(run(2)), new_run(run(3))];
     let cells = vec![set("text", "a"), set("number", 1), set("gone", 1)];
     let first = Commit {
@@ -32,7 +34,12 @@ async fn furnished(store: &Shared, make: &Make) -> Head {
         links: vec![upsert(1, edge("a/1", "r", "b/1")), upsert(2, edge("a/1", "s", "b/1"))],
         documents: vec![put(run(1), "kept", "a"), put(run(1), "replaced", "a"), put(run(1), "gone", "a")],
         send: vec![to(run(1), "hello")],
-        handles: vec![rest(leading(1, run(1))), rest(flow(7)), rest(flow(8)), own(8, 1, process(1))],
+        handles: vec![
+            put_handle(answer_link(1, run(1))),
+            put_handle(flow(7)),
+            put_handle(flow(8)),
+            own(8, 1, process(1)),
+        ],
         keys: vec![key("a", 1)],
         definitions: vec![stored("orders")],
         audit: vec![audit("first")],
@@ -44,29 +51,33 @@ async fn furnished(store: &Shared, make: &Make) -> Head {
     load(store, run(1)).await.head
 }
 
-/// A commit that does something of everything.
+/// Builds a commit that writes something of every kind.
 fn everything(make: &Make, head: &Head) -> Commit {
     Commit {
-        step: Some(Step {
+        step: Some(RunUpdate {
             owner: Ownership::Take(process(1)),
             take: vec![1],
             open: vec![wait(1)],
             close: vec![2],
-            shadows: vec![shade("total", 2), unshade("email")],
+            shadows: vec![set_shadow("total", 2), unset_shadow("email")],
             ..step(head, "next")
         }),
         create: vec![due_run(run(4), 0)],
         send: vec![to(run(2), "hello"), to(run(4), "welcome"), to(run(1), "note to self")],
         handles: vec![
-            use_up(1, 1),
-            rest(leading(2, run(1))),
+            delete_handle(1, 1),
+            put_handle(answer_link(2, run(1))),
             deliver(8, 2, 0),
-            rest_on(1, flow(7), vec![shade("total", 7)]),
+            put_handle_on(1, flow(7), vec![set_shadow("total", 7)]),
         ],
         cells: vec![set("new", 1), increment("number", 1), delete("text")],
         links: vec![upsert(3, edge("a/1", "r", "b/2")), unlink(Some("a/1"), Some("s"), None)],
         actor: Some("ann".to_owned()),
-        fills: vec![Fill { operation: 1, part: FillPart::Value, pointer: "/vars/n".to_owned() }],
+        bindings: vec![ResultBinding {
+            operation: 1,
+            part: ResultPart::Value,
+            pointer: "/vars/n".to_owned(),
+        }],
         documents: vec![put(run(1), "replaced", "b"), remove(run(1), "gone"), put(run(4), "new", "a")],
         keys: vec![key("b", 2)],
         definitions: vec![stored("other")],
@@ -75,7 +86,7 @@ fn everything(make: &Make, head: &Head) -> Commit {
     }
 }
 
-fn step_of(commit: &mut Commit) -> &mut Step {
+fn step_of(commit: &mut Commit) -> &mut RunUpdate {
     commit.step.as_mut().expect("the commit has a step")
 }
 
@@ -109,16 +120,16 @@ fn spoilt_run() -> Vec<Spoilt> {
 
 fn spoilt_data() -> Vec<Spoilt> {
     vec![
-        ("handle used up", |c| c.handles.push(use_up(1, 1)), |r| matches!(r, Refused::Handle { .. })),
-        ("handle there", |c| c.handles.push(rest(flow(2))), |r| matches!(r, Refused::Handle { .. })),
+        ("handle used up", |c| c.handles.push(delete_handle(1, 1)), |r| matches!(r, Refused::Handle { .. })),
+        ("handle there", |c| c.handles.push(put_handle(flow(2))), |r| matches!(r, Refused::Handle { .. })),
         (
             "handle reserved",
             |c| c.handles.insert(0, own(8, 1, process(2))),
             |r| matches!(r, Refused::Handle { .. }),
         ),
-        ("cell conflict", |c| c.cells.push(expect("number", Expect::Absent)), cell_conflict),
-        ("stale after delete", |c| c.cells.push(expect("gone", Expect::Live(1))), cell_conflict),
-        ("stale within the commit", |c| c.cells.push(expect("new", Expect::Live(2))), cell_conflict),
+        ("cell conflict", |c| c.cells.push(expect("number", Precondition::Absent)), cell_conflict),
+        ("stale after delete", |c| c.cells.push(expect("gone", Precondition::Live(1))), cell_conflict),
+        ("stale within the commit", |c| c.cells.push(expect("new", Precondition::Live(2))), cell_conflict),
         ("wrong kind", |c| c.cells.push(append("number")), wrong_kind),
         ("empty key", |c| c.cells.push(set("", 1)), |r| matches!(r, Refused::Cell { .. })),
         (
@@ -131,10 +142,18 @@ fn spoilt_data() -> Vec<Spoilt> {
             |c| c.links.push(upsert(4, edge("a/1", "", "b/1"))),
             |r| matches!(r, Refused::Link { .. }),
         ),
-        ("no place", |c| c.fills[0].pointer = "/nowhere/n".to_owned(), |r| matches!(r, Refused::Fill { .. })),
-        ("no operation", |c| c.fills[0].operation = 5, |r| matches!(r, Refused::Fill { .. })),
-        ("no pointer", |c| c.fills[0].pointer = "n".to_owned(), |r| matches!(r, Refused::Fill { .. })),
-        ("no next state", |c| step_of(c).next.clear(), |r| matches!(r, Refused::Fill { .. })),
+        (
+            "no place",
+            |c| c.bindings[0].pointer = "/nowhere/n".to_owned(),
+            |r| matches!(r, Refused::ResultBinding { .. }),
+        ),
+        ("no operation", |c| c.bindings[0].operation = 5, |r| matches!(r, Refused::ResultBinding { .. })),
+        (
+            "no pointer",
+            |c| c.bindings[0].pointer = "n".to_owned(),
+            |r| matches!(r, Refused::ResultBinding { .. }),
+        ),
+        ("no next state", |c| step_of(c).next.clear(), |r| matches!(r, Refused::ResultBinding { .. })),
         ("no version", |c| c.documents.push(put(run(2), "k", "")), no_checkpoint),
         ("no version to end at", |c| c.documents.push(remove(run(9), "k")), no_checkpoint),
         (
@@ -148,7 +167,7 @@ fn spoilt_data() -> Vec<Spoilt> {
     ]
 }
 
-fn expect(key: &str, expect: Expect) -> CellWrite {
+fn expect(key: &str, expect: Precondition) -> CellWrite {
     CellWrite { expect, ..set(key, 1) }
 }
 
@@ -162,7 +181,7 @@ fn flood(commit: &mut Commit) {
 
 async fn leaves_no_trace(store: &Shared, spoils: Vec<Spoilt>) {
     let make = Make::new();
-    let head = furnished(store, &make).await;
+    let head = populated(store, &make).await;
     let before = seen(store).await;
     for (name, spoil, expected) in spoils {
         let mut commit = everything(&make, &head);
@@ -177,7 +196,7 @@ async fn leaves_no_trace(store: &Shared, spoils: Vec<Spoilt>) {
     assert_eq!(
         (after.runs.len(), after.waits.len(), after.audit.len()),
         (4, 1, 14),
-        "3 of its own, 7 cells, 4 links"
+        "3 explicit rows, 7 cells, 4 links"
     );
     assert_eq!((after.links.len(), after.unsealed.len()), (2, 3));
     let shaded: Vec<_> = after.shadows.iter().map(|row| (row.run, row.name.as_str())).collect();
@@ -188,18 +207,18 @@ async fn leaves_no_trace(store: &Shared, spoils: Vec<Spoilt>) {
 }
 
 cases! { whole as __suite_whole;
-    /// B2: refused by a key, the run, its inbox or a new run, a commit leaves nothing behind.
+    /// B2: a commit refused by a key, the run, its inbox or a new run leaves nothing behind.
     async fn a_commit_refused_by_its_runs_leaves_no_trace(store: &Shared) {
         leaves_no_trace(store, spoilt_run()).await;
     }
 
-    /// B2: refused by a handle, a cell, a fill, a document or a message, a commit leaves nothing behind.
+    /// B2: a commit refused by a handle, a cell, a result binding, a document or a message leaves nothing behind.
     async fn a_commit_refused_by_its_data_leaves_no_trace(store: &Shared) {
         leaves_no_trace(store, spoilt_data()).await;
     }
 
-    /// D9: several writes are one transaction; the last one's conflict undoes the first.
-    async fn data_without_a_run_is_written_whole_or_not_at_all(store: &Shared) {
+    /// D9: several writes are one transaction, so a conflict of the last one undoes the first.
+    async fn data_without_a_run_is_written_atomically(store: &Shared) {
         let make = Make::new();
         apply(store, make.write([set("text", "a")])).await;
         let before = seen(store).await;
@@ -211,10 +230,10 @@ cases! { whole as __suite_whole;
         assert_eq!(outcome(store, &commit).await, None);
     }
 
-    /// B2: everything a commit does is there as soon as one part of it is.
-    async fn everything_in_a_commit_is_seen_together(store: &Shared) {
+    /// B2: all changes of a commit become visible together.
+    async fn all_changes_of_a_commit_become_visible_together(store: &Shared) {
         let make = Make::new();
-        let head = furnished(store, &make).await;
+        let head = populated(store, &make).await;
         let commit = everything(&make, &head);
         let committed = apply(store, commit.clone()).await;
         let after = load(store, run(1)).await;
@@ -244,23 +263,23 @@ cases! { whole as __suite_whole;
         assert_eq!(outcome(store, &commit).await.unwrap().results, committed.results);
     }
 
-    /// The first thing that cannot be done is the answer: keys, the run, its inbox, new runs, handles, cells,
-    /// links, fills, documents, messages.
-    async fn refusals_come_in_the_contract_s_order(store: &Shared) {
+    /// The first failed check decides: keys, the run, its inbox, new runs, handles, cells, links, result bindings,
+    /// documents, messages.
+    async fn refusals_follow_the_order_of_the_checks(store: &Shared) {
         let make = Make::new();
-        let head = furnished(store, &make).await;
+        let head = populated(store, &make).await;
         let mut commit = everything(&make, &head);
-        commit.send.push(Send { to: run(9), message: message("x"), missing: Missing::Refuse });
+        commit.send.push(SendMessage { to: run(9), message: message("x"), missing: OnMissingRun::Refuse });
         assert!(matches!(refuse(store, commit.clone()).await, Refused::NoTarget { .. }));
         commit.documents.push(put(run(2), "k", ""));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::NoCheckpoint { .. }));
-        commit.fills[0].operation = 9;
-        assert!(matches!(refuse(store, commit.clone()).await, Refused::Fill { .. }));
+        commit.bindings[0].operation = 9;
+        assert!(matches!(refuse(store, commit.clone()).await, Refused::ResultBinding { .. }));
         commit.links.push(unlink(None, None, None));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Link { operation: 5, .. }));
         commit.cells.push(append("number"));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Cell { .. }));
-        commit.handles.push(use_up(1, 1));
+        commit.handles.push(delete_handle(1, 1));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::Handle { .. }));
         commit.create.push(new_run(run(2)));
         assert!(matches!(refuse(store, commit.clone()).await, Refused::RunExists { .. }));
@@ -276,12 +295,12 @@ cases! { whole as __suite_whole;
         assert!(matches!(refuse(store, commit).await, Refused::TooLarge { .. }));
     }
 
-    /// An attempt record is as whole as a checkpoint: with a message that finds nobody it is not written either.
-    async fn an_attempt_record_is_refused_whole(store: &Shared) {
+    /// A ledger is atomic too: it is not written if a message of its commit has no target.
+    async fn an_attempt_record_is_written_atomically(store: &Shared) {
         let make = Make::new();
         let head = started(store, make.create(new_run(run(1)))).await;
         let before = seen(store).await;
-        let step = Step { wake: Some(at(1)), ..attempt(&head, Some("{}")) };
+        let step = RunUpdate { wake: Some(at(1)), ..attempt(&head, Some("{}")) };
         let commit = Commit { send: vec![to(run(9), "x")], ..make.step(step) };
         assert_eq!(refuse(store, commit.clone()).await, Refused::NoTarget { run: run(9) });
         assert_eq!(seen(store).await, before);

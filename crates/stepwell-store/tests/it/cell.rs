@@ -1,4 +1,4 @@
-//! What holds for every operation on every cell, however they are mixed.
+//! Properties of every sequence of operations on a cell.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof, proptest};
@@ -6,7 +6,7 @@ use proptest::sample::select;
 use serde_json::{Number, Value, json};
 use stepwell_core::Limits;
 use stepwell_store::suite::make::{at, delete, increment, set, set_until, write};
-use stepwell_store::{Cell, CellError, CellOp, CellWrite, Expect};
+use stepwell_store::{Cell, CellError, CellOp, CellWrite, Precondition};
 
 fn values() -> impl Strategy<Value = Value> {
     select(vec![json!(null), json!(3), json!("text"), json!([1, 2]), json!({"a": 1}), json!(u64::MAX)])
@@ -23,18 +23,18 @@ fn writes() -> impl Strategy<Value = CellWrite> {
         Just(write("k", CellOp::Check)),
     ];
     let expect = prop_oneof![
-        4 => Just(Expect::Anything),
-        1 => Just(Expect::Absent),
-        1 => (0_u64..6).prop_map(Expect::Live),
-        1 => (0_u64..6).prop_map(Expect::Exactly),
+        4 => Just(Precondition::Anything),
+        1 => Just(Precondition::Absent),
+        1 => (0_u64..6).prop_map(Precondition::Live),
+        1 => (0_u64..6).prop_map(Precondition::Exactly),
     ];
     (op, expect).prop_map(|(write, expect)| CellWrite { expect, ..write })
 }
 
 proptest! {
-    /// D3, D4, C5: every write raises the revision by one, nothing else does, and what has expired was not there.
+    /// D3, D4, C5: every write raises the revision by one, and nothing else does. An expired value counts as absent.
     #[test]
-    fn revisions_count_writes_and_results_tell_the_truth(writes in vec((0_i64..4, writes()), 1..40)) {
+    fn revisions_count_writes_and_results_match(writes in vec((0_i64..4, writes()), 1..40)) {
         let mut cell: Option<Cell> = None;
         let mut seconds = 0;
         for (tick, write) in writes {
@@ -55,7 +55,7 @@ proptest! {
         }
     }
 
-    /// D17: integers are added exactly, or not at all.
+    /// D17: integers are added exactly, or the operation fails.
     #[test]
     fn integers_add_up_or_overflow(value in any_integer(), by in any_integer()) {
         let cell = set("k", Value::Number(value.clone())).apply(None, at(0), &Limits::default()).unwrap().0;
@@ -64,7 +64,7 @@ proptest! {
         let fits = i128::from(i64::MIN) <= sum && sum <= i128::from(u64::MAX);
         match increment("k", by).apply(cell, at(0), &Limits::default()) {
             Ok((_, result)) => {
-                let Some(Value::Number(given)) = result.value else { panic!("an increment gives a number") };
+                let Some(Value::Number(given)) = result.value else { panic!("an increment returns a number") };
                 assert_eq!((wide(&given), fits), (sum, true));
             }
             Err(error) => assert!(!fits && matches!(error, CellError::Overflow { .. }), "{error}"),

@@ -1,4 +1,4 @@
-//! The store in which things go wrong: what a caller can and cannot know after each fault.
+//! Tests of the fault-injecting store: what a caller can find out after each fault.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ fn faulty(script: impl IntoIterator<Item = Fault>) -> Faulty<MemoryStore> {
     Faulty::new(MemoryStore::new(), script)
 }
 
-/// Sends a commit whose answer gets lost; it may or may not have been applied.
+/// Sends a commit whose answer is lost. It may or may not have been applied.
 async fn lost(store: &Faulty<MemoryStore>, commit: &Commit) {
     store.then(Fault::After);
     match store.commit(ME, commit.clone()).await {
         Err(CommitError::Unknown { reference, .. }) => assert_eq!(reference, commit.reference()),
-        other => panic!("the answer was to be lost: {other:?}"),
+        other => panic!("expected a lost answer, got {other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_call_that_never_arrived_did_nothing() {
+async fn a_call_that_never_arrives_changes_nothing() {
     let store = faulty([Fault::Before]);
     let commit = Make::new().write([increment("k", 1)]);
     let failed = store.commit(ME, commit.clone()).await;
@@ -36,7 +36,7 @@ async fn a_call_that_never_arrived_did_nothing() {
 }
 
 #[tokio::test]
-async fn a_data_write_whose_answer_was_lost_is_found_and_not_done_again() {
+async fn a_data_write_with_a_lost_answer_is_not_repeated() {
     let store = faulty([]);
     let commit = Make::new().write([increment("k", 1)]);
     lost(&store, &commit).await;
@@ -47,7 +47,7 @@ async fn a_data_write_whose_answer_was_lost_is_found_and_not_done_again() {
 }
 
 #[tokio::test]
-async fn a_step_whose_answer_was_lost_is_found_and_not_done_again() {
+async fn a_step_with_a_lost_answer_is_not_repeated() {
     let store = faulty([]);
     let make = Make::new();
     let head = started(&store, make.create(new_run(run(1)))).await;
@@ -63,7 +63,7 @@ async fn a_step_whose_answer_was_lost_is_found_and_not_done_again() {
 }
 
 #[tokio::test]
-async fn a_start_whose_answer_was_lost_gives_the_same_run_again() {
+async fn a_start_with_a_lost_answer_returns_the_same_run() {
     let store = faulty([]);
     let make = Make::new();
     let start = |number| {
@@ -71,13 +71,15 @@ async fn a_start_whose_answer_was_lost_gives_the_same_run_again() {
         Commit { keys: vec![KeyWrite { answer, ..key("a", 1) }], ..make.create(new_run(run(number))) }
     };
     lost(&store, &start(1)).await;
-    let Refused::Done { answer, .. } = refuse(&store, start(2)).await else { panic!("it was done before") };
+    let Refused::Done { answer, .. } = refuse(&store, start(2)).await else {
+        panic!("expected a repeated request")
+    };
     assert_eq!(answer, run(1).to_string());
     assert_eq!(find(&store, run(2)).await, None);
 }
 
 #[tokio::test]
-async fn a_refusal_that_was_lost_is_found_not_to_be_applied() {
+async fn a_lost_refusal_is_found_as_not_applied() {
     let store = faulty([]);
     let make = Make::new();
     let head = started(&store, make.create(new_run(run(1)))).await;
@@ -88,18 +90,18 @@ async fn a_refusal_that_was_lost_is_found_not_to_be_applied() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_was_lost_is_taken_over_from_the_dead() {
+async fn a_claim_with_a_lost_answer_is_taken_over_after_expiry() {
     let store = faulty([]);
     started(&store, Make::new().create(due_run(run(1), 0))).await;
     store.then(Fault::After);
     assert!(matches!(store.claim(ME, claim(process(1), 0)).await, Err(StoreError::Unavailable(_))));
-    assert_eq!(load(&store, run(1)).await.head.owner, Some(process(1)), "it owns a run it does not know of");
+    assert_eq!(load(&store, run(1)).await.head.owner, Some(process(1)), "it owns a run without knowing it");
     assert_eq!(taken(&store, claim(process(2), 0)).await, []);
-    assert_eq!(taken(&store, Claim { dead: vec![process(1)], ..claim(process(2), 0) }).await, [run(1)]);
+    assert_eq!(taken(&store, Claim { expired: vec![process(1)], ..claim(process(2), 0) }).await, [run(1)]);
 }
 
 #[tokio::test]
-async fn faults_come_in_the_order_of_the_script_and_end_with_it() {
+async fn faults_follow_the_script() {
     let store = faulty([Fault::None, Fault::Before, Fault::After]);
     assert!(store.load(ME, run(1)).await.is_ok());
     assert!(store.load(ME, run(1)).await.is_err());
@@ -112,7 +114,7 @@ async fn faults_come_in_the_order_of_the_script_and_end_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delayed_call_happens_late_and_a_delayed_answer_comes_late() {
+async fn delayed_calls_and_answers_arrive_late() {
     let hour = Duration::from_secs(3_600);
     for (fault, there_meanwhile) in [(Fault::Delay(hour), false), (Fault::DelayAnswer(hour), true)] {
         let store = Arc::new(faulty([fault]));
@@ -121,13 +123,13 @@ async fn a_delayed_call_happens_late_and_a_delayed_answer_comes_late() {
         tokio::time::sleep(hour / 2).await;
         assert!(!call.is_finished());
         assert_eq!(find(store.inner(), run(1)).await.is_some(), there_meanwhile, "{fault:?}");
-        call.await.unwrap().expect("late, and applied");
+        call.await.unwrap().expect("the commit is applied late");
         assert!(find(&store, run(1)).await.is_some());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_never_comes_is_given_up_and_looked_up() {
+async fn a_missing_answer_times_out_and_is_looked_up() {
     let store = faulty([Fault::LoseAnswer]);
     let commit = Make::new().write([increment("k", 1)]);
     let silence = tokio::time::timeout(Duration::from_secs(60), store.commit(ME, commit.clone())).await;

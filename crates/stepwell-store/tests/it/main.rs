@@ -1,4 +1,4 @@
-//! The suite on the stores of this crate, and what only they have: the decorators, the cell, the random scripts.
+//! Runs the conformance suite on the stores of this crate, and tests the wrappers, cells and random scripts.
 
 mod cell;
 mod faulty;

@@ -1,4 +1,4 @@
-//! The random scripts themselves: they reach what they are for, and they notice a difference.
+//! Tests of the random scripts: they cover every kind of answer, and they detect differences.
 
 use std::panic::catch_unwind;
 
@@ -9,7 +9,7 @@ use stepwell_store::suite::{Fresh, script};
 use crate::{memory_store, traced_store};
 
 #[test]
-fn scripts_meet_every_kind_of_answer() {
+fn scripts_cover_every_kind_of_answer() {
     let tally = script::differential(260, memory_store, traced_store);
     let kinds = [
         "Applied",
@@ -17,7 +17,7 @@ fn scripts_meet_every_kind_of_answer() {
         "Document",
         "Done",
         "Fenced",
-        "Fill",
+        "ResultBinding",
         "Forgotten",
         "Handle",
         "KeyReused",
@@ -37,7 +37,7 @@ fn scripts_meet_every_kind_of_answer() {
 }
 
 #[test]
-fn scripts_notice_a_store_that_answers_differently() {
+fn scripts_detect_a_store_that_answers_differently() {
     async fn with_a_small_inbox() -> Fresh {
         Fresh::new(MemoryStore::with_limits(Limits { inbox: 2, ..Limits::default() }))
     }
@@ -48,7 +48,7 @@ fn scripts_notice_a_store_that_answers_differently() {
 }
 
 #[test]
-fn scripts_notice_what_is_left_behind() {
+fn scripts_detect_different_final_states() {
     async fn with_a_run_too_many() -> Fresh {
         let fresh = memory_store().await;
         let commit = stepwell_store::suite::make::Make::new();
