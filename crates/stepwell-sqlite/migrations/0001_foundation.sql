@@ -1,7 +1,7 @@
--- Runs and their checkpoints, documents, inboxes, waits and shadow columns; handles, cells, links, keys, definitions, the
--- audit trail and its seals, and the processes.
+-- Creates all tables: runs with their checkpoints, documents, inboxes, waits and shadow columns; handles, cells, links,
+-- keys and definitions; the audit trail and its seals; processes.
 
--- Narrow and hot: one row per run, and the work queue too.
+-- One narrow row per run; also the work queue.
 create table runs (
     tenant            blob    not null,
     id                blob    not null,
@@ -18,7 +18,7 @@ create table runs (
     inbox_len         integer not null,
     chain_base        integer not null,
     chain_bytes       integer not null,
-    attempt           blob,
+    ledger            blob,
     parent_run        blob,
     parent_activation integer,
     parent_child      integer,
@@ -32,9 +32,9 @@ create index runs_owned on runs (tenant, owner, id) where owner is not null;
 create index runs_by_workflow on runs (tenant, workflow, id);
 create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
 create index runs_ended on runs (tenant, updated_at, id) where status in ('completed', 'cancelled') and wake_at is null;
-create index runs_in_need on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
+create index runs_not_running on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
 
--- Append-only. A rowid table: rows of this size in a table without one cost twice.
+-- Append-only. A rowid table, because rows of this size cost twice as much in a WITHOUT ROWID table.
 create table checkpoints (
     tenant    blob    not null,
     run       blob    not null,
@@ -48,7 +48,7 @@ create table checkpoints (
 ) strict;
 create unique index checkpoints_by_version on checkpoints (tenant, run, version);
 
--- What a run shows besides its state, by the versions it is visible from and to; without the latter it still is.
+-- Documents of runs, with the first and last version at which each is visible. NULL as the last version: still visible.
 create table documents (
     tenant       blob    not null,
     run          blob    not null,
@@ -84,12 +84,14 @@ create table waits (
     since      integer not null,
     until      integer,
     detail     blob    not null,
-    topic      text
+    topic      text,
+    due        integer
 ) strict;
 create unique index waits_by_run on waits (tenant, run, activation);
 create index waits_by_topic on waits (tenant, topic, run, activation) where topic is not null;
+create index waits_by_due on waits (tenant, due, run, activation) where due is not null;
 
--- Values out of runs' contexts that runs are found by; one of the three holds it.
+-- Shadow columns: values from the context of a run that runs are filtered by. One of the three value columns is set.
 create table shadows (
     tenant     blob    not null,
     run        blob    not null,
@@ -104,7 +106,7 @@ create index shadows_by_text on shadows (tenant, workflow, name, as_text, run) w
 create index shadows_by_number on shadows (tenant, workflow, name, as_number, run) where as_number is not null;
 create index shadows_by_boolean on shadows (tenant, workflow, name, as_boolean, run) where as_boolean is not null;
 
--- Found by the hash of a secret: the state of a flow that rests there, or the way to a wait of a run.
+-- Rows found by the hash of a secret: the state of a flow, or an answer link to a wait of a run.
 create table handles (
     tenant     blob    not null,
     handle     blob    not null,
@@ -146,9 +148,9 @@ create table cells (
 ) strict;
 create unique index cells_by_key on cells (tenant, space, owner, key);
 create index cells_expiring on cells (tenant, expires_at, space, owner, key) where expires_at is not null;
-create index cells_dead on cells (tenant, space, owner, updated_at, key) where value is null;
+create index cells_tombstones on cells (tenant, space, owner, updated_at, key) where value is null;
 
--- Edges between things that somebody else keeps, found from both ends.
+-- Links between entities of other systems, indexed from both ends.
 create table links (
     tenant     blob    not null,
     namespace  text    not null,
@@ -181,7 +183,7 @@ create unique index idempotency_by_key on idempotency (tenant, operation, key);
 create index idempotency_expiring on idempotency (tenant, until, operation, key) where until is not null;
 create index idempotency_of_run on idempotency (tenant, run) where run is not null;
 
--- Immutable, by content hash.
+-- Workflow definitions by content hash. Rows never change.
 create table definitions (
     tenant   blob    not null,
     hash     blob    not null,
@@ -207,27 +209,28 @@ create table audit (
     results   blob
 ) strict;
 create unique index audit_by_commit on audit (tenant, commit_id, ordinal);
+create index audit_by_run on audit (tenant, run, commit_id, ordinal) where run is not null;
 
--- Commits whose rows in the audit trail are not sealed yet.
+-- Commits whose audit rows have no seal yet.
 create table unsealed (
     tenant    blob not null,
     commit_id blob not null,
     primary key (tenant, commit_id)
 ) strict, without rowid;
 
--- Append-only: each over rows of the audit trail, and over the one before.
+-- Append-only. A seal is a hash over audit rows and over the seal before it.
 create table seals (
-    tenant blob    not null,
-    number integer not null,
-    at     integer not null,
-    before blob    not null,
-    rows   blob    not null,
-    hash   blob    not null
+    tenant        blob    not null,
+    number        integer not null,
+    at            integer not null,
+    previous_hash blob    not null,
+    rows          blob    not null,
+    hash          blob    not null
 ) strict;
 create unique index seals_by_number on seals (tenant, number);
 
--- The heartbeat of each engine process: the lease of its runs.
+-- One row per engine process with its heartbeat, which is the lease on its runs.
 create table processes (
     id          blob    not null primary key,
-    lives_until integer not null
+    lease_until integer not null
 ) strict;

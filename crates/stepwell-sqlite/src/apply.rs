@@ -1,8 +1,8 @@
 //! Applies a commit inside the writer's transaction.
 //!
-//! Two lanes. A plain commit is its run's compare-and-set first, and after that nothing in it can fail. Any other
-//! commit is planned on the rows it names, and the plan is written down. Neither has anything to undo: a commit that is
-//! refused has written nothing.
+//! There are two paths. A plain commit starts with the compare-and-set of its run; after that nothing in it can be
+//! refused. Any other commit is planned from the rows it names, and then the plan is written. On both paths a refused
+//! commit has written nothing, so there is nothing to undo.
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Statement, params};
@@ -10,25 +10,26 @@ use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::delta::Stored;
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{
-    self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, is_told, is_unfenced, new_row, ownership,
-    refuse_step,
+    self, CheckpointRow, KeyRow, MessageRow, Plan, Rows, advance, is_unfenced, new_row, ownership,
+    refuse_step, sends_hint,
 };
 use stepwell_store::{
-    AuditRow, BadRow, Cell, CellKey, Commit, CommitId, Committed, Document, Edge, Ends, HandleHash,
-    HandleRow, Head, Hint, Link, NewRun, OpenWait, Refused, RunKey, RunRow, Step, StoredDefinition, TenantId,
+    AuditRow, BadRow, Cell, CellKey, Commit, CommitId, Committed, Document, HandleHash, HandleRow, Head,
+    Hint, Link, LinkEdge, LinkEnds, NewRun, Refused, RunKey, RunRow, RunUpdate, StoredDefinition, StoredWait,
+    TenantId,
 };
 
 use crate::listed::{named, named_in};
 use crate::statements::{self as sql, Session};
 use crate::{handles, links, rows, shadows};
 
-/// A commit made ready on the caller's own thread, so that the writer has as little to do as possible.
+/// A commit that was prepared on the caller's thread, so that the writer has little left to do.
 pub(crate) enum Prepared {
-    /// A run moves, and nothing else can fail.
+    /// Advances one run. Only the compare-and-set of the run can refuse it.
     Step { commit: Box<Commit>, head: Box<Head>, stored: Vec<Stored>, places: Option<String> },
-    /// A run begins, and nothing else can fail.
+    /// Creates one run. Only an existing run with the same id can refuse it.
     Create { commit: Box<Commit>, row: Box<RunRow>, stored: Stored },
-    /// Anything else.
+    /// Any other commit; it is planned inside the transaction.
     Planned { commit: Box<Commit>, limits: Limits },
 }
 
@@ -52,7 +53,7 @@ impl Prepared {
 
 type Applied = rusqlite::Result<Result<Committed, Refused>>;
 
-/// Applies a commit, or says why not.
+/// Applies a commit, or returns the reason for refusing it. Adds the hints of an applied commit to `hints`.
 pub(crate) fn commit(
     session: &mut Session<'_>,
     tenant: TenantId,
@@ -85,7 +86,7 @@ fn nothing() -> Committed {
     Committed { head: None, created: Vec::new(), results: Vec::new(), sent: Vec::new() }
 }
 
-/// What a plain step comes to.
+/// The new head and checkpoints of a plain step.
 struct Moved<'a> {
     head: &'a Head,
     stored: &'a [Stored],
@@ -96,11 +97,11 @@ fn plain_step(
     session: &mut Session<'_>,
     tenant: TenantId,
     commit: &Commit,
-    step: &Step,
+    step: &RunUpdate,
     moved: &Moved<'_>,
     hints: &mut Vec<Hint>,
 ) -> Applied {
-    // Taken apart without `..`: a new field does not compile until it is written here.
+    // Destructured without `..`, so that a new field does not compile until it is handled here.
     let Commit {
         id,
         at,
@@ -111,7 +112,7 @@ fn plain_step(
         cells: _,
         links: _,
         actor: _,
-        fills: _,
+        bindings: _,
         documents: _,
         keys: _,
         definitions,
@@ -141,24 +142,26 @@ fn plain_step(
     for shadow in &step.shadows {
         shadows::write(session.connection, tenant, run, shadow)?;
     }
-    beside(session, tenant, *id, *at, definitions, audit, None)?;
+    write_common_rows(session, tenant, *id, *at, definitions, audit, None)?;
     let wake = match moved.head.owner {
         None => woken(session.connection, tenant, *at, step)?,
         Some(_) => step.wake,
     };
-    if is_told(moved.head.owner, wake, *at, is_unfenced(step)) {
+    if sends_hint(moved.head.owner, wake, *at, is_unfenced(step)) {
         hints.push(Hint::Run(RunKey { tenant, run }));
     }
     Ok(Ok(Committed { head: Some(moved.head.clone()), ..nothing() }))
 }
 
-/// When a run that nobody owns now is to be looked at. If its owner has just given it up, a message that the owner did
-/// not know of may have made that earlier in the row, and has woken nobody else yet.
+/// Returns the wake time of a run that has no owner after the step.
+///
+/// If the step releases the run, the row may hold an earlier wake time. It comes from a message that the owner had not
+/// seen, and no other process has been woken for that message yet.
 fn woken(
     connection: &Connection,
     tenant: TenantId,
     at: Timestamp,
-    step: &Step,
+    step: &RunUpdate,
 ) -> rusqlite::Result<Option<Timestamp>> {
     let due = step.wake.is_some_and(|wake| wake <= at);
     if due || step.head.owner.is_none() || step.status.is_final() {
@@ -169,15 +172,15 @@ fn woken(
     statement.query_row(which, |row| rows::instant(row, 0))
 }
 
-/// The run's row moves on if it is still what the decision was made on.
+/// Updates the run's row if it has not changed since the decision. Returns whether it did.
 fn compare_and_set(
     session: &mut Session<'_>,
     tenant: TenantId,
     at: Timestamp,
-    step: &Step,
+    step: &RunUpdate,
     moved: &Moved<'_>,
 ) -> rusqlite::Result<bool> {
-    let Step {
+    let RunUpdate {
         head,
         fence,
         in_order,
@@ -185,7 +188,7 @@ fn compare_and_set(
         status,
         wake,
         owner: _,
-        attempt,
+        ledger,
         definition: _,
         take: _,
         open: _,
@@ -209,12 +212,12 @@ fn compare_and_set(
             moved.places,
             rows::int(after.chain.base),
             rows::int(after.chain.bytes),
-            rows::blob(attempt.as_ref()),
+            rows::blob(ledger.as_ref()),
             at.micros(),
             seen,
         ])?
     } else {
-        session.run_turn.execute(params![
+        session.run_commit.execute(params![
             tenant.as_bytes(),
             run.as_bytes(),
             fence,
@@ -223,7 +226,7 @@ fn compare_and_set(
             moved.places,
             rows::int(after.chain.base),
             rows::int(after.chain.bytes),
-            rows::blob(attempt.as_ref()),
+            rows::blob(ledger.as_ref()),
             at.micros(),
             status.as_str(),
             rows::id(owner.map(|owner| owner.0)),
@@ -255,7 +258,7 @@ fn plain_create(
         cells: _,
         links: _,
         actor: _,
-        fills: _,
+        bindings: _,
         documents: _,
         keys: _,
         definitions,
@@ -272,19 +275,19 @@ fn plain_create(
     for shadow in &new.shadows {
         shadows::write(session.connection, tenant, new.run, shadow)?;
     }
-    beside(session, tenant, *id, *at, definitions, audit, None)?;
-    if is_told(row.owner, row.wake, *at, false) {
+    write_common_rows(session, tenant, *id, *at, definitions, audit, None)?;
+    if sends_hint(row.owner, row.wake, *at, false) {
         hints.push(Hint::Run(RunKey { tenant, run: new.run }));
     }
     Ok(Ok(Committed { created: vec![row.head(new.first.state.clone())], ..nothing() }))
 }
 
-/// The checkpoint of a commit without operations; the bytes are shared, not copied.
+/// Builds the checkpoint row of a commit without operations. The bytes are shared, not copied.
 fn checkpoint(run: RunId, version: u64, stored: &Stored) -> CheckpointRow {
     CheckpointRow { run, version, stored: stored.clone(), results: None }
 }
 
-/// Writes a plan down.
+/// Writes the rows of a plan.
 fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::Result<Committed> {
     let Plan {
         commit,
@@ -296,7 +299,7 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
         take,
         open,
         close,
-        unshade,
+        clear_shadows,
         shadows,
         used,
         handles,
@@ -334,7 +337,7 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
     for (run, wait) in &open {
         open_wait(session.connection, tenant, *run, wait)?;
     }
-    unshade.iter().try_for_each(|run| handles::unshade(session.connection, tenant, *run))?;
+    clear_shadows.iter().try_for_each(|run| handles::clear_shadows(session.connection, tenant, *run))?;
     for (run, shadow) in &shadows {
         shadows::write(session.connection, tenant, *run, shadow)?;
     }
@@ -352,11 +355,11 @@ fn write(session: &mut Session<'_>, tenant: TenantId, plan: Plan) -> rusqlite::R
     for key in &keys {
         put_key(session, tenant, key)?;
     }
-    beside(session, tenant, commit, at, &definitions, &audit, trace.as_ref())?;
+    write_common_rows(session, tenant, commit, at, &definitions, &audit, trace.as_ref())?;
     Ok(committed)
 }
 
-/// Writes a run's row by either of the statements that take all of it; says whether one was written.
+/// Writes a whole run row with `run_insert` or `run_write`. Returns whether a row was written.
 fn put_run(statement: &mut Statement<'_>, tenant: TenantId, row: &RunRow) -> rusqlite::Result<bool> {
     let parent = row.parent.as_ref();
     let written = statement.execute(params![
@@ -375,7 +378,7 @@ fn put_run(statement: &mut Statement<'_>, tenant: TenantId, row: &RunRow) -> rus
         rows::int(row.inbox_len),
         rows::int(row.chain.base),
         rows::int(row.chain.bytes),
-        rows::blob(row.attempt.as_ref()),
+        rows::blob(row.ledger.as_ref()),
         rows::id(parent.map(|parent| parent.run.uuid())),
         parent.map(|parent| rows::int(parent.activation)),
         parent.map(|parent| parent.child),
@@ -428,7 +431,12 @@ fn delete_message(connection: &Connection, tenant: TenantId, run: RunId, seq: u6
     Ok(())
 }
 
-fn open_wait(connection: &Connection, tenant: TenantId, run: RunId, wait: &OpenWait) -> rusqlite::Result<()> {
+fn open_wait(
+    connection: &Connection,
+    tenant: TenantId,
+    run: RunId,
+    wait: &StoredWait,
+) -> rusqlite::Result<()> {
     connection.prepare_cached(sql::wait_insert)?.execute(params![
         tenant.uuid().into_bytes(),
         run.uuid().into_bytes(),
@@ -438,6 +446,7 @@ fn open_wait(connection: &Connection, tenant: TenantId, run: RunId, wait: &OpenW
         rows::time(wait.until),
         &wait.detail[..],
         wait.topic.as_deref(),
+        rows::time(wait.due),
     ])?;
     Ok(())
 }
@@ -467,7 +476,7 @@ fn hide_document(connection: &Connection, tenant: TenantId, end: &DocumentEnd) -
 
 fn insert_document(connection: &Connection, tenant: TenantId, row: &DocumentRow) -> rusqlite::Result<()> {
     let DocumentRow { document, ordinal } = row;
-    // It is visible from the version it is written at, so it has no end yet.
+    // A new document is visible from the version that writes it, and has no end yet.
     let Document { run, key, kind, body, tags, visible_from, visible_to: _, at } = document;
     connection.prepare_cached(sql::document_insert)?.execute(params![
         tenant.uuid().into_bytes(),
@@ -484,8 +493,8 @@ fn insert_document(connection: &Connection, tenant: TenantId, row: &DocumentRow)
 }
 
 fn put_key(session: &mut Session<'_>, tenant: TenantId, key: &KeyRow) -> rusqlite::Result<()> {
-    let KeyRow { operation, key, request, answer, results, lives, commit } = key;
-    let (until, run) = rows::lives(*lives);
+    let KeyRow { operation, key, request, answer, results, lifetime, commit } = key;
+    let (until, run) = rows::lifetime(*lifetime);
     session.key_put.execute(params![
         tenant.uuid().into_bytes(),
         operation,
@@ -500,8 +509,9 @@ fn put_key(session: &mut Session<'_>, tenant: TenantId, key: &KeyRow) -> rusqlit
     Ok(())
 }
 
-/// What is written beside a run: definitions and the audit trail, with the results of operations that are looked up there.
-fn beside(
+/// Writes the definitions and the audit rows of a commit. `trace` holds the results of its operations if they are
+/// looked up in the audit trail.
+fn write_common_rows(
     session: &mut Session<'_>,
     tenant: TenantId,
     commit: CommitId,
@@ -535,7 +545,7 @@ fn beside(
     Ok(())
 }
 
-/// A run's row.
+/// Returns a run's row. If it is unreadable, the error names the run.
 pub(crate) fn run_row(
     connection: &Connection,
     tenant: TenantId,
@@ -546,7 +556,7 @@ pub(crate) fn run_row(
     named(statement.query_row(which, rows::run).optional(), |why| BadRow::run(run, why))
 }
 
-/// The rows as the writer sees them: nobody else writes while it does.
+/// The rows as the writer sees them. No other connection writes during its transaction.
 struct Locked<'s, 'c> {
     session: &'s mut Session<'c>,
     tenant: TenantId,
@@ -583,16 +593,16 @@ impl Rows for Locked<'_, '_> {
     fn cell(&mut self, key: &CellKey) -> rusqlite::Result<Option<Cell>> {
         self.session.cell(self.tenant, key)
     }
-    fn is_on_record(&mut self, commit: CommitId) -> rusqlite::Result<bool> {
+    fn has_audit_rows(&mut self, commit: CommitId) -> rusqlite::Result<bool> {
         let which = params![self.tenant.uuid().into_bytes(), commit.0.into_bytes()];
         self.session.audit_trace.exists(which)
     }
 
-    fn link(&mut self, edge: &Edge) -> rusqlite::Result<Option<Link>> {
+    fn link(&mut self, edge: &LinkEdge) -> rusqlite::Result<Option<Link>> {
         links::get(self.session.connection, self.tenant, edge)
     }
 
-    fn edges(&mut self, ends: &Ends, most: usize) -> rusqlite::Result<Vec<Edge>> {
+    fn edges(&mut self, ends: &LinkEnds, most: usize) -> rusqlite::Result<Vec<LinkEdge>> {
         links::edges(self.session.connection, self.tenant, ends, most)
     }
 }

@@ -1,76 +1,74 @@
-//! Backups: a whole copy of a database under a name of its own, made while the database is in use.
+//! Backups: a complete copy of a database in one file, made while the database is in use.
 
 use std::path::Path;
 
 use stepwell_store::SchemaVersion;
 
-use crate::aside::Stop;
+use crate::background::Stop;
 use crate::copy::{copy, verify};
 use crate::error::OpenError;
 use crate::lock::Lock;
-use crate::names::{APPLIED, beside, is_same, real, wrong};
+use crate::names::{APPLIED, file_error, is_same, real, sibling};
 use crate::partial::Partial;
 use crate::source::Source;
 use crate::store::SqliteStore;
 use crate::sum;
 
-/// What becomes of a file that has the name already.
+/// The treatment of an existing file at the target path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Existing {
-    /// It stays, and nothing is done.
+    /// Keeps the file and returns an error.
     #[default]
     Refuse,
-    /// Another takes its place, once that is whole.
+    /// Replaces the file once the new one is complete.
     Replace,
 }
 
-/// How far a copy is.
+/// The progress of a copy, in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackupProgress {
-    /// Pages copied.
+    /// Pages copied so far.
     pub done: u64,
-    /// Pages there are.
+    /// Pages of the source database.
     pub total: u64,
 }
 
-/// A backup that was made.
+/// A finished backup: its size and its schema version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backup {
-    /// The size of its file.
+    /// Size of the backup file in bytes.
     pub bytes: u64,
-    /// Its schema.
+    /// Schema version of the copied database.
     pub schema: SchemaVersion,
 }
 
-/// Why a backup was not made, or not restored.
+/// The reason that a backup or a restore failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackupError {
-    /// There is a file of that name.
-    #[error("{path} is there already: choose another name, or say that it is to be replaced")]
-    Exists {
-        /// The file.
-        path: String,
-    },
-    /// What was to be copied is nothing that could be opened afterwards.
+    /// A file exists at the target path.
+    #[error("{path} already exists: choose another name, or allow replacing it")]
+    Exists { path: String },
+    /// The source is not a database that Stepwell could open afterwards. Nothing was changed.
     #[error("{path} was not copied, and nothing was changed: {why}")]
-    Unfit {
-        /// The file.
+    Unusable {
         path: String,
-        /// What is wrong with it, and what to do.
+        /// The problem with the file, and what to do about it.
         why: String,
     },
-    /// A file or a database cannot be used.
+    /// A file or a database cannot be opened, read or written.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
 impl SqliteStore {
-    /// Makes a backup while the store is in use: everything that was committed before the call is in it, and of what comes
-    /// meanwhile nothing or the beginning. Commits and reads go on.
+    /// Makes a backup while the store is in use. Commits and reads continue meanwhile.
     ///
-    /// It is made under another name beside `to`, brought to disk and checked; only then does it get its name. Whatever goes
-    /// wrong before that leaves no file of that name, and an older one as it was. `progress` is called on a thread of the
-    /// backup's own, at every mebibyte. Whoever drops the future gives the backup up.
+    /// The backup is the state of one instant: it has every commit that was acknowledged before the call. Of the
+    /// commits that follow, it has none or the first ones.
+    ///
+    /// The copy is written to a temporary name next to `to`, synced and checked, and only then renamed. If anything
+    /// fails before that, `to` does not exist, or is still the older file. `progress` is called for every mebibyte, on
+    /// the backup's thread. Dropping the future cancels the backup.
     ///
     /// ```
     /// # use stepwell_sqlite::{BackupError, Existing, SqliteStore};
@@ -91,12 +89,14 @@ impl SqliteStore {
     ) -> Result<Backup, BackupError> {
         self.trusted().map_err(OpenError::from)?;
         let to = to.as_ref().to_owned();
-        self.aside.run(move |source, stop| make(source, &to, existing, progress, stop)).await
+        self.background.run(move |source, stop| make(source, &to, existing, progress, stop)).await
     }
 }
 
-/// The same as [`SqliteStore::backup`] from outside: no process need have the database open, and one that has goes on
-/// meanwhile. It blocks its thread until it is done.
+/// Makes a backup like [`SqliteStore::backup`], without an open store.
+///
+/// No process needs to have the database open; a process that has it open can use it meanwhile. Blocks the calling
+/// thread until the backup is finished.
 pub fn backup_file(
     from: impl AsRef<Path>,
     to: impl AsRef<Path>,
@@ -115,20 +115,20 @@ fn make(
     stop: &Stop,
 ) -> Result<Backup, BackupError> {
     is_free(&source.path, to, existing)?;
-    // Of what is to be replaced, if it has been a database itself.
+    // The lock of the file to be replaced, which may have been opened as a database.
     let _lock = Lock::take_if_any(to)?;
-    let mut partial = Partial::beside(to)?;
+    let mut partial = Partial::sibling(to)?;
     copy(&source, &partial, progress, stop)?;
     let from = source.path.clone();
-    // The log can be emptied again.
+    // This ends the long read, so that the write-ahead log can be emptied again.
     drop(source);
-    let failed = |error: std::io::Error| wrong(to, &format!("the backup cannot be finished: {error}"));
+    let failed = |error: std::io::Error| file_error(to, &format!("cannot finish the backup: {error}"));
     sum::append(&mut partial.file).map_err(failed)?;
     partial.sync()?;
     let schema = verify(&partial, &from, "quick_check", stop)?;
     stop.check().map_err(OpenError::from)?;
     let bytes = partial.file.metadata().map_err(failed)?.len();
-    // Whoever may not read the database may not read its backup.
+    // The backup gets the permissions of the database: it must not be readable by more users.
     let allowed = std::fs::metadata(&from).map_err(failed)?.permissions();
     partial.file.set_permissions(allowed).map_err(failed)?;
     is_free(&from, to, existing)?;
@@ -136,17 +136,17 @@ fn make(
     Ok(Backup { bytes, schema })
 }
 
-/// Refuses a name that is somebody else's.
+/// Rejects a target that is the database itself, has a log or journal next to it, or must not be replaced.
 fn is_free(from: &Path, to: &Path, existing: Existing) -> Result<(), BackupError> {
     if is_same(from, to) {
-        return Err(wrong(to, "it is the database itself: choose another name for the backup").into());
+        return Err(file_error(to, "this is the database itself: choose another name for the backup").into());
     }
-    if let Some(ending) = APPLIED.iter().find(|ending| beside(to, ending).exists()) {
+    if let Some(ending) = APPLIED.iter().find(|ending| sibling(to, ending).exists()) {
         let why = format!(
-            "there is a file of this name with `{ending}` after it, which SQLite would apply to the backup: \
-             choose another name, or move it away if nobody needs it"
+            "there is a file with this name plus `{ending}`, which SQLite would apply to the backup: \
+             choose another name, or move that file away"
         );
-        return Err(wrong(to, &why).into());
+        return Err(file_error(to, &why).into());
     }
     if existing == Existing::Refuse && std::fs::symlink_metadata(to).is_ok() {
         return Err(BackupError::Exists { path: to.display().to_string() });

@@ -1,4 +1,4 @@
-//! Looks at a database: whether it hangs together, what is in it, and how large it is.
+//! Checks a database: its integrity, its content and its size.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,104 +6,107 @@ use std::path::Path;
 use rusqlite::Connection;
 use stepwell_store::{SchemaVersion, StoreError};
 
-use crate::aside::Stop;
+use crate::background::Stop;
 use crate::error::{OpenError, store_error};
 use crate::guard::TABLES;
 use crate::migrate;
-use crate::names::{beside, real, wrong};
+use crate::names::{file_error, real, sibling};
 use crate::reader::ReadError;
 use crate::source::{Source, Unopened};
 use crate::store::SqliteStore;
 use crate::sum::{self, Kind};
 
-/// How much room a database takes.
+/// The disk usage of a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// The size of its file.
+    /// Size of the database file in bytes.
     pub file_bytes: u64,
-    /// The size of the log beside it; it is used again from its beginning, and seldom gets shorter.
+    /// Size of the write-ahead log in bytes. It is reused from its beginning, so it rarely gets shorter.
     pub log_bytes: u64,
-    /// The size of a page.
+    /// Size of one page in bytes.
     pub page_bytes: u64,
-    /// Pages in the database, with what is in the log.
+    /// Pages of the database, including those that are only in the write-ahead log.
     pub pages: u64,
-    /// Pages of these that are empty, and used before the file grows.
+    /// Pages that are empty. They are reused before the file grows.
     pub free_pages: u64,
 }
 
-/// What a look at a database found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReport {
-    /// What is wrong with it; empty if nothing is. At most a hundred places of damage.
+    /// Problems that were found, with at most a hundred damaged places. Empty if the database is sound.
     pub problems: Vec<String>,
-    /// Tables, views, indexes and triggers that are not Stepwell's: the program's own, or views of its workflows.
+    /// Tables, views, indexes and triggers that Stepwell did not create: the program's own, or views of its workflows.
     pub foreign: Vec<String>,
-    /// Its schema, if it is one that this program knows.
+    /// Schema version; `None` if this program does not know it.
     pub schema: Option<SchemaVersion>,
-    /// Rows of each of Stepwell's tables that can be read.
+    /// Number of rows in each of Stepwell's tables, for those that can be counted.
     pub rows: BTreeMap<String, u64>,
-    /// How much room it takes.
     pub sizes: Sizes,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Returns true if no problem was found.
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
 impl SqliteStore {
-    /// Reads the whole database and says what is wrong with it, while it is in use. It changes nothing. Whoever drops the
-    /// future gives it up.
+    /// Reads the whole database and reports its problems, while the store is in use. Changes nothing. Dropping the
+    /// future cancels the check.
     pub async fn check(&self) -> Result<CheckReport, OpenError> {
         self.trusted()?;
-        self.aside.run(look).await
+        self.background.run(inspect).await
     }
 
-    /// How much room the database takes. This reads next to nothing.
+    /// Returns the disk usage of the database. Reads very little, so it is fast.
     pub async fn sizes(&self) -> Result<Sizes, StoreError> {
         let path = self.path.clone();
         self.read(move |connection| sizes(connection, &path)).await
     }
 }
 
-/// The same as [`SqliteStore::check`] for a database that this process has not open as a store, whether another has or
-/// not, and for a backup. It changes nothing, and blocks its thread until it is done.
+/// Checks a database file or a backup like [`SqliteStore::check`], without an open store.
+///
+/// Another process may have the database open meanwhile. Changes nothing. Blocks the calling thread until the check is
+/// finished.
 pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, OpenError> {
     let path = &real(path.as_ref());
     let mut problems = Vec::new();
-    let source = match Unopened::look(path) {
+    let source = match Unopened::inspect(path) {
         Err(OpenError::InUse { .. }) => Source::database(path)?,
         Err(error) => return Err(error),
         Ok(mut found) => match found.kind {
-            Kind::Other => return Err(wrong(path, "it is not a SQLite database: look for the right file")),
+            Kind::Other => return Err(file_error(path, "this is not a SQLite database: check the path")),
             Kind::Database => {
                 drop(found);
                 Source::database(path)?
             }
             Kind::Cut => {
-                problems.push("the end of the file is missing".to_owned());
+                problems.push("the file is truncated".to_owned());
                 Source::backup(path)?
             }
             Kind::Backup => {
-                let fits = sum::fits(&mut found.file);
-                if !fits.map_err(|error| wrong(path, &format!("it cannot be read: {error}")))? {
-                    problems.push("it is not what was backed up, by the sum at its end".to_owned());
+                let checksum_matches = sum::checksum_matches(&mut found.file);
+                if !checksum_matches
+                    .map_err(|error| file_error(path, &format!("cannot read the file: {error}")))?
+                {
+                    problems.push("the backup was changed: its checksum does not match".to_owned());
                 }
                 Source::backup(path)?
             }
         },
     };
-    let mut report = look(source, &Stop::default())?;
+    let mut report = inspect(source, &Stop::default())?;
     report.problems.splice(0..0, problems);
     Ok(report)
 }
 
-fn look(mut source: Source, stop: &Stop) -> Result<CheckReport, OpenError> {
+fn inspect(mut source: Source, stop: &Stop) -> Result<CheckReport, OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Store(store_error(&error));
-    stop_when_said(&mut source.connection, stop).map_err(failed)?;
-    // All of it is of one instant.
+    interrupt_when_cancelled(&mut source.connection, stop).map_err(failed)?;
+    // One transaction, so that everything is read from the same state.
     let reading = source.connection.unchecked_transaction().map_err(failed)?;
     let mut problems = Vec::new();
     let damage = noted(damage(&reading, "integrity_check"), &mut problems)?.unwrap_or_default();
@@ -124,7 +127,7 @@ fn look(mut source: Source, stop: &Stop) -> Result<CheckReport, OpenError> {
         match there.get(name) {
             None => problems.push(format!("the {} `{name}` is missing", object.kind)),
             Some(found) if found != object => {
-                problems.push(format!("the {} `{name}` is not as Stepwell makes it", object.kind));
+                problems.push(format!("the {} `{name}` differs from Stepwell's schema", object.kind));
             }
             Some(_) => {}
         }
@@ -140,7 +143,7 @@ fn look(mut source: Source, stop: &Stop) -> Result<CheckReport, OpenError> {
     Ok(CheckReport { problems, foreign, schema, rows, sizes })
 }
 
-/// What cannot be read because it is damaged is a problem; anything else that goes wrong is an error.
+/// Records damage as a problem and returns `None` for it. Any other failure is an error.
 fn noted<T>(result: rusqlite::Result<T>, problems: &mut Vec<String>) -> Result<Option<T>, StoreError> {
     match result.map_err(|error| store_error(&error)) {
         Ok(value) => Ok(Some(value)),
@@ -152,7 +155,7 @@ fn noted<T>(result: rusqlite::Result<T>, problems: &mut Vec<String>) -> Result<O
     }
 }
 
-/// What a check of SQLite's finds damaged.
+/// Runs one of SQLite's own checks, such as `integrity_check`, and returns the damage it finds.
 pub(crate) fn damage(connection: &Connection, check: &str) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare(&format!("pragma {check}"))?;
     let said = statement.query_map([], |row| row.get::<_, String>(0))?;
@@ -160,20 +163,20 @@ pub(crate) fn damage(connection: &Connection, check: &str) -> rusqlite::Result<V
     Ok(said.into_iter().filter(|line| line != "ok").collect())
 }
 
-/// Rows that refer to others which are not there: Stepwell's tables have no such references, the program's own may.
+/// Returns violated foreign keys, at most a hundred. Stepwell's tables have no foreign keys; the program's own may.
 fn dangling(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare("pragma foreign_key_check")?;
     let found = statement.query_map([], |row| {
         let (table, parent): (String, String) = (row.get(0)?, row.get(2)?);
-        Ok(format!("a row of `{table}` refers to a row of `{parent}` that is not there"))
+        Ok(format!("a row of `{table}` refers to a missing row of `{parent}`"))
     })?;
     found.take(100).collect()
 }
 
-/// Ends whatever a connection is at when that is no longer wanted.
-pub(crate) fn stop_when_said(connection: &mut Connection, stop: &Stop) -> rusqlite::Result<()> {
+/// Makes a connection abort its statements once the work is cancelled.
+pub(crate) fn interrupt_when_cancelled(connection: &mut Connection, stop: &Stop) -> rusqlite::Result<()> {
     let stop = stop.clone();
-    connection.progress_handler(10_000, Some(move || stop.is_said()))
+    connection.progress_handler(10_000, Some(move || stop.is_cancelled()))
 }
 
 fn sizes(connection: &Connection, path: &Path) -> Result<Sizes, ReadError> {
@@ -182,12 +185,12 @@ fn sizes(connection: &Connection, path: &Path) -> Result<Sizes, ReadError> {
         Ok::<_, rusqlite::Error>(number as u64)
     };
     let unreadable = |error: std::io::Error| {
-        let what = format!("the size of {} cannot be read: {error}", path.display());
+        let what = format!("cannot read the size of {}: {error}", path.display());
         StoreError::Unavailable(what)
     };
     Ok(Sizes {
         file_bytes: std::fs::metadata(path).map_err(unreadable)?.len(),
-        log_bytes: std::fs::metadata(beside(path, "-wal")).map_or(0, |log| log.len()),
+        log_bytes: std::fs::metadata(sibling(path, "-wal")).map_or(0, |log| log.len()),
         page_bytes: number("page_size")?,
         pages: number("page_count")?,
         free_pages: number("freelist_count")?,

@@ -1,4 +1,4 @@
-//! A connection as Stepwell needs it: durable, in WAL mode, every setting read back.
+//! Opens connections with the settings that Stepwell needs: durable, in WAL mode. Every setting is read back.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::{OpenError, store_error};
-use crate::names::beside;
+use crate::names::sibling;
 
-/// The first SQLite without the bug that could lose commits when the log was reset.
+/// The first SQLite version without the bug that could lose commits when the write-ahead log was reset.
 const NEEDED: (i32, &str) = (3_051_003, "3.51.3");
 
-/// Only the migrations and backups of other programs can hold a lock; nobody waits longer than this for them.
+/// Maximum time to wait for a lock. Only migrations, and backups by other programs, hold one.
 const BUSY: Duration = Duration::from_secs(10);
 
-/// Refuses a SQLite library that can lose data.
+/// Rejects a version of the SQLite library that can lose data.
 pub(crate) fn check_library() -> Result<(), OpenError> {
     if rusqlite::version_number() >= NEEDED.0 {
         return Ok(());
@@ -23,7 +23,7 @@ pub(crate) fn check_library() -> Result<(), OpenError> {
     Err(OpenError::TooOld { found: rusqlite::version().to_owned(), needed: NEEDED.1.to_owned() })
 }
 
-/// The writer's connection; creates the file.
+/// Opens the writer's connection. Creates the file if it does not exist.
 pub(crate) fn writing(path: &Path, cache_kib: u32) -> Result<Connection, OpenError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -31,20 +31,20 @@ pub(crate) fn writing(path: &Path, cache_kib: u32) -> Result<Connection, OpenErr
     set(&connection, "page_size", "4096")?;
     set(&connection, "journal_mode", "wal")?;
     set(&connection, "synchronous", "2")?;
-    // Checkpoints are made beside the commits, not after one of them.
+    // The write-ahead log is copied in the background, not by the commit that makes it too long.
     set(&connection, "wal_autocheckpoint", "0")?;
     shared(&connection, cache_kib)?;
     Ok(connection)
 }
 
-/// A connection for the thread that empties the log.
+/// Opens a connection for the thread that copies the write-ahead log into the database.
 pub(crate) fn checkpointing(path: &Path) -> Result<Connection, OpenError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     set(&connection, "synchronous", "2")?;
     Ok(connection)
 }
 
-/// A reader's connection.
+/// Opens a read-only connection for a reader thread.
 pub(crate) fn reading(path: &Path, cache_kib: u32) -> Result<Connection, OpenError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     set(&connection, "query_only", "1")?;
@@ -52,18 +52,18 @@ pub(crate) fn reading(path: &Path, cache_kib: u32) -> Result<Connection, OpenErr
     Ok(connection)
 }
 
-/// A connection that looks at a file which may be nobody's, and leaves nothing behind that was not there.
-pub(crate) fn looking(path: &Path) -> Result<Connection, OpenError> {
-    // A connection that may write takes the log away that it has to make to read; of a log that is there already it is
-    // not the one to decide.
-    let has_log = beside(path, "-wal").exists();
+/// Opens a connection that reads a file which may have no owner, and leaves no new files behind.
+pub(crate) fn read_only(path: &Path) -> Result<Connection, OpenError> {
+    // Reading needs a write-ahead log. A connection that may write removes the log it has to create for that. A log
+    // that exists already must stay, so the connection is read-only then.
+    let has_log = sibling(path, "-wal").exists();
     let mode = if has_log { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
     let connection = open(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     set(&connection, "query_only", "1")?;
     Ok(connection)
 }
 
-/// A connection to a file that nobody changes, whatever lies beside it.
+/// Opens a connection to a file that does not change. Files next to it, such as a log, are ignored.
 pub(crate) fn sealed(path: &Path) -> Result<Connection, OpenError> {
     let mut address = "file:".to_owned();
     for byte in path.as_os_str().as_encoded_bytes() {
@@ -80,7 +80,8 @@ pub(crate) fn sealed(path: &Path) -> Result<Connection, OpenError> {
     open(Path::new(&address), flags)
 }
 
-/// A connection that fills an empty file: what is in it counts only once it is whole and brought to disk.
+/// Opens a connection that fills an empty file, without a journal and without fsync. The file counts only once it is
+/// complete and synced.
 pub(crate) fn filling(path: &Path) -> Result<Connection, OpenError> {
     let connection = owning(path)?;
     set(&connection, "journal_mode", "off")?;
@@ -88,24 +89,24 @@ pub(crate) fn filling(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// A connection beside which there is no other, in this program or another.
+/// Opens a connection in exclusive locking mode: no other connection, in this program or another, may use the file.
 pub(crate) fn owning(path: &Path) -> Result<Connection, OpenError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    // Whoever has it open does not go away soon.
+    // Another program that has the file open will not close it soon, so a long wait is no use.
     connection.busy_timeout(Duration::from_secs(1)).map_err(|error| store_error(&error))?;
     set(&connection, "locking_mode", "exclusive")?;
     Ok(connection)
 }
 
 fn open(path: &Path, flags: OpenFlags) -> Result<Connection, OpenError> {
-    let wrong = |error: rusqlite::Error| OpenError::File {
+    let file_error = |error: rusqlite::Error| OpenError::File {
         path: path.display().to_string(),
-        reason: format!("the database cannot be opened: {error}"),
+        reason: format!("cannot open the database: {error}"),
     };
-    let connection = Connection::open_with_flags(path, flags).map_err(wrong)?;
-    connection.busy_timeout(BUSY).map_err(wrong)?;
-    // Plans do not depend on the values that are bound: otherwise SQLite prepares a statement anew each time it is run.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(wrong)?;
+    let connection = Connection::open_with_flags(path, flags).map_err(file_error)?;
+    connection.busy_timeout(BUSY).map_err(file_error)?;
+    // Query plans must not depend on bound values: otherwise SQLite prepares a statement again each time it is run.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(file_error)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }
@@ -115,7 +116,7 @@ fn shared(connection: &Connection, cache_kib: u32) -> Result<(), OpenError> {
     set(connection, "temp_store", "2")
 }
 
-/// Sets a pragma and reads it back: SQLite ignores what it cannot do without a word.
+/// Sets a pragma and reads it back, because SQLite silently ignores a value that it cannot apply.
 pub(crate) fn set(connection: &Connection, pragma: &str, wanted: &str) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Store(store_error(&error));
     connection
@@ -135,7 +136,7 @@ pub(crate) fn set(connection: &Connection, pragma: &str, wanted: &str) -> Result
     Err(OpenError::Setting { pragma: pragma.to_owned(), wanted: wanted.to_owned(), found })
 }
 
-/// Most pragmas answer nothing when they are set.
+/// Accepts a missing answer: most pragmas return no row when they are set.
 fn no_answer(error: rusqlite::Error) -> rusqlite::Result<()> {
     match error {
         rusqlite::Error::QueryReturnedNoRows => Ok(()),

@@ -1,9 +1,9 @@
-//! Copies a database, page by page, into a file that is to become another one.
+//! Copies a database, page by page, into a file that becomes a backup or a restored database.
 //!
-//! It is SQLite's own backup, within one transaction that reads: so the copy is of one instant, however much is committed
-//! meanwhile. Without that transaction every commit would make it begin anew, and a busy writer would starve it; the
-//! writer itself never waits for a reader. `vacuum into` would also be of one instant, but it builds every table and
-//! index anew, which takes the processor many times as long, says nothing of how far it is, and cannot be given up.
+//! Uses SQLite's backup API inside one read transaction, so the copy is the state of one instant, however much is
+//! committed meanwhile. Without that transaction every commit would restart the copy, and a busy writer would starve
+//! it. The writer never waits for a reader. `vacuum into` would also copy one instant, but it rebuilds every table and
+//! index. That takes many times the processor time, reports no progress and cannot be cancelled.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -11,20 +11,20 @@ use std::path::Path;
 use rusqlite::backup::{Backup, StepResult};
 use stepwell_store::{SchemaVersion, StoreError};
 
-use crate::aside::Stop;
+use crate::background::Stop;
 use crate::backup::{BackupError, BackupProgress};
 use crate::error::{OpenError, store_error};
 use crate::partial::Partial;
 use crate::source::Source;
 use crate::{check, connection, migrate};
 
-/// Pages in one step: a mebibyte.
+/// Pages copied in one step: one mebibyte.
 const STEP: c_int = 256;
-/// Steps after which what was copied is brought to disk: if it were all left to the end, an fsync of a commit would have
-/// to wait for it on some file systems.
+/// Steps between two syncs of the copy. If everything were synced at the end, the fsync of a commit would have to wait
+/// for it on some file systems.
 const SYNC_EVERY: usize = 16;
 
-/// Copies everything. What the file has is not on disk then, nor looked at.
+/// Copies the whole database. The result is neither synced nor checked.
 pub(crate) fn copy(
     source: &Source,
     partial: &Partial,
@@ -46,7 +46,7 @@ fn fill(
     let failed = |error: rusqlite::Error| OpenError::Store(store_error(&error));
     let mut filled = connection::filling(partial.path())?;
     let reading = source.connection.unchecked_transaction().map_err(failed)?;
-    // The transaction begins with the first thing that it reads.
+    // A deferred transaction begins with its first read.
     reading.query_row("select count(*) from sqlite_schema", [], |_| Ok(())).map_err(failed)?;
     let backup = Backup::new(&reading, &mut filled).map_err(failed)?;
     for step in 1.. {
@@ -67,7 +67,7 @@ fn fill(
     }
     drop(backup);
     drop(reading);
-    // A file of its own: one that says it has a log cannot be read where none can be made.
+    // In WAL mode the file could not be read in a directory where no log can be created.
     connection::set(&filled, "journal_mode", "delete")
 }
 
@@ -75,8 +75,7 @@ fn count(pages: c_int) -> u64 {
     u64::try_from(pages).unwrap_or(0)
 }
 
-/// Looks at a copy: whether it hangs together, by the check of that name, and what schema it has. What is wrong is wrong with
-/// the original.
+/// Checks a copy with one of SQLite's own checks and returns its schema version. Damage is reported for the original.
 pub(crate) fn verify(
     partial: &Partial,
     original: &Path,
@@ -84,7 +83,8 @@ pub(crate) fn verify(
     stop: &Stop,
 ) -> Result<SchemaVersion, BackupError> {
     let mut copy = connection::sealed(partial.path())?;
-    check::stop_when_said(&mut copy, stop).map_err(|error| OpenError::Store(store_error(&error)))?;
+    check::interrupt_when_cancelled(&mut copy, stop)
+        .map_err(|error| OpenError::Store(store_error(&error)))?;
     let damage = check::damage(&copy, by).map_err(|error| meaning(store_error(&error), original))?;
     if let Some(first) = damage.into_iter().next() {
         return Err(meaning(StoreError::Corrupt(first), original));
@@ -92,11 +92,11 @@ pub(crate) fn verify(
     migrate::found(&copy).map_err(|error| meaning(error, original))
 }
 
-/// What cannot be read in a copy was not there to be read in the original.
+/// Reports damage in a copy as damage of the original.
 fn meaning(error: StoreError, original: &Path) -> BackupError {
-    let unfit = |why| BackupError::Unfit { path: original.display().to_string(), why };
+    let unfit = |why| BackupError::Unusable { path: original.display().to_string(), why };
     match error {
-        StoreError::Corrupt(how) => unfit(format!("it is damaged ({how}); use an older backup")),
+        StoreError::Corrupt(how) => unfit(format!("the database is damaged ({how}); use an older backup")),
         StoreError::Schema(why) => unfit(why),
         other => BackupError::Open(other.into()),
     }

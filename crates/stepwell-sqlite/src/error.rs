@@ -1,4 +1,4 @@
-//! What SQLite's errors mean to whoever asked.
+//! Maps SQLite's errors to the errors of the store.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,87 +6,74 @@ use rusqlite::ErrorCode;
 use rusqlite::ffi;
 use stepwell_store::{CommitError, StoreError};
 
-/// The database cannot be opened.
+/// The reason a database cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process has the database open.
     #[error(
-        "{path} is in use by {holder}: one process at a time owns a database; stop it, or use another file"
+        "{path} is in use by {holder}: only one process can open a database; stop it, or use another file"
     )]
     InUse {
-        /// The database.
         path: String,
-        /// Who has it, as far as the lock file says.
+        /// The process named in the lock file, or a general description.
         holder: String,
     },
-    /// A setting was not taken.
+    /// SQLite did not apply a setting.
     #[error(
-        "SQLite did not take `{pragma} = {wanted}` (it says `{found}`): the file system may not support it"
+        "SQLite did not apply `{pragma} = {wanted}` (found `{found}`): the file system may not support it"
     )]
-    Setting {
-        /// The setting.
-        pragma: String,
-        /// What was asked for.
-        wanted: String,
-        /// What it is.
-        found: String,
-    },
-    /// The SQLite library has a bug that loses data.
+    Setting { pragma: String, wanted: String, found: String },
+    /// The linked SQLite library has a bug that loses data.
     #[error(
-        "SQLite {found} is too old: {needed} or newer is needed, older ones can lose commits when the log is reset"
+        "SQLite {found} is too old: use {needed} or newer; older versions can lose commits when the WAL is reset"
     )]
     TooOld {
-        /// The version linked.
         found: String,
-        /// The first good one.
+        /// The first version without the bug.
         needed: String,
     },
-    /// The file or its folder cannot be used.
+    /// A file or its directory cannot be used.
     #[error("{path}: {reason}")]
-    File {
-        /// The file.
-        path: String,
-        /// Why not.
-        reason: String,
-    },
-    /// The schema cannot be used or brought up to date.
+    File { path: String, reason: String },
+    /// A query failed, or the schema cannot be used or brought up to date.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Why a commit with writes of the caller's own gave no result.
+/// The reason that [`commit_with`](crate::SqliteStore::commit_with) returned no result.
 #[derive(Debug, thiserror::Error)]
 pub enum WithError {
-    /// The commit was refused or failed. Neither it nor the caller's writes are there, unless it says that nobody knows.
+    /// The commit was refused or failed. Neither the commit nor the caller's writes are stored, except after
+    /// [`CommitError::Unknown`]: then both are stored, or neither is.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// The caller's function gave this error: neither its writes nor the commit are there.
-    #[error("the commit was taken back, because the function that writes beside it failed: {0}")]
+    /// The caller's function returned this error. Neither its writes nor the commit are stored.
+    #[error("the commit was rolled back because the caller's function failed: {0}")]
     Own(#[source] rusqlite::Error),
-    /// The caller's function tried what it may not do: neither its writes nor the commit are there.
+    /// The caller's function tried to do something forbidden. Neither its writes nor the commit are stored.
     #[error(
-        "the commit was taken back, because the function that writes beside it tried to {what}: \
-         let it read, and write to tables of its own, and nothing else"
+        "the commit was rolled back because the caller's function tried to {what}: \
+         it may only read, and write to the caller's own tables"
     )]
     Forbidden {
-        /// What it tried to do.
+        /// A phrase that follows "tried to".
         what: String,
     },
-    /// A statement of the caller's function rolled the transaction back: neither its writes nor the commit are there.
+    /// A statement of the caller's function rolled the transaction back. Neither its writes nor the commit are stored.
     #[error(
-        "the commit was taken back, because the function that writes beside it rolled back the transaction: \
-         leave out `or rollback` and `raise(rollback, …)`, and give the error back instead"
+        "the commit was rolled back because the caller's function rolled back the transaction: \
+         return an error instead of using `or rollback` or `raise(rollback, …)`"
     )]
     Ended,
-    /// The caller's function panicked, saying this: neither its writes nor the commit are there.
-    #[error("the commit was taken back, because the function that writes beside it panicked: {0}")]
+    /// The caller's function panicked with this message. Neither its writes nor the commit are stored.
+    #[error("the commit was rolled back because the caller's function panicked: {0}")]
     Panicked(String),
 }
 
-/// Why the store closed itself; empty while it is open.
+/// The reason the store closed itself; empty while it is open.
 pub(crate) type Failed = Arc<OnceLock<String>>;
 
-/// What an error on a writing connection means; one after which the disk cannot be trusted closes the store.
+/// Maps an error on a writing connection. Closes the store if the disk cannot be trusted after it.
 pub(crate) fn note(failed: &Failed, error: &rusqlite::Error) -> StoreError {
     let meaning = store_error(error);
     if let StoreError::Fatal(why) = &meaning {
@@ -95,7 +82,7 @@ pub(crate) fn note(failed: &Failed, error: &rusqlite::Error) -> StoreError {
     meaning
 }
 
-/// A mistake of SQLite's as a store error.
+/// Maps a SQLite error to a store error.
 pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
     let text = error.to_string();
     if let Some(row) = crate::listed::named_in(error) {
@@ -113,7 +100,8 @@ pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// After a failed fsync nobody knows what is on disk, and the next fsync may succeed without having written it.
+/// Returns true for a failed fsync. After one it is unknown what is on disk, and the next fsync may succeed without
+/// having written it.
 fn loses_trust(extended: i32) -> bool {
     matches!(extended, ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC)
 }
@@ -127,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_fsync_that_failed_is_fatal_and_a_full_disk_is_not() {
+    fn failed_fsync_is_fatal_and_full_disk_is_not() {
         assert!(matches!(failure(ffi::SQLITE_IOERR_FSYNC), StoreError::Fatal(_)));
         assert!(matches!(failure(ffi::SQLITE_IOERR_DIR_FSYNC), StoreError::Fatal(_)));
         assert!(matches!(failure(ffi::SQLITE_IOERR_WRITE), StoreError::Unavailable(_)));

@@ -1,38 +1,39 @@
-//! Measures what a commit has to wait for: how often a second a page can be brought to disk.
+//! Measures what a commit has to wait for: the number of pages per second that can be written and synced.
 
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::OpenError;
-use crate::names::wrong;
+use crate::names::file_error;
 use crate::partial::Partial;
 
 const PAGE: usize = 4096;
-/// As the log of a database that has been in use for a while, the file has its length already and is written anew from
-/// its beginning: what is brought to disk is pages and not a new size.
+/// Length of the file in pages. Like the write-ahead log of a database in use, the file has its full length before the
+/// measurement and is overwritten from its beginning. So each sync writes pages and not a new file size.
 const PAGES: u64 = 1_000;
 
-/// How fast a disk brings a page to rest.
+/// The speed at which a disk writes and syncs single pages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FsyncRate {
-    /// How many, one after the other, in a second. At most so many transactions can be; each has up to
+    /// Synced pages per second, one after the other. This is the maximum rate of transactions, each with up to
     /// [`Options::batch`](crate::Options::batch) commits.
     pub per_second: f64,
-    /// Half of them take no longer than this.
+    /// Median time to write and sync a page, in microseconds.
     pub p50_us: u64,
-    /// 99 of 100 take no longer than this.
+    /// 99th percentile of the time to write and sync a page, in microseconds.
     pub p99_us: u64,
 }
 
-/// Writes pages to a file of its own in a folder, brings each to disk, and takes the file away again. It blocks its thread
-/// for that long, and makes commits in the same file system slower meanwhile.
+/// Writes and syncs single pages of a temporary file in `folder` for the given period, and removes the file.
+///
+/// Blocks the calling thread meanwhile, and slows down commits in the same file system.
 pub fn fsync_rate(folder: impl AsRef<Path>, period: Duration) -> Result<FsyncRate, OpenError> {
     let folder = folder.as_ref();
-    let mut file = Partial::beside(&folder.join("stepwell-fsync"))?;
+    let mut file = Partial::sibling(&folder.join("stepwell-fsync"))?;
     let took = measure(&mut file, period);
     let took =
-        took.map_err(|error| wrong(folder, &format!("nothing can be brought to disk in it: {error}")))?;
+        took.map_err(|error| file_error(folder, &format!("cannot write and sync a file in it: {error}")))?;
     Ok(rate(took))
 }
 
@@ -72,7 +73,7 @@ mod tests {
     use super::{FsyncRate, fsync_rate, rate};
 
     #[test]
-    fn a_folder_is_measured_and_left_as_it_was() {
+    fn fsync_measurement_leaves_the_directory_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let found = fsync_rate(folder.path(), Duration::from_millis(20)).unwrap();
         assert!(found.per_second > 0.0 && found.p50_us <= found.p99_us, "{found:?}");
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn half_take_no_longer_than_the_middle_one() {
+    fn percentiles_are_computed_from_sorted_times() {
         let took = (1..=100).rev().map(Duration::from_millis).collect();
         let FsyncRate { per_second, p50_us, p99_us } = rate(took);
         assert_eq!((p50_us, p99_us), (50_000, 99_000));

@@ -1,7 +1,8 @@
-//! What a caller's own function may do on the writer's connection: read, and write to tables of its own.
+//! Restricts a caller's own function on the writer's connection: it may read, and write to the caller's own tables.
 //!
-//! SQLite asks before it prepares a statement and before it commits; both hooks are there from the start, because they
-//! cannot be set while statements are held prepared, and say yes unless a function of a caller's is running.
+//! SQLite calls one hook before it prepares a statement and one before it commits. Both hooks are installed at the
+//! start, because they cannot be set while prepared statements exist. They allow everything unless a caller's function
+//! is running.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
-/// Stepwell's own tables.
+/// Stepwell's tables, which a caller's function must not change.
 pub(crate) const TABLES: &[&str] = &[
     "audit",
     "cells",
@@ -30,10 +31,10 @@ pub(crate) const TABLES: &[&str] = &[
     "waits",
 ];
 
-/// What full-text tables and `alter table` look at by themselves; neither changes anything.
+/// Pragmas that full-text tables and `alter table` run internally. They change nothing.
 const HARMLESS_PRAGMAS: &[&str] = &["data_version", "quick_check"];
 
-/// Watches a caller's function while it runs. The hooks and the writer use it on the same thread.
+/// Watches a caller's function while it runs. The hooks and the writer run on the same thread.
 #[derive(Debug, Default)]
 pub(crate) struct Guard {
     watching: AtomicBool,
@@ -41,18 +42,19 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Sets the hooks of a connection.
+    /// Installs the hooks on a connection.
     pub(crate) fn install(connection: &mut Connection) -> rusqlite::Result<Arc<Guard>> {
         let guard = Arc::new(Guard::default());
         let asked = guard.clone();
         connection.authorizer(Some(move |context: AuthContext<'_>| asked.authorize(&context)))?;
         let asked = guard.clone();
-        // A function whose transaction was rolled back under it would commit every further statement by itself.
+        // If a statement of the function rolls the transaction back, SQLite would commit each further statement by
+        // itself.
         connection.commit_hook(Some(move || asked.is_watching()))?;
         Ok(guard)
     }
 
-    /// Runs a caller's function; gives its result, or its panic, and the first thing it tried that it may not do.
+    /// Runs a caller's function. Returns its result or its panic, and the first forbidden thing that it tried.
     pub(crate) fn watch<T>(&self, call: impl FnOnce() -> T) -> (std::thread::Result<T>, Option<String>) {
         self.watching.store(true, Ordering::Relaxed);
         let result = catch_unwind(AssertUnwindSafe(call));
@@ -74,7 +76,7 @@ impl Guard {
     }
 }
 
-/// What a caller's function may not do, in words that follow "tried to".
+/// Returns a phrase that follows "tried to" if a caller's function must not do this.
 fn forbidden(context: &AuthContext<'_>) -> Option<String> {
     match context.action {
         AuthAction::Select
@@ -84,7 +86,7 @@ fn forbidden(context: &AuthContext<'_>) -> Option<String> {
         | AuthAction::CreateTable { .. }
         | AuthAction::CreateView { .. }
         | AuthAction::DropView { .. }
-        // Making an index asks for it as well.
+        // Creating an index requests this as well.
         | AuthAction::Reindex { .. } => None,
         AuthAction::Insert { table_name }
         | AuthAction::Update { table_name, .. }
@@ -95,7 +97,7 @@ fn forbidden(context: &AuthContext<'_>) -> Option<String> {
         | AuthAction::DropIndex { table_name, .. }
         | AuthAction::CreateTrigger { table_name, .. }
         | AuthAction::DropTrigger { table_name, .. } => {
-            TABLES.contains(&table_name).then(|| format!("change the table `{table_name}`, which is Stepwell's"))
+            TABLES.contains(&table_name).then(|| format!("change Stepwell's table `{table_name}`"))
         }
         AuthAction::CreateVtable { .. } | AuthAction::DropVtable { .. }
             if context.database_name != Some("temp") =>
@@ -104,17 +106,17 @@ fn forbidden(context: &AuthContext<'_>) -> Option<String> {
         }
         AuthAction::Pragma { pragma_name, .. } if HARMLESS_PRAGMAS.contains(&pragma_name) => None,
         AuthAction::Pragma { pragma_name, .. } => {
-            Some(format!("use `pragma {pragma_name}`, which is for the whole connection"))
+            Some(format!("use `pragma {pragma_name}`, which affects the whole connection"))
         }
         AuthAction::Transaction { .. } | AuthAction::Savepoint { .. } => {
-            Some("begin or end a transaction, which is the writer's".to_owned())
+            Some("begin or end a transaction, which the writer controls".to_owned())
         }
         AuthAction::Attach { .. } | AuthAction::Detach { .. } => {
             Some("attach or detach a database, which is outside the transaction".to_owned())
         }
         AuthAction::Analyze { .. } => Some("analyze a table, which changes Stepwell's query plans".to_owned()),
-        // A temporary table would hide one of Stepwell's with the same name, and stays after the function.
-        other => Some(format!("make something temporary or unknown ({other:?})")),
+        // A temporary table would hide a table of Stepwell with the same name, and would outlive the function.
+        other => Some(format!("create a temporary object or run an unknown action ({other:?})")),
     }
 }
 
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_beyond_the_functions_own_tables_is_denied() {
+    fn statements_beyond_own_tables_are_denied() {
         let (connection, guard) = guarded();
         connection.execute_batch("begin").unwrap();
         for sql in [
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_its_own_tables_only_is_allowed() {
+    fn statements_on_own_tables_are_allowed() {
         let (connection, guard) = guarded();
         connection.execute_batch("begin").unwrap();
         for sql in [
@@ -222,9 +224,9 @@ mod tests {
         connection.execute_batch("commit").unwrap();
     }
 
-    /// `or rollback` ends the transaction without asking; what comes after it would be a transaction of its own.
+    /// `or rollback` ends the transaction without calling a hook. Each statement after it would be its own transaction.
     #[test]
-    fn nothing_is_committed_while_a_function_runs() {
+    fn no_commit_while_a_function_runs() {
         let (connection, guard) = guarded();
         connection.execute_batch("begin; insert into mine values (1)").unwrap();
         let (result, forbidden) = guard.watch(|| {

@@ -1,21 +1,24 @@
-//! Handles: rows by the hash of a secret, in listings, and what is over.
+//! Handles: looked up by the hash of their secret, listed, written and cleaned up.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
-use stepwell_core::shadow::{ShadowType, ShadowValue};
+use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
+use stepwell_core::shadow::ShadowType;
 use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::handle::{handle_place, read_handle_cursor};
+use stepwell_store::shadow::{RangePlace, ShadowSpans, handle_range_cursor, leading};
 use stepwell_store::store::page_rows;
 use stepwell_store::{
-    CommitId, HandleHash, HandleKind, HandleQuery, HandleRow, Listing, Page, ProcessId, Record, TenantId,
+    CommitId, HandleHash, HandleKind, HandleQuery, HandleRow, Listing, Page, ProcessId, Record,
+    ShadowCondition, ShadowFilter, TenantId,
 };
 use uuid::Uuid;
 
-use crate::listed::{all, named, page, seen};
-use crate::query::{Read, ask};
+use crate::listed::{all, named, page, read_listed};
+use crate::query::{Read, fetch_limit};
+use crate::shadows::SpanParams;
 use crate::statements as sql;
 use crate::{rows, shadows};
 
-/// A handle.
+/// Returns a handle's row. If it is unreadable, the error names the handle.
 pub(crate) fn get(
     connection: &Connection,
     tenant: TenantId,
@@ -26,7 +29,7 @@ pub(crate) fn get(
     named(found, |why| Listing::of("handles").bad(Some(&handle.to_string()), why))
 }
 
-/// A handle is this from here on.
+/// Inserts or replaces a handle's row.
 pub(crate) fn put(connection: &Connection, tenant: TenantId, row: &HandleRow) -> rusqlite::Result<()> {
     let HandleRow {
         handle,
@@ -68,21 +71,20 @@ pub(crate) fn put(connection: &Connection, tenant: TenantId, row: &HandleRow) ->
     Ok(())
 }
 
-/// A handle goes.
 pub(crate) fn delete(connection: &Connection, tenant: TenantId, handle: &HandleHash) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(sql::handle_delete)?;
     statement.execute(params![tenant.uuid().into_bytes(), handle.0])?;
     Ok(())
 }
 
-/// A flow's shadow columns go.
-pub(crate) fn unshade(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<()> {
+/// Deletes all shadow columns of a flow.
+pub(crate) fn clear_shadows(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(sql::purge_shadows)?;
     statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes()])?;
     Ok(())
 }
 
-/// The commit that a handle's row names.
+/// Returns the id of the commit that wrote a handle's row.
 pub(crate) fn commit_of(
     connection: &Connection,
     tenant: TenantId,
@@ -92,13 +94,12 @@ pub(crate) fn commit_of(
     statement.query_row(params![tenant.uuid().into_bytes(), handle.0], |row| row.get(0)).optional()
 }
 
-/// Handles that a query is about.
+/// Lists the handles that match a query.
 pub(crate) fn list(connection: &Connection, tenant: TenantId, query: &HandleQuery) -> Read<Page<Record>> {
     query.check()?;
-    let after = read_handle_cursor(query.cursor.as_deref())?;
-    let found = match query.shadows.split_first() {
-        Some((first, others)) => by_shadow(connection, tenant, query, after, first, others)?,
-        None => by_place(connection, tenant, query, after)?,
+    let found = match leading(&query.shadows) {
+        Some((lead, others)) => by_shadow(connection, tenant, query, &lead, &others)?,
+        None => by_place(connection, tenant, query, read_handle_cursor(query.cursor.as_deref())?)?,
     };
     Ok(found.map(record))
 }
@@ -133,12 +134,12 @@ fn by_place(
         (None, Some(_)) => sql::handles_of_workflow,
         (None, None) => {
             let mut statement = connection.prepare_cached(sql::handles_all)?;
-            let which = params![tenant, run, handle, query.created_by, ask(query.limit)];
+            let which = params![tenant, run, handle, query.created_by, fetch_limit(query.limit)];
             return page(&mut statement, which, Listing::of("handles"), query.limit, cursor, read);
         }
     };
     let mut statement = connection.prepare_cached(statement)?;
-    let which = params![tenant, run, handle, query.created_by, ask(query.limit), workflow];
+    let which = params![tenant, run, handle, query.created_by, fetch_limit(query.limit), workflow];
     page(&mut statement, which, Listing::of("handles"), query.limit, cursor, read)
 }
 
@@ -146,32 +147,60 @@ fn cursor(row: &Row<'_>) -> rusqlite::Result<String> {
     Ok(handle_place(rows::run_id(row, 2)?, HandleHash(row.get(0)?)))
 }
 
-/// By the index of the first column; everything else is a filter.
+/// Finds flows by the index of one shadow column; everything else is a filter.
 fn by_shadow(
     connection: &Connection,
     tenant: TenantId,
     query: &HandleQuery,
-    after: After,
-    (name, value): &(Name, ShadowValue),
-    others: &[(Name, ShadowValue)],
+    lead: &ShadowFilter,
+    others: &[&ShadowFilter],
 ) -> Read<Page<HandleRow>> {
-    let statement = match value.kind() {
-        ShadowType::String => sql::handles_by_text,
-        ShadowType::Number => sql::handles_by_number,
-        ShadowType::Boolean => sql::handles_by_boolean,
-    };
-    let (run, handle) = place(after);
+    let (id, name) = (tenant.uuid().into_bytes(), lead.name.as_str());
     let workflow = query.workflow.as_ref().map(Name::as_str);
+    if let ShadowCondition::Equals(value) = &lead.is {
+        let statement = match value.kind() {
+            ShadowType::String => sql::handles_by_text,
+            ShadowType::Number => sql::handles_by_number,
+            ShadowType::Boolean => sql::handles_by_boolean,
+        };
+        let (run, handle) = place(read_handle_cursor(query.cursor.as_deref())?);
+        let mut statement = connection.prepare_cached(statement)?;
+        let found = statement.query(params![id, run, handle, workflow, name, shadows::held(value)])?;
+        return matching(connection, tenant, query, others, found, cursor);
+    }
+    let place = RangePlace::of_handle(query.cursor.as_deref())?;
+    let Some(spans) = ShadowSpans::of(&lead.is, place.as_ref())? else { return Ok(Page::of([])) };
+    let statement = match &spans {
+        ShadowSpans::Texts(_) => sql::handles_by_text_range,
+        ShadowSpans::Numbers(_) => sql::handles_by_number_range,
+    };
+    let SpanParams { from, after, to, before } = SpanParams::of(&spans);
+    let handle = place.and_then(|place| place.handle).map(|handle| handle.0.to_vec()).unwrap_or_default();
     let mut statement = connection.prepare_cached(statement)?;
-    let held = shadows::held(value);
-    let which = params![tenant.uuid().into_bytes(), run, handle, workflow, name.as_str(), held];
-    let mut rows = statement.query(which)?;
+    let found = statement.query(params![id, workflow, name, from, after, handle, to, before])?;
+    let cursor = |row: &Row<'_>| {
+        let (run, handle) = (rows::run_id(row, 2)?, HandleHash(row.get(0)?));
+        Ok(handle_range_cursor(run, handle, &shadows::value_at(row, 16)?))
+    };
+    matching(connection, tenant, query, others, found, cursor)
+}
+
+/// Reads handles one by one, and no more than the page needs.
+fn matching(
+    connection: &Connection,
+    tenant: TenantId,
+    query: &HandleQuery,
+    others: &[&ShadowFilter],
+    mut rows: Rows<'_>,
+    cursor: impl Fn(&Row<'_>) -> rusqlite::Result<String>,
+) -> Read<Page<HandleRow>> {
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        let row = seen(Listing::of("handles"), row, cursor, |row| Ok(read(row)?))?;
+        let row = read_listed(Listing::of("handles"), row, &cursor, |row| Ok(read(row)?))?;
         let is_wanted = match &row.1 {
             Ok(row) => {
-                query.wants(row) && shadows::holds(connection, tenant, row.run, &row.workflow, others)?
+                query.matches(row)
+                    && shadows::has_columns(connection, tenant, row.run, &row.workflow, others)?
             }
             Err(_) => true,
         };
@@ -183,12 +212,12 @@ fn by_shadow(
     Ok(Page::sorted(found, query.limit)?)
 }
 
-/// Where a listing goes on; the beginning is before every run.
+/// Returns the position after which a listing continues. Without a cursor it is before every handle.
 fn place(after: After) -> (Vec<u8>, Vec<u8>) {
     after.map_or_else(Default::default, |(run, handle)| (run.uuid().into_bytes().to_vec(), handle.0.to_vec()))
 }
 
-/// Handles whose delivery is due.
+/// Lists handles whose delivery is due.
 pub(crate) fn undelivered(
     connection: &Connection,
     tenant: TenantId,
@@ -200,16 +229,16 @@ pub(crate) fn undelivered(
     Ok(Page::all(all(&mut statement, which, Listing::of("handles"), cursor, read)?).map(record))
 }
 
-/// Handles that were over by a time go; gives how many.
-pub(crate) fn sweep(
+/// Deletes handles that had expired by a time, with the shadow columns of their flows. Returns the number of handles.
+pub(crate) fn cleanup(
     connection: &Connection,
     tenant: TenantId,
     expired_by: Timestamp,
     limit: u32,
 ) -> rusqlite::Result<usize> {
-    let mut statement = connection.prepare_cached(sql::sweep_handles)?;
+    let mut statement = connection.prepare_cached(sql::cleanup_handles)?;
     let which = params![tenant.uuid().into_bytes(), expired_by.micros(), limit];
-    // What cannot be read goes too when it is over.
+    // An expired handle is deleted even if the rest of its row is unreadable.
     let over = statement.query_map(which, |row| {
         Ok((HandleHash(row.get(0)?), kind(row, 1).ok(), rows::run_id(row, 2).ok()))
     })?;
@@ -217,24 +246,28 @@ pub(crate) fn sweep(
     for (handle, kind, run) in &over {
         delete(connection, tenant, handle)?;
         if let (Some(HandleKind::Flow), Some(run)) = (kind, run) {
-            unshade(connection, tenant, *run)?;
+            clear_shadows(connection, tenant, *run)?;
         }
     }
     Ok(over.len())
 }
 
-/// Whether a process lives.
-pub(crate) fn lives(connection: &Connection, process: ProcessId, now: Timestamp) -> rusqlite::Result<bool> {
-    let mut statement = connection.prepare_cached(sql::process_lives)?;
+/// Returns true if the lease of a process is still valid.
+pub(crate) fn is_alive(
+    connection: &Connection,
+    process: ProcessId,
+    now: Timestamp,
+) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare_cached(sql::process_is_alive)?;
     statement.exists(params![process.0.into_bytes(), now.micros()])
 }
 
-/// The processes that are known.
+/// Lists the recorded processes with the end of their leases.
 pub(crate) fn processes(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<Record>> {
     let mut statement = connection.prepare_cached(sql::process_list)?;
     let found = statement.query_map(params![page_rows(limit) as i64], |row| {
-        let lives_until = Timestamp::from_micros(row.get(1)?);
-        Ok(Record::Process { process: ProcessId(Uuid::from_bytes(row.get(0)?)), lives_until })
+        let lease_until = Timestamp::from_micros(row.get(1)?);
+        Ok(Record::Process { process: ProcessId(Uuid::from_bytes(row.get(0)?)), lease_until })
     })?;
     found.collect()
 }
@@ -242,7 +275,7 @@ pub(crate) fn processes(connection: &Connection, limit: u32) -> rusqlite::Result
 fn kind(row: &Row<'_>, column: usize) -> rusqlite::Result<HandleKind> {
     let word: String = row.get(column)?;
     HandleKind::parse(&word).ok_or_else(|| {
-        let why = format!("`{word}` is not a kind of handle").into();
+        let why = format!("`{word}` is not a handle kind").into();
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, why)
     })
 }

@@ -1,4 +1,4 @@
-//! What the writer is asked to do: something to apply inside its transaction, and an answer to give after it.
+//! Jobs of the writer. Each is applied inside the writer's transaction and answered after it.
 
 use rusqlite::Connection;
 use stepwell_store::{CommitError, CommitRef, Committed, HintSender, StoreError, TenantScope};
@@ -7,27 +7,27 @@ use tokio::sync::oneshot;
 use crate::apply::{self, Prepared};
 use crate::statements::Session;
 
-/// One piece of work for the writer. It may be applied again, in a transaction of its own, if its batch fails.
+/// A job of the writer. If its batch fails, it is applied again in its own transaction.
 pub(crate) trait Job: Send {
-    /// Makes its changes; an error takes them back, and those of everything else in the batch.
+    /// Makes the changes. An error rolls back the whole batch.
     fn apply(&mut self, session: &mut Session<'_>) -> rusqlite::Result<()>;
-    /// Its changes are on disk.
+    /// Reports success: the changes are on disk.
     fn done(self: Box<Self>, hints: &HintSender);
-    /// Its changes were not made, or nobody knows.
+    /// Reports failure: the changes were not made, or their outcome is unknown.
     fn failed(self: Box<Self>, failure: &Failure);
 }
 
-/// Why a batch has no result.
+/// The reason that a batch has no result.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
-    /// Nothing of it is in the database.
+    /// Nothing of the batch is stored.
     Store(StoreError),
-    /// The commit failed in a way that leaves open what is on disk.
+    /// The commit failed, and it is unknown whether it is on disk.
     Unknown(String),
 }
 
 impl Failure {
-    /// The same as what a commit answers.
+    /// Returns the failure as the answer to a commit.
     pub(crate) fn of(&self, reference: CommitRef) -> CommitError {
         match self {
             Failure::Store(error) => error.clone().into(),
@@ -36,7 +36,7 @@ impl Failure {
     }
 }
 
-/// A commit and who waits for it.
+/// A commit and the channel to its caller.
 pub(crate) struct CommitJob {
     pub(crate) scope: TenantScope,
     pub(crate) prepared: Prepared,
@@ -46,7 +46,7 @@ pub(crate) struct CommitJob {
     pub(crate) reply: oneshot::Sender<Answer>,
 }
 
-/// The answer, and the commit back: whoever made it takes it down again, which is work the writer need not do.
+/// The answer and the commit itself. The caller drops the commit, which saves the writer that work.
 pub(crate) type Answer = (Result<Committed, CommitError>, Prepared);
 
 impl Job for CommitJob {
@@ -59,7 +59,7 @@ impl Job for CommitJob {
 
     fn done(self: Box<Self>, hints: &HintSender) {
         let unanswered = || Err(StoreError::Fatal("the writer did not apply the commit".to_owned()).into());
-        // A caller that no longer waits has given up its answer, not its commit.
+        // A caller that no longer waits gives up the answer, not the commit.
         let _ = self.reply.send((self.result.unwrap_or_else(unanswered), self.prepared));
         self.hints.into_iter().for_each(|hint| hints.send(hint));
     }
@@ -69,7 +69,7 @@ impl Job for CommitJob {
     }
 }
 
-/// Any other write, as a function on the connection.
+/// A write other than a commit, as a function on the connection.
 pub(crate) struct CallJob<T, F> {
     pub(crate) call: F,
     pub(crate) result: Option<Result<T, StoreError>>,
@@ -78,15 +78,15 @@ pub(crate) struct CallJob<T, F> {
 
 impl<T: Send, F: FnMut(&Connection) -> rusqlite::Result<Result<T, StoreError>> + Send> Job for CallJob<T, F> {
     fn apply(&mut self, session: &mut Session<'_>) -> rusqlite::Result<()> {
-        // It sees what is written, and may write itself.
+        // The function must see the cached cells, and may change them in the table.
         session.flush()?;
-        session.held.clear();
+        session.cell_cache.clear();
         self.result = Some((self.call)(session.connection)?);
         Ok(())
     }
 
     fn done(self: Box<Self>, _: &HintSender) {
-        let unanswered = || Err(StoreError::Fatal("the writer did not make the call".to_owned()));
+        let unanswered = || Err(StoreError::Fatal("the writer did not run the function".to_owned()));
         let _ = self.reply.send(self.result.unwrap_or_else(unanswered));
     }
 

@@ -1,19 +1,20 @@
-//! Stepwell's embedded default: one SQLite file, one writer thread with group commit, a few readers.
+//! Stepwell's embedded default store: one SQLite file, one writer thread with group commit, a few reader threads.
 //!
-//! Whatever waits when the writer is free goes into one transaction with one fsync; everybody is answered after it. A
-//! file belongs to one process at a time, told by a lock file beside it. Read `writer.rs` first.
+//! The writer puts all queued commits into one transaction with one fsync, and answers them after it. Only one process
+//! at a time can open a file; a lock file next to it enforces that. Start reading with `writer.rs`.
 
 mod apply;
-mod aside;
+mod background;
 mod backup;
+mod cell_cache;
 mod check;
+mod cleanup;
 mod connection;
 mod copy;
 mod error;
 mod fsync;
 mod guard;
 mod handles;
-mod held;
 mod jobs;
 mod links;
 mod listed;
@@ -32,7 +33,6 @@ mod source;
 mod statements;
 mod store;
 mod sum;
-mod sweep;
 mod view;
 mod wal;
 mod writer;
@@ -42,7 +42,7 @@ pub use check::{CheckReport, Sizes, check};
 pub use error::{OpenError, WithError};
 pub use fsync::{FsyncRate, fsync_rate};
 pub use restore::{Restored, restore};
-/// The SQLite library that [`SqliteStore::commit_with`] shows its caller.
+/// The SQLite library whose connection [`SqliteStore::commit_with`] passes to the caller's function.
 pub use rusqlite;
 pub use store::{Options, SqliteStore};
 pub use view::{flow_view_of, view_of};

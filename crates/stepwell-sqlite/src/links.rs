@@ -1,33 +1,39 @@
-//! Links: their rows, and how they are found from either end.
+//! Links: writes their rows and finds them from either end.
 
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::link::{
-    LinkPlace, Way, edge_cursor, merged, read_edge_cursor, read_place_cursor, rows_each_way,
+    LinkCursor, Way, edge_cursor, merged, read_edge_cursor, read_place_cursor, rows_each_way,
 };
-use stepwell_store::{Direction, Edge, Ends, Entity, Link, LinkFilter, LinkQuery, Listing, Page, TenantId};
+use stepwell_store::{
+    Direction, Entity, Link, LinkEdge, LinkEnds, LinkFilter, LinkQuery, Listing, Page, TenantId,
+};
 use uuid::Uuid;
 
 use crate::reader::ReadError;
 use crate::statements as sql;
 use crate::{listed, rows};
 
-/// A link for whoever writes over its attributes or deletes it.
-pub(crate) fn get(connection: &Connection, tenant: TenantId, edge: &Edge) -> rusqlite::Result<Option<Link>> {
+/// Returns a link without its attributes, for a caller that overwrites them or deletes the link.
+pub(crate) fn get(
+    connection: &Connection,
+    tenant: TenantId,
+    edge: &LinkEdge,
+) -> rusqlite::Result<Option<Link>> {
     let tenant = tenant.uuid().into_bytes();
     let mut statement = connection.prepare_cached(sql::link_get)?;
     statement.query_row(&named(&tenant, edge)[..], without_attributes).optional()
 }
 
-/// The edges that have these ends; no more than so many.
+/// Returns the edges that have these ends, at most `most`.
 pub(crate) fn edges(
     connection: &Connection,
     tenant: TenantId,
-    ends: &Ends,
+    ends: &LinkEnds,
     most: usize,
-) -> rusqlite::Result<Vec<Edge>> {
-    let Ends { namespace, from, to, relation } = ends;
+) -> rusqlite::Result<Vec<LinkEdge>> {
+    let LinkEnds { namespace, from, to, relation } = ends;
     let (tenant, most) = (tenant.uuid().into_bytes(), i64::try_from(most).unwrap_or(i64::MAX));
     match (from, to) {
         (Some(from), to) => {
@@ -62,7 +68,7 @@ pub(crate) fn put(connection: &Connection, tenant: TenantId, link: &Link) -> rus
     Ok(())
 }
 
-pub(crate) fn delete(connection: &Connection, tenant: TenantId, edge: &Edge) -> rusqlite::Result<()> {
+pub(crate) fn delete(connection: &Connection, tenant: TenantId, edge: &LinkEdge) -> rusqlite::Result<()> {
     let tenant = tenant.uuid().into_bytes();
     connection.prepare_cached(sql::link_delete)?.execute(&named(&tenant, edge)[..])?;
     Ok(())
@@ -78,7 +84,7 @@ pub(crate) fn links(
     match which {
         LinkFilter::All { from, to } => {
             let after = read_edge_cursor(namespace, cursor.as_deref())?;
-            let nowhere = || Edge::new(namespace, Entity::new("", ""), Entity::new("", ""), "");
+            let nowhere = || LinkEdge::new(namespace, Entity::new("", ""), Entity::new("", ""), "");
             let after = after.unwrap_or_else(nowhere);
             let mut which = named(&id, &after).to_vec();
             which.extend([from as &dyn ToSql, to, relation, &rows]);
@@ -90,8 +96,8 @@ pub(crate) fn links(
         }
         LinkFilter::Of { end, direction, far } => {
             let after = read_place_cursor(cursor.as_deref())?;
-            let LinkPlace { kind, id: at, relation: after, way: gone } =
-                after.unwrap_or_else(LinkPlace::beginning);
+            let LinkCursor { kind, id: at, relation: after, way: gone } =
+                after.unwrap_or_else(LinkCursor::beginning);
             let gone = gone as i64;
             let (mut found, mut bad) = (Vec::new(), Vec::new());
             for way in direction.ways() {
@@ -128,16 +134,16 @@ pub(crate) fn links(
     }
 }
 
-/// The parameters that name an edge.
-fn named<'a>(tenant: &'a [u8; 16], edge: &'a Edge) -> [&'a dyn ToSql; 7] {
+/// Returns the parameters that name an edge: the tenant, then the columns of the edge.
+fn named<'a>(tenant: &'a [u8; 16], edge: &'a LinkEdge) -> [&'a dyn ToSql; 7] {
     let ((namespace, relation), from, to) = (edge.texts(), edge.from().texts(), edge.to().texts());
     [tenant, namespace, from.0, from.1, to.0, to.1, relation]
 }
 
-fn edge(row: &Row<'_>) -> rusqlite::Result<Edge> {
+fn edge(row: &Row<'_>) -> rusqlite::Result<LinkEdge> {
     let text = |column: usize| row.get::<_, String>(column);
     let (from, to) = (Entity::new(text(1)?, text(2)?), Entity::new(text(3)?, text(4)?));
-    Ok(Edge::new(text(0)?, from, to, text(5)?))
+    Ok(LinkEdge::new(text(0)?, from, to, text(5)?))
 }
 
 fn link(row: &Row<'_>) -> rusqlite::Result<Link> {

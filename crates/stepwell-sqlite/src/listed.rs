@@ -1,4 +1,4 @@
-//! Rows read one by one: one that cannot be read is told of, and the others are given.
+//! Reads rows one by one: an unreadable row is reported, and the other rows are returned.
 
 use rusqlite::types::Type;
 use rusqlite::{Error, Params, Row, Statement};
@@ -7,7 +7,7 @@ use stepwell_store::{BadRow, Listing, Page, Seen, StoreError};
 use crate::query::Read;
 use crate::reader::ReadError;
 
-/// A page of a listing out of the rows of a statement, which is asked for one row more than the page has.
+/// Builds a page of a listing. The statement must be limited to one row more than the page has.
 pub(crate) fn page<T>(
     statement: &mut Statement<'_>,
     params: impl Params,
@@ -19,7 +19,7 @@ pub(crate) fn page<T>(
     Ok(Page::sorted(all(statement, params, of, cursor, read)?, limit)?)
 }
 
-/// The rows of a statement, as far as they can be read.
+/// Reads all rows of a statement. An unreadable row becomes an error entry.
 pub(crate) fn all<T>(
     statement: &mut Statement<'_>,
     params: impl Params,
@@ -30,13 +30,13 @@ pub(crate) fn all<T>(
     let mut rows = statement.query(params)?;
     let mut all = Vec::new();
     while let Some(row) = rows.next()? {
-        all.push(seen(of, row, &cursor, |row| Ok(read(row)?))?);
+        all.push(read_listed(of, row, &cursor, |row| Ok(read(row)?))?);
     }
     Ok(all)
 }
 
-/// A row as far as it can be read.
-pub(crate) fn seen<T>(
+/// Reads one row. An unreadable row becomes an error entry; a failure of the database is an error.
+pub(crate) fn read_listed<T>(
     of: Listing<'_>,
     row: &Row<'_>,
     cursor: impl FnOnce(&Row<'_>) -> rusqlite::Result<String>,
@@ -46,15 +46,15 @@ pub(crate) fn seen<T>(
     match read(row) {
         Ok(value) => Ok((cursor, Ok(value))),
         Err(error) => {
-            let why = what_is_wrong(&error).ok_or(error)?;
+            let why = unreadable_reason(&error).ok_or(error)?;
             let bad = of.bad(cursor.as_deref(), why);
             Ok((cursor, Err(bad)))
         }
     }
 }
 
-/// What is wrong with a row; nothing if it is the database that could not.
-pub(crate) fn what_is_wrong(error: &ReadError) -> Option<String> {
+/// Returns the reason that a row is unreadable; `None` if the database failed instead.
+pub(crate) fn unreadable_reason(error: &ReadError) -> Option<String> {
     match error {
         ReadError::Store(StoreError::Corrupt(why)) => Some(why.clone()),
         ReadError::Store(StoreError::Bad(row)) => Some(row.why.clone()),
@@ -73,7 +73,7 @@ fn wrong_value(error: &Error) -> bool {
     )
 }
 
-/// Names the row in the error of whoever needs just this one.
+/// Adds the row's name to the error if a single row that was looked up is unreadable.
 pub(crate) fn named<T>(
     found: rusqlite::Result<T>,
     row: impl FnOnce(String) -> BadRow,
@@ -84,7 +84,7 @@ pub(crate) fn named<T>(
     })
 }
 
-/// The row that [`named`] has put into an error.
+/// Returns the row that [`named`] added to an error.
 pub(crate) fn named_in(error: &Error) -> Option<BadRow> {
     match error {
         Error::FromSqlConversionFailure(_, _, why) => why.downcast_ref::<BadRow>().cloned(),

@@ -1,26 +1,27 @@
-//! Who owns the file: a lock beside it that the operating system drops when the process dies, however it dies.
+//! The lock file that gives one process the database. The operating system releases the lock when the process ends,
+//! however it ends.
 //!
-//! SQLite's own exclusive mode would lock out our own readers.
+//! SQLite's exclusive mode is not used for this, because it would lock out our own readers.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
-use crate::names::beside;
+use crate::names::sibling;
 
-/// Held as long as the database is open.
+/// The lock on a database, held until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
     pub(crate) fn take(database: &Path) -> Result<Lock, OpenError> {
         let path = lock_path(database);
-        let wrong = |error: std::io::Error| OpenError::File {
+        let file_error = |error: std::io::Error| OpenError::File {
             path: path.display().to_string(),
-            reason: format!("the lock file cannot be used: {error}"),
+            reason: format!("cannot use the lock file: {error}"),
         };
         let mut file = OpenOptions::new()
             .read(true)
@@ -28,7 +29,7 @@ impl Lock {
             .create(true)
             .truncate(false)
             .open(&path)
-            .map_err(wrong)?;
+            .map_err(file_error)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -41,20 +42,46 @@ impl Lock {
                     holder: holder.to_owned(),
                 });
             }
-            Err(TryLockError::Error(error)) => return Err(wrong(error)),
+            Err(TryLockError::Error(error)) => return Err(file_error(error)),
         }
-        // What is in it only serves the message above; the lock itself is the operating system's.
-        file.set_len(0).and_then(|()| file.rewind()).map_err(wrong)?;
-        writeln!(file, "process {}", std::process::id()).map_err(wrong)?;
-        Ok(Lock { _file: file })
+        // The content is only used for the message above. The operating system holds the lock itself.
+        file.set_len(0).and_then(|()| file.rewind()).map_err(file_error)?;
+        writeln!(file, "process {}", std::process::id()).map_err(file_error)?;
+        Ok(Lock { file })
     }
 
-    /// The same for a file that may never have been open as a database: such a one has no lock, and gets none.
+    /// Takes the lock of a file if it has a lock file. A file that was never opened as a database has none, and gets
+    /// none.
     pub(crate) fn take_if_any(path: &Path) -> Result<Option<Lock>, OpenError> {
         if lock_path(path).exists() { Lock::take(path).map(Some) } else { Ok(None) }
     }
 }
 
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A child process that another thread is just starting has a copy of this descriptor until it runs its program.
+        // Closing our descriptor alone would keep the database locked until then.
+        let _ = self.file.unlock();
+    }
+}
+
 fn lock_path(database: &Path) -> PathBuf {
-    beside(database, ".lock")
+    sibling(database, ".lock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that was being started while a database was closed kept it locked: opening it again failed.
+    #[test]
+    fn copy_of_the_descriptor_does_not_keep_the_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("runs.sqlite");
+        let lock = Lock::take(&database).unwrap();
+        let copy = lock.file.try_clone().unwrap();
+        drop(lock);
+        Lock::take(&database).unwrap();
+        drop(copy);
+    }
 }

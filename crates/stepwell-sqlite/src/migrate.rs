@@ -21,12 +21,12 @@ const MIGRATIONS: &[Migration] =
 const LEDGER: &str = "create table if not exists stepwell_migrations (
     version integer not null primary key, name text not null, checksum blob not null) strict";
 
-/// Applies what is missing, all of it or nothing.
+/// Applies the missing migrations in one transaction.
 pub(crate) fn migrate(connection: &mut Connection) -> Result<SchemaVersion, StoreError> {
     apply(connection, MIGRATIONS)
 }
 
-/// The schema of a database that is only looked at, if it is one that this program knows.
+/// Returns the schema version of a database without changing it. Fails if this program does not know the schema.
 pub(crate) fn found(connection: &Connection) -> Result<SchemaVersion, StoreError> {
     let failed = |error: rusqlite::Error| store_error(&error);
     let applied = match connection.table_exists(None, "stepwell_migrations").map_err(failed)? {
@@ -34,22 +34,21 @@ pub(crate) fn found(connection: &Connection) -> Result<SchemaVersion, StoreError
         false => Vec::new(),
     };
     let Some((newest, _)) = applied.last() else {
-        let why =
-            "it is not a database of Stepwell's, which would say what its schema is: look for the right file";
+        let why = "this is not a Stepwell database, because it has no schema version: check the path";
         return Err(StoreError::Schema(why.to_owned()));
     };
     check_known(&applied, MIGRATIONS)?;
     Ok(SchemaVersion(*newest))
 }
 
-/// Something in a database that has a name.
+/// A table, index, view or trigger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) kind: String,
     sql: String,
 }
 
-/// Everything in a database that somebody made, by name.
+/// Returns all objects of a database by name, except SQLite's internal ones.
 pub(crate) fn objects(connection: &Connection) -> rusqlite::Result<BTreeMap<String, Object>> {
     let sql = "select name, type, sql from sqlite_schema where sql is not null and name not like 'sqlite~_%' escape '~'";
     let mut statement = connection.prepare(sql)?;
@@ -58,7 +57,7 @@ pub(crate) fn objects(connection: &Connection) -> rusqlite::Result<BTreeMap<Stri
     rows.collect()
 }
 
-/// What a database of a schema has of Stepwell's; nothing is known of an unknown one.
+/// Returns the objects that Stepwell creates for a schema version; empty for an unknown schema.
 pub(crate) fn objects_of(schema: Option<SchemaVersion>) -> rusqlite::Result<BTreeMap<String, Object>> {
     let Some(SchemaVersion(newest)) = schema else { return Ok(BTreeMap::new()) };
     let connection = Connection::open_in_memory()?;
@@ -98,18 +97,18 @@ fn applied(connection: &Connection) -> rusqlite::Result<Vec<(u32, Vec<u8>)>> {
     rows.collect()
 }
 
-/// What the database has must be what this program knows, in the same order and with the same content.
+/// Checks that the applied migrations are those of this program, in the same order and with the same content.
 fn check_known(applied: &[(u32, Vec<u8>)], migrations: &[Migration]) -> Result<(), StoreError> {
     for (index, (version, sum)) in applied.iter().enumerate() {
         let Some(known) = migrations.get(index).filter(|known| known.version == *version) else {
             let newest = migrations.last().map_or(0, |migration| migration.version);
             return Err(StoreError::Schema(format!(
-                "the database has schema version {version}, and this program knows up to {newest}: use a newer Stepwell"
+                "the database has schema version {version}, but this program knows only up to {newest}: use a newer Stepwell"
             )));
         };
         if checksum(known.sql) != *sum {
             return Err(StoreError::Schema(format!(
-                "migration {version} ({}) is not the one the database was made with: use the Stepwell that made it",
+                "migration {version} ({}) differs from the one the database was created with: use the Stepwell that created it, or an empty database",
                 known.name
             )));
         }
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_migrations_add_up_to_the_schema() {
+    fn migrations_produce_the_schema() {
         let mut migrated = Connection::open_in_memory().unwrap();
         apply(&mut migrated, MIGRATIONS).unwrap();
         let whole = Connection::open_in_memory().unwrap();
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn migrating_twice_changes_nothing_and_a_newer_or_changed_schema_is_refused() {
+    fn newer_or_changed_schema_is_refused() {
         let mut connection = Connection::open_in_memory().unwrap();
         let one = Migration { version: 1, name: "one", sql: "create table a (x integer) strict" };
         let two = Migration { version: 2, name: "two", sql: "create table b (x integer) strict" };
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_migration_that_fails_leaves_nothing_behind() {
+    fn failed_migration_leaves_nothing_behind() {
         let mut connection = Connection::open_in_memory().unwrap();
         let good = Migration { version: 1, name: "good", sql: "create table a (x integer) strict" };
         let bad = Migration { version: 2, name: "bad", sql: "create table b (x integer) strict; nonsense" };

@@ -1,4 +1,4 @@
-//! The files beside a database: how they are called, moved and taken away.
+//! The files next to a database: names them, renames them and removes them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -7,24 +7,25 @@ use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
 
-/// What SQLite keeps beside a database and applies to whatever has the database's name: a log, or a journal to undo by.
+/// Endings of the write-ahead log and the rollback journal. SQLite applies these files to any file with the database's
+/// name.
 pub(crate) const APPLIED: [&str; 2] = ["-wal", "-journal"];
-/// What it keeps there that is of no use without the log.
+/// Ending of the index of the write-ahead log. It is useless without the log.
 pub(crate) const INDEX: &str = "-shm";
 
-/// The file whose name is another's with an ending.
-pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+/// Returns the path with an ending appended to its name.
+pub(crate) fn sibling(path: &Path, ending: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
 }
 
-/// The folder that a file is in.
+/// Returns the directory of a file; `.` if the path has none.
 pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The file itself, where the name is a link to it: what lies beside a database lies beside the file.
+/// Follows symbolic links to the file itself: the log and the lock are next to the file, not next to a link.
 pub(crate) fn real(path: &Path) -> PathBuf {
     const MOST: usize = 40;
     let mut path = path.to_owned();
@@ -35,20 +36,20 @@ pub(crate) fn real(path: &Path) -> PathBuf {
     path
 }
 
-/// Makes sure that the names of a folder's files are on disk.
+/// Syncs the directory of a file, so that renames and new names in it are on disk.
 pub(crate) fn sync_folder(path: &Path) -> Result<(), OpenError> {
     let folder = folder(path);
     File::open(folder)
         .and_then(|file| file.sync_all())
-        .map_err(|error| wrong(folder, &format!("its names cannot be brought to disk: {error}")))
+        .map_err(|error| file_error(folder, &format!("cannot sync the directory: {error}")))
 }
 
-/// Takes a file away, if it is there.
+/// Removes a file if it exists.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     unless_missing(std::fs::remove_file(path))
 }
 
-/// Gives a file another name, if it is there.
+/// Renames a file if it exists.
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     unless_missing(std::fs::rename(from, to))
 }
@@ -60,7 +61,7 @@ fn unless_missing(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether two names are of the same file.
+/// Returns true if two paths lead to the same file.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,
@@ -68,7 +69,7 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// A file that cannot be used, and why.
-pub(crate) fn wrong(path: &Path, reason: &str) -> OpenError {
+/// Builds the error for a file that cannot be used.
+pub(crate) fn file_error(path: &Path, reason: &str) -> OpenError {
     OpenError::File { path: path.display().to_string(), reason: reason.to_owned() }
 }

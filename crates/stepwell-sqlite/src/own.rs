@@ -1,6 +1,6 @@
-//! A commit and the caller's own writes in one transaction.
+//! Applies a commit and the caller's own writes in one transaction.
 //!
-//! Both are made inside a savepoint, so that a function that fails takes back its commit and nothing else of the batch.
+//! Both are made inside a savepoint, so that a failing function rolls back its commit and nothing else of the batch.
 
 use std::any::Any;
 
@@ -13,7 +13,7 @@ use crate::error::{WithError, store_error};
 use crate::jobs::{Failure, Job};
 use crate::statements::Session;
 
-/// A commit, the function that writes beside it, and who waits for both.
+/// A commit, the caller's function that runs after it, and the channel to the caller.
 pub(crate) struct OwnJob<T, F> {
     pub(crate) scope: TenantScope,
     pub(crate) prepared: Prepared,
@@ -24,7 +24,7 @@ pub(crate) struct OwnJob<T, F> {
     pub(crate) reply: oneshot::Sender<OwnAnswer<T>>,
 }
 
-/// As for any commit, the commit comes back with the answer.
+/// The answer and the commit itself, which the caller drops.
 pub(crate) type OwnAnswer<T> = (Result<(Committed, T), WithError>, Prepared);
 
 impl<T, F: FnMut(&Connection, &Committed) -> rusqlite::Result<T>> OwnJob<T, F> {
@@ -35,9 +35,9 @@ impl<T, F: FnMut(&Connection, &Committed) -> rusqlite::Result<T>> OwnJob<T, F> {
     ) -> rusqlite::Result<Result<(Committed, T), WithError>> {
         let connection = session.connection;
         Ok(match session.guard.watch(|| (self.own)(connection, &committed)) {
-            (Err(panic), _) => Err(WithError::Panicked(said(&*panic))),
+            (Err(panic), _) => Err(WithError::Panicked(panic_message(&*panic))),
             (Ok(_), Some(what)) => Err(WithError::Forbidden { what }),
-            // A disk that cannot be trusted is everybody's affair.
+            // A disk that cannot be trusted fails the whole batch.
             (Ok(Err(error)), None) if matches!(store_error(&error), StoreError::Fatal(_)) => {
                 return Err(error);
             }
@@ -51,18 +51,18 @@ impl<T, F: FnMut(&Connection, &Committed) -> rusqlite::Result<T>> OwnJob<T, F> {
 impl<T: Send, F: FnMut(&Connection, &Committed) -> rusqlite::Result<T> + Send> Job for OwnJob<T, F> {
     fn apply(&mut self, session: &mut Session<'_>) -> rusqlite::Result<()> {
         self.hints.clear();
-        // Nobody knows what a function that panicked has left of itself: it is not called again.
+        // A function that panicked may have left its own state broken: do not call it again.
         if matches!(self.result, Some(Err(WithError::Panicked(_)))) {
             return Ok(());
         }
         self.result = None;
         let connection = session.connection;
-        // What is held would not be taken back with the savepoint, and a caller's function sees only what is written.
+        // Write the cached cells: the savepoint cannot roll back the cache, and the function sees only the tables.
         session.flush()?;
         connection.execute_batch("savepoint stepwell_own")?;
         let applied = apply::commit(session, self.scope.tenant(), &self.prepared, &mut self.hints)?;
         session.flush()?;
-        session.held.clear();
+        session.cell_cache.clear();
         let result = match applied {
             Ok(committed) => self.call(session, committed)?,
             Err(refused) => Err(CommitError::Refused(refused).into()),
@@ -70,7 +70,7 @@ impl<T: Send, F: FnMut(&Connection, &Committed) -> rusqlite::Result<T> + Send> J
         let refused = result.is_err();
         self.result = Some(result);
         if connection.is_autocommit() {
-            // The guard lets nothing commit, so it was rolled back, and everything before it in the batch as well.
+            // The guard allows no commit, so the function rolled the transaction back, with the whole batch so far.
             return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_ABORT_ROLLBACK), None));
         }
         if refused {
@@ -91,7 +91,7 @@ impl<T: Send, F: FnMut(&Connection, &Committed) -> rusqlite::Result<T> + Send> J
 
     fn failed(self: Box<Self>, failure: &Failure) {
         let error = match self.result {
-            // What its function did is why nothing of it is there, whatever came of the rest.
+            // The function itself failed; report that instead of the failure of the batch.
             Some(Err(own)) if !matches!(own, WithError::Commit(_)) => own,
             _ => failure.of(self.reference).into(),
         };
@@ -99,9 +99,8 @@ impl<T: Send, F: FnMut(&Connection, &Committed) -> rusqlite::Result<T> + Send> J
     }
 }
 
-/// What a panic said.
-fn said(panic: &(dyn Any + Send)) -> String {
+/// Returns the message of a panic.
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "it did not say why".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

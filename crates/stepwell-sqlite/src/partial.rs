@@ -1,4 +1,4 @@
-//! A file that is being made beside the one it is to become: locked while it is made, whole when it gets its name.
+//! A temporary file next to its target: locked while it is written, and renamed to the target when it is complete.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -7,37 +7,39 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::OpenError;
-use crate::names::{self, APPLIED, INDEX, beside, folder, wrong};
+use crate::names::{self, APPLIED, INDEX, file_error, folder, sibling};
 
-/// What its name has after the name of the file that it is to become.
+/// Appended to the name of the target, followed by the process id and a number.
 const ENDING: &str = ".partial-";
 
-/// A file with a name of its own; gone when this value is, unless it has got another.
+/// A temporary file. It is removed when this value is dropped, unless it was renamed to its target.
 #[derive(Debug)]
 pub(crate) struct Partial {
     path: PathBuf,
-    /// Holds the lock that tells this file from one that a killed process has left.
+    /// Holds a lock, which distinguishes this file from one that a killed process left behind.
     pub(crate) file: File,
 }
 
 impl Partial {
-    /// An empty file beside another, which nobody else can read. Those that killed processes have left there go.
-    pub(crate) fn beside(path: &Path) -> Result<Partial, OpenError> {
+    /// Creates an empty file next to the target, readable only by its owner. Removes files that killed processes left
+    /// there.
+    pub(crate) fn sibling(path: &Path) -> Result<Partial, OpenError> {
         let Some(name) = path.file_name() else {
-            return Err(wrong(path, "it is a folder and not the name of a file: add one"));
+            return Err(file_error(path, "this path has no file name: add one"));
         };
-        let unusable = |error: io::Error| wrong(folder(path), &format!("no file can be made in it: {error}"));
+        let unusable =
+            |error: io::Error| file_error(folder(path), &format!("cannot create a file in it: {error}"));
         clear(folder(path), name).map_err(unusable)?;
         loop {
             static MADE: AtomicU32 = AtomicU32::new(0);
             let number = MADE.fetch_add(1, Ordering::Relaxed);
-            let path = beside(path, &format!("{ENDING}{}-{number}", std::process::id()));
+            let path = sibling(path, &format!("{ENDING}{}-{number}", std::process::id()));
             match options().open(&path) {
                 Ok(file) => {
                     file.try_lock().map_err(|error| unusable(error.into()))?;
                     return Ok(Partial { path, file });
                 }
-                // In another container a process may have the same id.
+                // A process in another container may have the same id and have taken this name.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(unusable(error)),
             }
@@ -48,16 +50,16 @@ impl Partial {
         &self.path
     }
 
-    /// Waits until what was written is on disk.
     pub(crate) fn sync(&self) -> Result<(), OpenError> {
-        let failed = |error| wrong(&self.path, &format!("it cannot be brought to disk: {error}"));
+        let failed = |error| file_error(&self.path, &format!("cannot sync the file: {error}"));
         self.file.sync_all().map_err(failed)
     }
 
-    /// Gets the name it is made for, in the place of a file that has it; whoever looks finds one of them, and whole.
+    /// Syncs the file and renames it to its target, replacing an existing file. At every moment the target is the old
+    /// file or the new one, and complete.
     pub(crate) fn take_name(self, name: &Path) -> Result<(), OpenError> {
         self.sync()?;
-        let failed = |error| wrong(name, &format!("the file cannot get this name: {error}"));
+        let failed = |error| file_error(name, &format!("cannot rename the new file to this name: {error}"));
         std::fs::rename(&self.path, name).map_err(failed)?;
         names::sync_folder(name)
     }
@@ -77,7 +79,7 @@ fn options() -> OpenOptions {
     options
 }
 
-/// Takes away what nobody has locked: whoever was making it is dead.
+/// Removes temporary files that are not locked: the processes that wrote them have ended.
 fn clear(folder: &Path, name: &OsStr) -> io::Result<()> {
     let start = [name.as_encoded_bytes(), ENDING.as_bytes()].concat();
     for entry in std::fs::read_dir(folder)? {
@@ -86,7 +88,7 @@ fn clear(folder: &Path, name: &OsStr) -> io::Result<()> {
         if !is_left {
             continue;
         }
-        // It may be gone by now, or somebody else's, who may not be locked out: then it stays.
+        // The file may be gone by now, or belong to another user; then leave it alone.
         let Ok(file) = File::open(entry.path()) else { continue };
         match file.try_lock() {
             Ok(()) => discard(&entry.path()),
@@ -96,10 +98,10 @@ fn clear(folder: &Path, name: &OsStr) -> io::Result<()> {
     Ok(())
 }
 
-/// What cannot be taken away is never taken for anything else, because of its name.
+/// Removes a temporary file with its log and journal. Failures are ignored: its name shows that it is temporary.
 fn discard(path: &Path) {
     for ending in APPLIED.iter().chain([&INDEX]) {
-        let _ = names::remove(&beside(path, ending));
+        let _ = names::remove(&sibling(path, ending));
     }
     let _ = names::remove(path);
 }
@@ -117,24 +119,24 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_unless_it_gets_its_name() {
+    fn temporary_file_is_removed_unless_renamed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("whole");
-        drop(Partial::beside(&path).unwrap());
+        drop(Partial::sibling(&path).unwrap());
         assert_eq!(names(folder.path()), Vec::<String>::new());
-        Partial::beside(&path).unwrap().take_name(&path).unwrap();
+        Partial::sibling(&path).unwrap().take_name(&path).unwrap();
         assert_eq!(names(folder.path()), ["whole"]);
     }
 
     #[test]
-    fn what_a_killed_process_has_left_goes_and_what_is_being_made_stays() {
+    fn only_unlocked_temporary_files_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("whole");
         for left in ["whole.partial-1-7", "whole.partial-1-7-journal", "whole.old", "other.partial-1-7"] {
             std::fs::write(folder.path().join(left), "left").unwrap();
         }
-        let made = Partial::beside(&path).unwrap();
-        let second = Partial::beside(&path).unwrap();
+        let made = Partial::sibling(&path).unwrap();
+        let second = Partial::sibling(&path).unwrap();
         assert!(made.path().exists() && second.path().exists());
         drop((made, second));
         assert_eq!(names(folder.path()), ["other.partial-1-7", "whole.old"]);

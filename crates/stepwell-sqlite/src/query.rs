@@ -1,4 +1,5 @@
-//! The reads, each a function on a connection inside one transaction; and two small writes, the claim and the beat.
+//! The queries, each a function on a connection inside one transaction; also two small writes, the claim and the
+//! heartbeat.
 
 use std::cmp::Ordering;
 
@@ -9,29 +10,30 @@ use stepwell_store::delta;
 use stepwell_store::document::{DocumentRow, place_cursor, read_place};
 use stepwell_store::plan::{bad_key, decode_results};
 use stepwell_store::store::{
-    after_prefix, bad_cursor, definition_place, key_cursor, page_rows, read_cursor, read_definition_cursor,
-    read_key_cursor,
+    after_prefix, bad_cursor, definition_place, due_cursor, key_cursor, page_rows, read_cursor,
+    read_definition_cursor, read_due_cursor, read_key_cursor,
 };
 use stepwell_store::{
-    Beat, Beaten, Cell, CellFilter, CellKey, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery,
-    Due, HistoryQuery, HistoryRow, Listing, Loaded, Message, Page, ProcessId, Record, RecordQuery, Recorded,
-    RunQuery, RunRow, RunSummary, Seen, Status, Tally, TenantId, WaitQuery, WaitRow, WaitsOf, Whereabouts,
+    Cell, CellFilter, CellKey, CellQuery, Claim, CommitId, CommitRef, CommitTrace, CountQuery, Document,
+    DocumentQuery, DueTenant, Heartbeat, HistoryQuery, HistoryRow, Listing, Loaded, Membership, Page,
+    ProcessId, Record, RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Seen, Status, StoredMessage,
+    TenantId, WaitFilter, WaitQuery, WaitRow,
 };
 use uuid::Uuid;
 
 use crate::apply::run_row;
-use crate::listed::{named, page, seen, what_is_wrong};
+use crate::listed::{named, page, read_listed, unreadable_reason};
 use crate::reader::ReadError;
 use crate::statements as sql;
 use crate::{handles, listed, rows, seals, shadows};
 
 pub(crate) type Read<T> = Result<T, ReadError>;
 
-/// Greater than every id.
+/// A value that is greater than every id.
 const AFTER_ALL_IDS: [u8; 17] = [0xff; 17];
 
-/// The rows to ask for: one more than the page has tells whether there is another page.
-pub(crate) fn ask(limit: u32) -> i64 {
+/// Returns the number of rows to query for a page. One extra row shows whether another page follows.
+pub(crate) fn fetch_limit(limit: u32) -> i64 {
     page_rows(limit) as i64 + 1
 }
 
@@ -40,7 +42,7 @@ pub(crate) fn load(connection: &Connection, tenant: TenantId, run: RunId) -> Rea
 }
 
 fn loaded(connection: &Connection, tenant: TenantId, row: RunRow) -> Read<Loaded> {
-    let bad = |table, error: ReadError| match what_is_wrong(&error) {
+    let bad = |table, error: ReadError| match unreadable_reason(&error) {
         Some(why) => Ok(Listing::of_run(table, row.run).bad(None, why)),
         None => Err(error),
     };
@@ -54,13 +56,13 @@ fn loaded(connection: &Connection, tenant: TenantId, row: RunRow) -> Read<Loaded
     }
 }
 
-fn inbox(connection: &Connection, tenant: TenantId, run: RunId) -> Read<Vec<Message>> {
+fn inbox(connection: &Connection, tenant: TenantId, run: RunId) -> Read<Vec<StoredMessage>> {
     let mut statement = connection.prepare_cached(sql::inbox_list)?;
     let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes()];
     Ok(statement.query_map(which, rows::message)?.collect::<rusqlite::Result<_>>()?)
 }
 
-/// The state at a version, from the whole state it builds on.
+/// Returns the state at a version, rebuilt from the full state at `base` and the deltas after it.
 fn chain(connection: &Connection, tenant: TenantId, run: RunId, base: u64, version: u64) -> Read<Bytes> {
     let mut statement = connection.prepare_cached(sql::checkpoint_chain)?;
     let which =
@@ -77,7 +79,7 @@ pub(crate) fn outcome(
 ) -> Read<Option<Recorded>> {
     let same = |id: [u8; 16]| id == commit.id.0.into_bytes();
     match &commit.at {
-        Whereabouts::Checkpoint { run, version } => {
+        CommitTrace::Checkpoint { run, version } => {
             let mut statement = connection.prepare_cached(sql::checkpoint_commit)?;
             let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), rows::int(*version)];
             let found =
@@ -85,17 +87,17 @@ pub(crate) fn outcome(
             let Some((_, results)) = found.optional()?.filter(|(id, _)| same(*id)) else { return Ok(None) };
             Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
         }
-        Whereabouts::Handle(handle) => {
+        CommitTrace::Handle(handle) => {
             let found = handles::commit_of(connection, tenant, handle)?.filter(|id| same(*id));
             Ok(found.map(|_| Recorded { results: Vec::new(), answer: None, request: None }))
         }
-        Whereabouts::Key { operation, key } => {
+        CommitTrace::Key { operation, key } => {
             let row = key_row(connection, tenant, operation, key)?;
             let Some(row) = row.filter(|row| row.commit == commit.id) else { return Ok(None) };
             let results = decode_results(row.results.as_deref())?;
             Ok(Some(Recorded { results, answer: Some(row.answer), request: None }))
         }
-        Whereabouts::Audit => {
+        CommitTrace::Audit => {
             let Some(results) = seals::trace(connection, tenant, commit.id)? else { return Ok(None) };
             Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
         }
@@ -125,9 +127,9 @@ pub(crate) fn claim(connection: &Connection, tenant: TenantId, claim: &Claim) ->
         Ok(found.len())
     };
     let mut taken = 0;
-    if !claim.dead.is_empty() {
-        let dead = rows::hex_list(claim.dead.iter().map(|process| process.0.into_bytes()));
-        taken = add(sql::claim_orphans, params![id.into_bytes(), dead, definitions, claim.limit])?;
+    if !claim.expired.is_empty() {
+        let expired = rows::hex_list(claim.expired.iter().map(|process| process.0.into_bytes()));
+        taken = add(sql::claim_orphans, params![id.into_bytes(), expired, definitions, claim.limit])?;
     }
     let room = claim.limit.saturating_sub(taken as u32);
     if room > 0 {
@@ -163,7 +165,7 @@ pub(crate) fn tenants(connection: &Connection, after: Option<TenantId>, limit: u
     Ok(found)
 }
 
-pub(crate) fn due(connection: &Connection, dead: &[ProcessId]) -> Read<Vec<Due>> {
+pub(crate) fn due(connection: &Connection, expired: &[ProcessId]) -> Read<Vec<DueTenant>> {
     let tenant = |row: &Row<'_>| Ok(TenantId::new(Uuid::from_bytes(row.get(0)?)));
     let mut found = std::collections::BTreeMap::new();
     let mut statement = connection.prepare_cached(sql::due)?;
@@ -172,32 +174,34 @@ pub(crate) fn due(connection: &Connection, dead: &[ProcessId]) -> Read<Vec<Due>>
         let (tenant, at) = row?;
         found.insert(tenant, at);
     }
-    if !dead.is_empty() {
-        let dead = rows::hex_list(dead.iter().map(|process| process.0.into_bytes()));
+    if !expired.is_empty() {
+        let expired = rows::hex_list(expired.iter().map(|process| process.0.into_bytes()));
         let mut statement = connection.prepare_cached(sql::due_orphans)?;
-        for tenant in statement.query_map([dead], tenant)? {
+        for tenant in statement.query_map([expired], tenant)? {
             found.insert(tenant?, Timestamp::MIN);
         }
     }
-    Ok(found.into_iter().map(|(tenant, at)| Due { tenant, at }).collect())
+    Ok(found.into_iter().map(|(tenant, at)| DueTenant { tenant, at }).collect())
 }
 
-pub(crate) fn beat(connection: &Connection, beat: &Beat) -> Read<Beaten> {
-    let until = beat.now.plus_ms(beat.lease_ms).micros();
-    connection.prepare_cached(sql::process_beat)?.execute(params![beat.process.0.into_bytes(), until])?;
+pub(crate) fn heartbeat(connection: &Connection, heartbeat: &Heartbeat) -> Read<Membership> {
+    let until = heartbeat.now.plus_ms(heartbeat.lease_ms).micros();
+    connection
+        .prepare_cached(sql::process_heartbeat)?
+        .execute(params![heartbeat.process.0.into_bytes(), until])?;
     connection.prepare_cached(sql::process_owners)?.execute([Timestamp::MIN.micros()])?;
-    connection.prepare_cached(sql::process_forget)?.execute([beat.now.micros()])?;
-    let mut statement = connection.prepare_cached(sql::process_dead)?;
-    let dead =
-        statement.query_map([beat.now.micros()], |row| Ok(ProcessId(Uuid::from_bytes(row.get(0)?))))?;
-    let dead = dead.collect::<rusqlite::Result<_>>()?;
-    let mut statement = connection.prepare_cached(sql::process_living)?;
-    let living = statement.query_row([beat.now.micros()], |row| row.get::<_, u32>(0))?;
-    Ok(Beaten { dead, living: living.into(), clock: None })
+    connection.prepare_cached(sql::process_forget)?.execute([heartbeat.now.micros()])?;
+    let mut statement = connection.prepare_cached(sql::process_expired)?;
+    let expired =
+        statement.query_map([heartbeat.now.micros()], |row| Ok(ProcessId(Uuid::from_bytes(row.get(0)?))))?;
+    let expired = expired.collect::<rusqlite::Result<_>>()?;
+    let mut statement = connection.prepare_cached(sql::process_count_alive)?;
+    let alive = statement.query_row([heartbeat.now.micros()], |row| row.get::<_, u32>(0))?;
+    Ok(Membership { expired, alive: alive.into(), clock: None })
 }
 
-/// Whoever is known to the database is dead: nobody but this process has it open.
-pub(crate) fn bury(connection: &Connection) -> rusqlite::Result<()> {
+/// Expires every recorded process, because only this process has the database open.
+pub(crate) fn expire_processes(connection: &Connection) -> rusqlite::Result<()> {
     let ever = [Timestamp::MIN.micros()];
     connection.execute(sql::process_expire, ever)?;
     connection.execute(sql::process_owners, ever)?;
@@ -205,20 +209,20 @@ pub(crate) fn bury(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 pub(crate) fn cells(connection: &Connection, tenant: TenantId, query: &CellQuery) -> Read<Page<Cell>> {
-    let CellQuery { space, owner, filter, now, with_dead, limit, cursor } = query;
+    let CellQuery { space, owner, filter, now, include_deleted, limit, cursor } = query;
     if let CellFilter::Key(key) = filter {
         let mut statement = connection.prepare_cached(sql::cell_get)?;
         let which = params![tenant.uuid().into_bytes(), space.as_str(), owner, key];
         let cell = statement.query_row(which, |row| rows::whole_cell(row, *space, owner)).optional()?;
         let wanted = |cell: &Cell| {
-            (*with_dead || cell.live(*now).is_some())
+            (*include_deleted || cell.live(*now).is_some())
                 && cursor.as_ref().is_none_or(|cursor| cell.key.key > *cursor)
         };
         return Ok(Page::of(cell.into_iter().filter(wanted)));
     }
     let CellFilter::Prefix(prefix) = filter else { return Ok(Page::of([])) };
     let mut statement = connection.prepare_cached(sql::cells_list)?;
-    // A blob is greater than every text: it stands for "no end".
+    // SQLite sorts a blob after every text, so it means "no end".
     let end =
         after_prefix(prefix).map_or(rusqlite::types::Value::Blob(Vec::new()), rusqlite::types::Value::Text);
     let which = params![
@@ -228,16 +232,16 @@ pub(crate) fn cells(connection: &Connection, tenant: TenantId, query: &CellQuery
         prefix,
         end,
         cursor.as_deref().unwrap_or_default(),
-        with_dead,
+        include_deleted,
         now.micros(),
-        ask(*limit)
+        fetch_limit(*limit)
     ];
     let within = CellKey { space: *space, owner: owner.clone(), key: String::new() }.address();
     let of = Listing { table: "cells", within: &within, run: None };
     page(&mut statement, which, of, *limit, |row| row.get(0), |row| rows::whole_cell(row, *space, owner))
 }
 
-/// Where a listing of runs goes on: before this id.
+/// Returns the id before which a listing of runs continues; without a cursor it is after every id.
 pub(crate) fn before(cursor: Option<&str>) -> Read<Vec<u8>> {
     let run: Option<RunId> =
         cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
@@ -249,12 +253,12 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
     if !query.shadows.is_empty() {
         return shadows::runs(connection, tenant, query);
     }
-    let RunQuery { workflow, without: _, status, parent, shadows: _, limit, cursor } = query;
+    let RunQuery { workflow, without_prefix: _, status, parent, shadows: _, limit, cursor } = query;
     let before = before(cursor.as_deref())?;
     let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
     let statement = match (parent, in_need, workflow) {
         (Some(_), ..) => sql::runs_of_parent,
-        (None, true, _) => sql::runs_in_need,
+        (None, true, _) => sql::runs_not_running,
         (None, false, Some(_)) => sql::runs_of_workflow,
         (None, false, None) => sql::runs_all,
     };
@@ -265,8 +269,8 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
         workflow.as_ref().map(Name::as_str),
         status.map(Status::as_str),
         rows::id(parent.map(RunId::uuid)),
-        ask(*limit),
-        query.barred()
+        fetch_limit(*limit),
+        query.excluded_prefix()
     ];
     let summary = |row: &Row<'_>| rows::run(row).map(RunRow::summary);
     page(&mut statement, which, Listing::of("runs"), *limit, run_cursor, summary)
@@ -274,22 +278,35 @@ pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) 
 
 pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
     let WaitQuery { of, limit, cursor } = query;
-    let (after, activation) = after(cursor.as_deref())?;
     let id = tenant.uuid();
+    if *of == WaitFilter::Due {
+        return due_waits(connection, id, *limit, cursor.as_deref());
+    }
+    let (after, activation) = after(cursor.as_deref())?;
     let listed = |statement: &str, which: &[&dyn ToSql]| {
         let mut statement = connection.prepare_cached(statement)?;
         let cursor = |row: &Row<'_>| Ok(format!("{}:{}", rows::run_id(row, 0)?, rows::unsigned(row, 1)?));
         page(&mut statement, which, Listing::of("waits"), *limit, cursor, rows::wait)
     };
     match of {
-        WaitsOf::All => listed(sql::waits_all, params![id.into_bytes(), after, activation, ask(*limit)]),
-        WaitsOf::Topic(topic) => {
-            listed(sql::waits_of_topic, params![id.into_bytes(), topic, after, activation, ask(*limit)])
+        WaitFilter::All => {
+            listed(sql::waits_all, params![id.into_bytes(), after, activation, fetch_limit(*limit)])
         }
-        WaitsOf::FirstTopic { from, before } => {
-            listed(sql::waits_first, params![id.into_bytes(), from, before])
+        WaitFilter::Due => Ok(Page::of([])),
+        WaitFilter::Topic(topic) => listed(
+            sql::waits_of_topic,
+            params![id.into_bytes(), topic, after, activation, fetch_limit(*limit)],
+        ),
+        WaitFilter::FirstTopic { from, before } => {
+            let mut found = listed(sql::waits_first, params![id.into_bytes(), from, before])?;
+            if !found.bad.is_empty() {
+                let mut statement = connection.prepare_cached(sql::waits_first)?;
+                let topic = |row: &Row<'_>| row.get::<_, String>(6);
+                found.next = Some(statement.query_row(params![id.into_bytes(), from, before], topic)?);
+            }
+            Ok(found)
         }
-        WaitsOf::Run(run) => {
+        WaitFilter::Run(run) => {
             let activation = match after.as_slice().cmp(run.uuid().as_bytes()) {
                 Ordering::Less => -1,
                 Ordering::Equal => activation,
@@ -297,13 +314,26 @@ pub(crate) fn waits(connection: &Connection, tenant: TenantId, query: &WaitQuery
             };
             listed(
                 sql::waits_of_run,
-                params![id.into_bytes(), run.uuid().into_bytes(), activation, ask(*limit)],
+                params![id.into_bytes(), run.uuid().into_bytes(), activation, fetch_limit(*limit)],
             )
         }
     }
 }
 
-/// Where a listing by id and number begins: after the cursor, or before everything.
+/// Lists waits in the order of due time, run and activation.
+fn due_waits(connection: &Connection, tenant: Uuid, limit: u32, cursor: Option<&str>) -> Read<Page<WaitRow>> {
+    let (due, run, activation) = read_due_cursor(cursor)?;
+    let mut statement = connection.prepare_cached(sql::waits_due)?;
+    let which =
+        params![tenant.into_bytes(), due.micros(), run.uuid().into_bytes(), activation, fetch_limit(limit)];
+    let cursor = |row: &Row<'_>| {
+        let due = Timestamp::from_micros(row.get(7)?);
+        Ok(due_cursor(due, rows::run_id(row, 0)?, rows::unsigned(row, 1)?))
+    };
+    page(&mut statement, which, Listing::of("waits"), limit, cursor, rows::wait)
+}
+
+/// Returns the position after which a listing by id and number continues; without a cursor it is before every row.
 pub(crate) fn after(cursor: Option<&str>) -> Read<(Vec<u8>, i64)> {
     Ok(match read_cursor(cursor)? {
         Some((id, number)) => (id.as_bytes().to_vec(), rows::int(number)),
@@ -319,7 +349,7 @@ pub(crate) fn history(
     let HistoryQuery { run, from, with_state, limit } = query;
     let mut statement = connection.prepare_cached(sql::history)?;
     let (tenant_id, run_id) = (tenant.uuid().into_bytes(), run.uuid().into_bytes());
-    let which = params![tenant_id, run_id, rows::int(*from), ask(*limit), with_state];
+    let which = params![tenant_id, run_id, rows::int(*from), fetch_limit(*limit), with_state];
     let mut found = statement.query(which)?;
     let mut all: Vec<Seen<HistoryRow>> = Vec::new();
     let mut before: Option<Bytes> = None;
@@ -346,7 +376,7 @@ pub(crate) fn history(
             })
         };
         let cursor = |row: &Row<'_>| Ok((rows::unsigned(row, 0)? + 1).to_string());
-        let row = seen(of, row, cursor, read)?;
+        let row = read_listed(of, row, cursor, read)?;
         before = row.1.as_ref().ok().and_then(|row| row.state.clone());
         all.push(row);
     }
@@ -367,7 +397,7 @@ pub(crate) fn documents(
         let mut statement = connection.prepare_cached(sql::document_get)?;
         let found = statement.query_row(params![tenant, id, key, rows::int(at.unwrap_or(u64::MAX))], row);
         let wanted =
-            |row: &DocumentRow| query.wants(&row.document) && after.is_none_or(|after| row.place() > after);
+            |row: &DocumentRow| query.matches(&row.document) && after.is_none_or(|after| row.place() > after);
         let found = named(found.optional(), |why| of.bad(Some(key), why))?;
         return Ok(Page::of(found.filter(wanted)).map(|row| row.document));
     }
@@ -379,11 +409,11 @@ pub(crate) fn documents(
     let cursor = |row: &Row<'_>| Ok(place_cursor((rows::unsigned(row, 4)?, rows::unsigned(row, 7)?)));
     let found = match at {
         None => {
-            let which = params![tenant, id, version, ordinal, kind, tag, ask(*limit)];
+            let which = params![tenant, id, version, ordinal, kind, tag, fetch_limit(*limit)];
             page(&mut statement, which, of, *limit, cursor, row)?
         }
         Some(at) => {
-            let which = params![tenant, id, version, ordinal, kind, tag, ask(*limit), rows::int(*at)];
+            let which = params![tenant, id, version, ordinal, kind, tag, fetch_limit(*limit), rows::int(*at)];
             page(&mut statement, which, of, *limit, cursor, row)?
         }
     };
@@ -411,25 +441,31 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
             let (operation, key) = read_key_cursor(cursor.as_deref())?;
             let mut statement = connection.prepare_cached(sql::keys_list)?;
             let mut found =
-                statement.query(params![tenant.uuid().into_bytes(), operation, key, ask(*limit)])?;
+                statement.query(params![tenant.uuid().into_bytes(), operation, key, fetch_limit(*limit)])?;
             let mut all = Vec::new();
             while let Some(row) = found.next()? {
                 let name = |row: &Row<'_>| Ok((row.get::<_, String>(6)?, row.get::<_, String>(7)?));
                 let cursor = |row: &Row<'_>| name(row).map(|(operation, key)| key_cursor(&operation, &key));
-                all.push(seen(Listing::of("idempotency"), row, cursor, |row| {
+                all.push(read_listed(Listing::of("idempotency"), row, cursor, |row| {
                     let (operation, key) = name(row)?;
                     Ok(rows::key(row, &operation, &key)?.recorded()?)
                 })?);
             }
             Ok(Page::sorted(all, *limit)?.map(Record::Key))
         }
-        RecordQuery::Audit { limit, cursor } => seals::audit(connection, tenant, *limit, cursor.as_deref()),
+        RecordQuery::Audit { limit, cursor } => {
+            seals::audit(connection, tenant, None, *limit, cursor.as_deref())
+        }
+        RecordQuery::AuditOfRun { run, limit, cursor } => {
+            seals::audit(connection, tenant, Some(*run), *limit, cursor.as_deref())
+        }
         RecordQuery::Seals { from, limit } => seals::seals(connection, tenant, *from, *limit),
         RecordQuery::Unsealed { limit, cursor } => {
             seals::unsealed(connection, tenant, *limit, cursor.as_deref())
         }
-        RecordQuery::Shadows(run) => {
-            Ok(Page::of(shadows::of_run(connection, tenant, *run)?).map(Record::Shadow))
+        RecordQuery::Shadows(run) => Ok(shadows::of_run(connection, tenant, *run)?.map(Record::Shadow)),
+        RecordQuery::ShadowsOf(runs) => {
+            Ok(Page::of(shadows::of_runs(connection, tenant, runs)?).map(Record::Shadow))
         }
         RecordQuery::Handle(handle) => {
             let row = handles::get(connection, tenant, handle)?;
@@ -437,11 +473,11 @@ pub(crate) fn records(connection: &Connection, tenant: TenantId, query: &RecordQ
         }
         RecordQuery::Handles(query) => handles::list(connection, tenant, query),
         RecordQuery::Undelivered { now, limit } => handles::undelivered(connection, tenant, *now, *limit),
-        RecordQuery::Living { process, now } => {
-            Ok(one(handles::lives(connection, *process, *now)?.then_some(Record::Living(*process))))
+        RecordQuery::AliveProcess { process, now } => {
+            Ok(one(handles::is_alive(connection, *process, *now)?.then_some(Record::AliveProcess(*process))))
         }
         RecordQuery::Processes { limit } => Ok(Page::of(handles::processes(connection, *limit)?)),
-        RecordQuery::Tally { of, limit, cursor } => tally(connection, tenant, of, *limit, cursor.as_deref()),
+        RecordQuery::Count { of, limit, cursor } => tally(connection, tenant, of, *limit, cursor.as_deref()),
     }
 }
 
@@ -469,7 +505,7 @@ fn definitions(
         name = workflow.clone();
     }
     let mut statement = connection.prepare_cached(statement)?;
-    let which = params![tenant.uuid().into_bytes(), name.as_str(), version, hash, ask(limit)];
+    let which = params![tenant.uuid().into_bytes(), name.as_str(), version, hash, fetch_limit(limit)];
     let cursor = |row: &Row<'_>| {
         let (hash, name) = (DefinitionHash::from_bytes(row.get(0)?), row.get::<_, String>(1)?);
         Ok(definition_place(&name, row.get(2)?, hash))
@@ -481,31 +517,32 @@ fn definitions(
 fn tally(
     connection: &Connection,
     tenant: TenantId,
-    of: &Tally,
+    of: &CountQuery,
     limit: u32,
     cursor: Option<&str>,
 ) -> Read<Page<Record>> {
-    let (id, after, limit_rows) = (tenant.uuid().into_bytes(), cursor.unwrap_or_default(), ask(limit));
+    let (id, after, limit_rows) =
+        (tenant.uuid().into_bytes(), cursor.unwrap_or_default(), fetch_limit(limit));
     let row = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, rows::unsigned(row, 1)?));
     let found: rusqlite::Result<Vec<_>> = match of {
-        Tally::Keys { now } => {
+        CountQuery::Keys { now } => {
             let mut statement = connection.prepare_cached(sql::tally_keys)?;
             statement.query_map(params![id, after, limit_rows, now.micros()], row)?.collect()
         }
-        Tally::Links => {
+        CountQuery::Links => {
             let mut statement = connection.prepare_cached(sql::tally_links)?;
             statement.query_map(params![id, after, limit_rows], row)?.collect()
         }
-        Tally::Runs { max } => {
+        CountQuery::Runs { max } => {
             let mut statement = connection.prepare_cached(sql::tally_runs)?;
             statement.query_map(params![id, after, limit_rows, max], row)?.collect()
         }
-        Tally::Types { namespace } | Tally::Relations { namespace } => {
-            let is_type = matches!(of, Tally::Types { .. });
+        CountQuery::Types { namespace } | CountQuery::Relations { namespace } => {
+            let is_type = matches!(of, CountQuery::Types { .. });
             let statement = if is_type { sql::tally_types } else { sql::tally_relations };
             let mut statement = connection.prepare_cached(statement)?;
             statement.query_map(params![id, after, limit_rows, namespace], row)?.collect()
         }
     };
-    Ok(Page::cut(found?, limit, |(name, _)| name.clone()).map(|(name, count)| Record::Tally { name, count }))
+    Ok(Page::cut(found?, limit, |(name, _)| name.clone()).map(|(name, count)| Record::Count { name, count }))
 }

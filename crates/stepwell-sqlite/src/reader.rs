@@ -1,4 +1,4 @@
-//! A few threads that read, each with a connection of its own; a read sees one state of the database throughout.
+//! A few reader threads, each with its own connection. A read sees one consistent state of the database.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +14,7 @@ use crate::error::{OpenError, store_error};
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The readers of a database.
+/// The reader threads of a database, and their queue.
 #[derive(Debug)]
 pub(crate) struct Readers {
     send: Option<Sender<Job>>,
@@ -33,14 +33,14 @@ impl Readers {
             let thread =
                 thread.spawn(move || work(&connection, &receive)).map_err(|error| OpenError::File {
                     path: path.display().to_string(),
-                    reason: format!("a reader's thread cannot be started: {error}"),
+                    reason: format!("cannot start a reader thread: {error}"),
                 })?;
             threads.push(thread);
         }
         Ok(Readers { send: Some(send), threads })
     }
 
-    /// Waits for the reads under way and closes the connections.
+    /// Waits for the running reads and closes the connections.
     pub(crate) fn close(&mut self) {
         self.send = None;
         for thread in self.threads.drain(..) {
@@ -66,7 +66,7 @@ impl Readers {
 
 fn work(connection: &Connection, receive: &Mutex<Receiver<Job>>) {
     loop {
-        // Only the wait for a job is behind the lock, not the job.
+        // The lock is held only while waiting for a job, not while running it.
         let job = receive.lock().unwrap_or_else(PoisonError::into_inner).recv();
         match job {
             Ok(job) => job(connection),
@@ -79,17 +79,17 @@ fn in_transaction<T>(
     connection: &Connection,
     read: impl FnOnce(&Connection) -> Result<T, ReadError>,
 ) -> Result<T, ReadError> {
-    // A deferred transaction that only reads: dropping it ends it.
+    // A deferred transaction that only reads: dropping it ends it without a commit.
     let transaction = connection.unchecked_transaction()?;
     read(&transaction)
 }
 
-/// Why a read has no result.
+/// The reason that a read has no result.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// SQLite could not.
+    /// SQLite reported an error.
     Sql(rusqlite::Error),
-    /// What was read is not what it should be, or the question was wrong.
+    /// The stored data is unreadable, or the query is invalid.
     Store(StoreError),
 }
 

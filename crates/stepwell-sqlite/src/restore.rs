@@ -1,11 +1,12 @@
-//! Puts a backup in a database's place; the database that was there stays beside it.
+//! Replaces a database by a backup, and keeps the old database under another name.
 //!
-//! SQLite applies a log to whatever has the name that goes with it. So a database and its log are one thing, and no file
-//! system gives two files new names at once. What is restored therefore lies whole and checked beside the database first,
-//! under a name that says that it is to take its place ([`PENDING`]). From then on it is decided: whoever opens the
-//! database, or restores again, does what is left of [`steps`] before anything else, under the database's lock. Before
-//! then the old one is as it was, but that its log was copied into it; at no instant is a log beside a database that is
-//! not its own.
+//! SQLite applies a log to any database with the matching name. So a database and its log belong together, but no file
+//! system renames two files at once. Therefore the restored file is first written and checked next to the database,
+//! under the name [`PENDING`]. That rename decides the restore. The next process that opens the database, or restores
+//! again, first runs the remaining [`steps`], under the database's lock.
+//!
+//! Before that decision the old database is unchanged, except that its log was copied into it. At no moment is a log
+//! next to a database to which it does not belong.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -14,40 +15,40 @@ use rusqlite::{Connection, ErrorCode};
 use stepwell_core::Timestamp;
 use stepwell_store::SchemaVersion;
 
-use crate::aside::Stop;
+use crate::background::Stop;
 use crate::backup::{BackupError, BackupProgress, Existing};
 use crate::connection;
 use crate::copy::{copy, verify};
 use crate::error::OpenError;
 use crate::lock::Lock;
-use crate::names::{self, APPLIED, INDEX, beside, is_same, real, wrong};
+use crate::names::{self, APPLIED, INDEX, file_error, is_same, real, sibling};
 use crate::partial::Partial;
 use crate::source::{Source, Unopened};
 use crate::sum::{self, Kind};
 
-/// After the database's name: what takes its place as soon as somebody sees to it.
+/// Appended to the database's name: a complete file that replaces the database as soon as the restore is finished.
 const PENDING: &str = ".restore-in-progress";
-/// After the database's name, and before a time: what was in its place.
-const KEPT: &str = ".before-";
+/// Appended to the database's name, and followed by a time: the old database.
+const PREVIOUS_SUFFIX: &str = ".before-";
 
-/// A database that was restored.
+/// A finished restore: the old database and the restored schema version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// Where the database is now that was there before, if there was one.
-    pub kept: Option<PathBuf>,
-    /// The schema of the restored one.
+    /// New path of the old database; `None` if there was none.
+    pub previous: Option<PathBuf>,
+    /// Schema version of the restored database.
     pub schema: SchemaVersion,
 }
 
-/// Puts a backup in a database's place, or where none is yet. It blocks its thread until it is done.
+/// Restores a backup to the path `to`. Blocks the calling thread until the restore is finished.
 ///
-/// The backup is checked, every byte of it if it was made by this crate; any other copy of a database of Stepwell's will do,
-/// together with the log beside it if it has one. A database that any process has open is refused. With
-/// [`Existing::Replace`] the one that was there is kept beside it, under a name that has the time in it.
+/// The backup is checked first. Every byte is checked if this crate made the backup. Any other copy of a Stepwell
+/// database is accepted too, together with the log next to it. A database that any process has open is refused. With
+/// [`Existing::Replace`] the old database is kept next to the new one, under a name that contains the time.
 ///
-/// Killed at any instant it leaves the old database, or the new one after the next [`SqliteStore::open`]. All processes
-/// that the backup knows of are dead when it is opened, and their runs go on from where the backup has them: actions that
-/// were run after it was made are run again.
+/// If the process is killed, the next [`SqliteStore::open`] finds the old database or finishes the restore. All
+/// processes that are recorded in the backup have expired when the database is opened. Their runs continue from their
+/// state in the backup, so actions that ran after the backup run again.
 ///
 /// [`SqliteStore::open`]: crate::SqliteStore::open
 pub fn restore(
@@ -58,48 +59,48 @@ pub fn restore(
 ) -> Result<Restored, BackupError> {
     let (backup, to) = (&real(backup.as_ref()), &real(to.as_ref()));
     if is_same(backup, to) {
-        return Err(wrong(to, "it is the backup itself: choose another name for the database").into());
+        return Err(file_error(to, "this is the backup itself: choose another name for the database").into());
     }
     let _lock = Lock::take(to)?;
     finish(to)?;
     if existing == Existing::Refuse && std::fs::symlink_metadata(to).is_ok() {
         return Err(BackupError::Exists { path: to.display().to_string() });
     }
-    let partial = Partial::beside(to)?;
+    let partial = Partial::sibling(to)?;
     copy(&source(backup)?, &partial, progress, &Stop::default())?;
     let schema = verify(&partial, backup, "integrity_check", &Stop::default())?;
     fold(to)?;
-    resemble(&partial, to).map_err(|error| wrong(to, &format!("nothing like it can be made: {error}")))?;
-    partial.take_name(&beside(to, PENDING))?;
-    Ok(Restored { kept: finish(to)?, schema })
+    resemble(&partial, to).map_err(|error| {
+        file_error(to, &format!("cannot set permissions or time of its replacement: {error}"))
+    })?;
+    partial.take_name(&sibling(to, PENDING))?;
+    Ok(Restored { previous: finish(to)?, schema })
 }
 
-/// What is to be restored, if nothing is wrong with it at first sight.
+/// Opens the backup after a first check: its type, and its checksum if it has one.
 fn source(backup: &Path) -> Result<Source, BackupError> {
-    let unfit = |why: &str| BackupError::Unfit { path: backup.display().to_string(), why: why.to_owned() };
-    let mut unopened = Unopened::look(backup)?;
+    let unfit = |why: &str| BackupError::Unusable { path: backup.display().to_string(), why: why.to_owned() };
+    let mut unopened = Unopened::inspect(backup)?;
     match unopened.kind {
-        Kind::Other => Err(unfit("it is not a SQLite database; look for the right file")),
-        Kind::Cut => Err(unfit("it is damaged: its end is missing; use an older backup")),
+        Kind::Other => Err(unfit("it is not a SQLite database; check the path")),
+        Kind::Cut => Err(unfit("it is damaged: the file is truncated; use an older backup")),
         Kind::Database => {
             drop(unopened);
             Ok(Source::database(backup)?)
         }
         Kind::Backup => {
-            let fits = sum::fits(&mut unopened.file)
-                .map_err(|error| wrong(backup, &format!("it cannot be read: {error}")))?;
-            if !fits {
-                return Err(unfit(
-                    "it is damaged: it is not what was backed up, by the sum at its end; use an older backup",
-                ));
+            let checksum_matches = sum::checksum_matches(&mut unopened.file)
+                .map_err(|error| file_error(backup, &format!("cannot read the file: {error}")))?;
+            if !checksum_matches {
+                return Err(unfit("it is damaged: its checksum does not match; use an older backup"));
             }
             Ok(Source::backup(backup)?)
         }
     }
 }
 
-/// Copies what is in the old database's log into the database, so that it can be kept as one file. A damaged database is
-/// kept as it is, with its log.
+/// Copies the log of the old database into the database, so that it can be kept as one file. A damaged database is kept
+/// unchanged, with its log.
 fn fold(database: &Path) -> Result<(), OpenError> {
     if !database.exists() {
         return Ok(());
@@ -107,76 +108,77 @@ fn fold(database: &Path) -> Result<(), OpenError> {
     let connection = connection::owning(database)?;
     match folded(&connection) {
         Ok(()) => {}
-        // Another program could later take away the restored database's log, because it goes by the name.
+        // The other program could later remove the log of the restored database, because the names are the same.
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
             return Err(OpenError::InUse {
                 path: database.display().to_string(),
-                holder: "another program, such as a shell for SQLite".to_owned(),
+                holder: "another program, such as a SQLite shell".to_owned(),
             });
         }
-        Err(error) => tracing::warn!(%error, "the old database is kept as it is, with its log beside it"),
+        Err(error) => tracing::warn!(%error, "the old database is kept unchanged, with its log"),
     }
     Ok(())
 }
 
 fn folded(connection: &Connection) -> rusqlite::Result<()> {
-    // Nobody else has it open, or writes to it where it has no log.
+    // Fails if another connection has the database open in WAL mode, or writes to it in another mode.
     connection.execute_batch("begin exclusive; commit")?;
     connection.pragma_update(None, "journal_mode", "delete")
 }
 
-/// Lets the new file be used by whoever could use the old one, and notes when the old one was replaced: at a full second
-/// at which no other was.
+/// Gives the new file the owner and permissions of the old one, and stores the time of the replacement as its
+/// modification time. That is a full second that no kept database has in its name.
 fn resemble(partial: &Partial, old: &Path) -> std::io::Result<()> {
     if let Ok(metadata) = std::fs::metadata(old) {
         #[cfg(unix)]
         {
             use std::os::unix::fs::{MetadataExt, fchown};
-            // Only root can, and only root has to.
+            // Only root can change the owner, and only root needs to: other users own their files already.
             let _ = fchown(&partial.file, Some(metadata.uid()), Some(metadata.gid()));
         }
         partial.file.set_permissions(metadata.permissions())?;
     }
     let mut at = full_second(partial.file.metadata()?.modified()?);
-    while [""].iter().chain(&APPLIED).any(|ending| beside(&kept_name(old, at), ending).exists()) {
+    while [""].iter().chain(&APPLIED).any(|ending| sibling(&previous_path(old, at), ending).exists()) {
         at += Duration::from_secs(1);
     }
     partial.file.set_modified(at)
 }
 
-/// Refuses to look at a database in whose place another is about to be.
+/// Rejects a database that is about to be replaced by an unfinished restore.
 pub(crate) fn refuse_unfinished(database: &Path) -> Result<(), OpenError> {
-    if !beside(database, PENDING).exists() {
+    if !sibling(database, PENDING).exists() {
         return Ok(());
     }
-    Err(wrong(
+    Err(file_error(
         database,
-        "it is being restored, or a restore was interrupted: open the database, or restore again",
+        "a restore is running or was interrupted: open the database, or restore again, to finish it",
     ))
 }
 
-/// Does what is left of a restore that was decided; gives where the old database is. The lock has to be held.
+/// Runs the remaining steps of a decided restore. Returns the new path of the old database. The caller must hold the
+/// lock.
 pub(crate) fn finish(database: &Path) -> Result<Option<PathBuf>, OpenError> {
-    let pending = beside(database, PENDING);
+    let pending = sibling(database, PENDING);
     let at = match std::fs::metadata(&pending).and_then(|metadata| metadata.modified()) {
         Ok(at) => at,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(wrong(&pending, &format!("it cannot be looked at: {error}"))),
+        Err(error) => return Err(file_error(&pending, &format!("cannot read its metadata: {error}"))),
     };
-    // The time is that of the file, so that whoever goes on after a kill gives the old one the same name.
-    let kept = kept_name(database, full_second(at));
-    for step in steps(database, &kept) {
+    // The time comes from the file, so that a process that continues after a kill uses the same name.
+    let previous = previous_path(database, full_second(at));
+    for step in steps(database, &previous) {
         step.take().map_err(|error| {
-            wrong(
+            file_error(
                 database,
-                &format!("the restore cannot be finished: {error}; open it again when that is mended"),
+                &format!("cannot finish the restore: {error}; fix that and open the database again"),
             )
         })?;
     }
-    Ok(kept.exists().then_some(kept))
+    Ok(previous.exists().then_some(previous))
 }
 
-/// One thing that happens whole or not at all, and does no harm when it is done again.
+/// An atomic and idempotent step of a restore.
 #[derive(Debug)]
 enum Step {
     Move(PathBuf, PathBuf),
@@ -194,28 +196,30 @@ impl Step {
     }
 }
 
-/// What makes the pending file the database: everything of the old one goes away before it comes.
-fn steps(database: &Path, kept: &Path) -> Vec<Step> {
-    let mut steps: Vec<_> =
-        APPLIED.iter().map(|ending| Step::Move(beside(database, ending), beside(kept, ending))).collect();
-    steps.push(Step::Remove(beside(database, INDEX)));
-    steps.push(Step::Move(database.to_owned(), kept.to_owned()));
+/// Returns the steps that make the pending file the database. All files of the old database are moved away first.
+fn steps(database: &Path, previous: &Path) -> Vec<Step> {
+    let mut steps: Vec<_> = APPLIED
+        .iter()
+        .map(|ending| Step::Move(sibling(database, ending), sibling(previous, ending)))
+        .collect();
+    steps.push(Step::Remove(sibling(database, INDEX)));
+    steps.push(Step::Move(database.to_owned(), previous.to_owned()));
     steps.push(Step::Sync(database.to_owned()));
-    steps.push(Step::Move(beside(database, PENDING), database.to_owned()));
+    steps.push(Step::Move(sibling(database, PENDING), database.to_owned()));
     steps.push(Step::Sync(database.to_owned()));
     steps
 }
 
-/// Not every file system keeps more of a time than its seconds.
+/// Rounds a time down to the second, because some file systems store no fractions.
 fn full_second(at: SystemTime) -> SystemTime {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs())
 }
 
-fn kept_name(database: &Path, at: SystemTime) -> PathBuf {
+fn previous_path(database: &Path, at: SystemTime) -> PathBuf {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let at = Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)).to_string();
-    beside(database, &format!("{KEPT}{}", at.replace(['-', ':'], "")))
+    sibling(database, &format!("{PREVIOUS_SUFFIX}{}", at.replace(['-', ':'], "")))
 }
 
 #[cfg(test)]
@@ -225,10 +229,13 @@ mod tests {
     use rusqlite::Connection;
     use stepwell_store::SchemaVersion;
 
-    use super::{KEPT, PENDING, beside, finish, full_second, kept_name, refuse_unfinished, restore, steps};
+    use super::{
+        PENDING, PREVIOUS_SUFFIX, finish, full_second, previous_path, refuse_unfinished, restore, sibling,
+        steps,
+    };
     use crate::{Existing, SqliteStore, backup_file};
 
-    /// A database whose one row says who it is.
+    /// Creates a database with one row, which identifies it.
     fn database(path: &Path, is: &str) {
         drop(SqliteStore::open(path).unwrap());
         let connection = Connection::open(path).unwrap();
@@ -241,8 +248,8 @@ mod tests {
         connection.query_row("select group_concat(name) from who", [], |row| row.get(0)).unwrap()
     }
 
-    /// A folder with a database `old` whose newest row is only in its log, as a killed process leaves it, and beside it
-    /// the whole file that is to take its place.
+    /// Creates a directory with a decided restore. The newest row of the database `old` is only in its log, as after a
+    /// kill; the complete pending file is next to it.
     fn decided() -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let (path, new) = (folder.path().join("runs.sqlite"), folder.path().join("new.sqlite"));
@@ -250,39 +257,39 @@ mod tests {
         let connection = Connection::open(&path).unwrap();
         connection.execute_batch("insert into who values ('older')").unwrap();
         for ending in ["", "-wal", "-shm"] {
-            std::fs::copy(beside(&path, ending), folder.path().join(format!("copied{ending}"))).unwrap();
+            std::fs::copy(sibling(&path, ending), folder.path().join(format!("copied{ending}"))).unwrap();
         }
         drop(connection);
         for ending in ["", "-wal", "-shm"] {
-            std::fs::rename(folder.path().join(format!("copied{ending}")), beside(&path, ending)).unwrap();
+            std::fs::rename(folder.path().join(format!("copied{ending}")), sibling(&path, ending)).unwrap();
         }
         database(&new, "new");
-        backup_file(&new, beside(&path, PENDING), Existing::Refuse, |_| ()).unwrap();
+        backup_file(&new, sibling(&path, PENDING), Existing::Refuse, |_| ()).unwrap();
         (folder, path)
     }
 
-    /// A log that is left beside another database than its own would be applied to it, and nobody would be told.
+    /// SQLite would silently apply a log that is left next to the wrong database.
     #[test]
-    fn killed_between_any_two_steps_it_is_finished_by_whoever_opens_it_and_the_old_one_is_whole() {
+    fn restore_killed_between_steps_is_finished_by_the_next_open() {
         for killed_after in 0..=10 {
             let (_folder, path) = decided();
-            let at = std::fs::metadata(beside(&path, PENDING)).unwrap().modified().unwrap();
-            let kept = kept_name(&path, full_second(at));
-            let steps = steps(&path, &kept);
+            let at = std::fs::metadata(sibling(&path, PENDING)).unwrap().modified().unwrap();
+            let previous = previous_path(&path, full_second(at));
+            let steps = steps(&path, &previous);
             for step in steps.iter().take(killed_after) {
                 step.take().unwrap();
-                // Before the last file has its name, nobody is to take what lies there for a database.
+                // Until the last rename, the files must not be opened as a database.
                 assert_eq!(refuse_unfinished(&path).is_ok(), who_is_there(&path) == Some("new"), "{step:?}");
             }
             drop(SqliteStore::open(&path).unwrap());
             assert_eq!(who(&path), "new", "killed after {killed_after}");
-            assert_eq!(who(&kept), "old,older", "killed after {killed_after}");
-            assert!(!beside(&path, PENDING).exists());
+            assert_eq!(who(&previous), "old,older", "killed after {killed_after}");
+            assert!(!sibling(&path, PENDING).exists());
             assert!(steps.len() < 10);
         }
     }
 
-    /// Without opening it, which would change it.
+    /// Reads the identifying row without opening the database, which would change it.
     fn who_is_there(path: &Path) -> Option<&'static str> {
         let pages = std::fs::read(path).ok()?;
         let is = |name: &str| pages.windows(name.len()).any(|window| window == name.as_bytes());
@@ -290,16 +297,16 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_of_the_old_database_goes_away_with_it() {
+    fn journal_of_the_old_database_is_moved_with_it() {
         let (_folder, path) = decided();
-        std::fs::write(beside(&path, "-journal"), "to undo by").unwrap();
-        let kept = finish(&path).unwrap().unwrap();
-        assert_eq!(std::fs::read_to_string(beside(&kept, "-journal")).unwrap(), "to undo by");
-        assert!(!beside(&path, "-journal").exists());
+        std::fs::write(sibling(&path, "-journal"), "to undo by").unwrap();
+        let previous = finish(&path).unwrap().unwrap();
+        assert_eq!(std::fs::read_to_string(sibling(&previous, "-journal")).unwrap(), "to undo by");
+        assert!(!sibling(&path, "-journal").exists());
     }
 
     #[test]
-    fn two_restores_within_a_second_keep_two_old_ones() {
+    fn two_restores_within_a_second_keep_both_old_databases() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("runs.sqlite");
         let backups = ["one", "two", "three"].map(|name| {
@@ -308,16 +315,16 @@ mod tests {
             backup_file(&file, &backup, Existing::Refuse, |_| ()).unwrap();
             backup
         });
-        let mut kept = Vec::new();
+        let mut previous = Vec::new();
         for backup in &backups {
             let restored = restore(backup, &path, Existing::Replace, |_| ()).unwrap();
             assert_eq!(restored.schema, SchemaVersion(1));
-            kept.extend(restored.kept);
+            previous.extend(restored.previous);
         }
         assert_eq!(who(&path), "three");
-        assert_eq!(kept.iter().map(|kept| who(kept)).collect::<Vec<_>>(), ["one", "two"]);
-        let name = kept[0].file_name().unwrap().to_str().unwrap();
-        let time = name.strip_prefix(&format!("runs.sqlite{KEPT}")).unwrap();
+        assert_eq!(previous.iter().map(|previous| who(previous)).collect::<Vec<_>>(), ["one", "two"]);
+        let name = previous[0].file_name().unwrap().to_str().unwrap();
+        let time = name.strip_prefix(&format!("runs.sqlite{PREVIOUS_SUFFIX}")).unwrap();
         assert!(time.len() == 16 && time.ends_with('Z') && time.contains('T'), "{time}");
     }
 }

@@ -1,4 +1,4 @@
-//! Rows to values and back.
+//! Converts rows to values and back.
 
 use bytes::Bytes;
 use rusqlite::Row;
@@ -7,45 +7,44 @@ use stepwell_core::{DefinitionHash, Name, RunId, Timestamp};
 use stepwell_store::document::DocumentRow;
 use stepwell_store::plan::KeyRow;
 use stepwell_store::{
-    Cell, CellKey, Chain, CommitId, Document, Lives, Message, OpenWait, Parent, ProcessId, RunRow, Space,
-    StoredDefinition, ValueType, WaitRow,
+    Cell, CellKey, Chain, CommitId, Document, KeyLifetime, Parent, ProcessId, RunRow, Space,
+    StoredDefinition, StoredMessage, StoredWait, ValueType, WaitRow,
 };
 use uuid::Uuid;
 
-/// A number the database keeps signed. Counters begin at 0 and do not come near the sign; a number that somebody made up
-/// and that does is greater than every counter here too.
+/// Converts a counter for a signed column. Counters start at 0 and never reach the sign bit. A larger number, which
+/// only a caller can make up, becomes the maximum and stays greater than every stored counter.
 pub(crate) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// An instant as the database keeps it.
+/// Converts an optional time to microseconds.
 pub(crate) fn time(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::micros)
 }
 
-/// An optional id as the database keeps it.
 pub(crate) fn id(id: Option<Uuid>) -> Option<[u8; 16]> {
     id.map(Uuid::into_bytes)
 }
 
-/// The places as the database keeps them: a JSON list.
+/// Encodes places as a JSON list.
 pub(crate) fn places(places: &[Name]) -> String {
     serde_json::to_string(places).expect("names are text")
 }
 
-/// A document's tags as the database keeps them: a JSON list.
+/// Encodes the tags of a document as a JSON list.
 pub(crate) fn tags(tags: &[String]) -> String {
     serde_json::to_string(tags).expect("tags are text")
 }
 
-/// A list of ids as a parameter for `json_each`.
+/// Encodes ids as a parameter for `json_each`: a JSON list of hex texts.
 pub(crate) fn hex_list(ids: impl IntoIterator<Item = impl AsRef<[u8]>>) -> String {
     let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let all: Vec<_> = ids.into_iter().map(|id| hex(id.as_ref())).collect();
     serde_json::to_string(&all).expect("hex digits are text")
 }
 
-/// A run's row, its id first.
+/// Reads a run's row; the id is the first column.
 pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     let parent_run: Option<[u8; 16]> = row.get(15)?;
     let parent = match parent_run {
@@ -70,7 +69,7 @@ pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         inbox_seq: unsigned(row, 10)?,
         inbox_len: unsigned(row, 11)?,
         chain: Chain { base: unsigned(row, 12)?, bytes: unsigned(row, 13)? },
-        attempt: row.get::<_, Option<Vec<u8>>>(14)?.map(Bytes::from),
+        ledger: row.get::<_, Option<Vec<u8>>>(14)?.map(Bytes::from),
         parent,
         root: run_id(row, 18)?,
         created_at: Timestamp::from_micros(row.get(19)?),
@@ -78,9 +77,8 @@ pub(crate) fn run(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     })
 }
 
-/// A message.
-pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
-    Ok(Message {
+pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<StoredMessage> {
+    Ok(StoredMessage {
         seq: unsigned(row, 0)?,
         topic: row.get(1)?,
         body: bytes(row, 2)?,
@@ -89,22 +87,22 @@ pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
     })
 }
 
-/// An open wait.
 pub(crate) fn wait(row: &Row<'_>) -> rusqlite::Result<WaitRow> {
     Ok(WaitRow {
         run: run_id(row, 0)?,
-        wait: OpenWait {
+        wait: StoredWait {
             activation: unsigned(row, 1)?,
             place: Name::from(row.get::<_, String>(2)?),
             since: Timestamp::from_micros(row.get(3)?),
             until: instant(row, 4)?,
             detail: bytes(row, 5)?,
             topic: row.get(6)?,
+            due: instant(row, 7)?,
         },
     })
 }
 
-/// A document of a run that is known.
+/// Reads a document of the given run; the row does not contain the run.
 pub(crate) fn document(row: &Row<'_>, run: RunId) -> rusqlite::Result<DocumentRow> {
     let document = Document {
         run,
@@ -119,7 +117,6 @@ pub(crate) fn document(row: &Row<'_>, run: RunId) -> rusqlite::Result<DocumentRo
     Ok(DocumentRow { document, ordinal: unsigned(row, 7)? })
 }
 
-/// A definition.
 pub(crate) fn definition(row: &Row<'_>) -> rusqlite::Result<StoredDefinition> {
     Ok(StoredDefinition {
         hash: DefinitionHash::from_bytes(row.get(0)?),
@@ -130,12 +127,12 @@ pub(crate) fn definition(row: &Row<'_>) -> rusqlite::Result<StoredDefinition> {
     })
 }
 
-/// JSON that is kept as text.
+/// Reads JSON from a text column.
 pub(crate) fn json(row: &Row<'_>, column: usize) -> rusqlite::Result<serde_json::Value> {
     read(row, column, |text: String| serde_json::from_str(&text).ok())
 }
 
-/// A cell of a space and owner that are known. What it holds may be unreadable.
+/// Reads a cell of the given space and owner. If its value is unreadable, [`Cell::damage`] is set.
 pub(crate) fn cell(row: &Row<'_>, space: Space, owner: &str) -> rusqlite::Result<Cell> {
     let content = || {
         let value = match row.get::<_, Option<String>>(1)? {
@@ -160,18 +157,18 @@ pub(crate) fn cell(row: &Row<'_>, space: Space, owner: &str) -> rusqlite::Result
     })
 }
 
-/// The same where it is read by somebody: an error that names it if what it holds is unreadable.
+/// Reads a cell whose value is needed. If the value is unreadable, the error names the cell.
 pub(crate) fn whole_cell(row: &Row<'_>, space: Space, owner: &str) -> rusqlite::Result<Cell> {
     let cell = cell(row, space, owner)?;
     cell.whole().map_err(|row| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, Box::new(row)))
 }
 
-/// A key's record.
+/// Reads the record of an idempotency key.
 pub(crate) fn key(row: &Row<'_>, operation: &str, key: &str) -> rusqlite::Result<KeyRow> {
     let run: Option<[u8; 16]> = row.get(4)?;
-    let lives = match (instant(row, 3)?, run) {
-        (Some(until), _) => Lives::Until(until),
-        (None, Some(run)) => Lives::WithRun(RunId::new(Uuid::from_bytes(run))),
+    let lifetime = match (instant(row, 3)?, run) {
+        (Some(until), _) => KeyLifetime::Until(until),
+        (None, Some(run)) => KeyLifetime::WithRun(RunId::new(Uuid::from_bytes(run))),
         (None, None) => return Err(unreadable(3)),
     };
     Ok(KeyRow {
@@ -180,40 +177,37 @@ pub(crate) fn key(row: &Row<'_>, operation: &str, key: &str) -> rusqlite::Result
         request: row.get(0)?,
         answer: bytes(row, 1)?,
         results: row.get::<_, Option<Vec<u8>>>(2)?.map(Bytes::from),
-        lives,
+        lifetime,
         commit: CommitId(Uuid::from_bytes(row.get(5)?)),
     })
 }
 
-/// How long a key holds, as its two columns.
-pub(crate) fn lives(lives: Lives) -> (Option<i64>, Option<[u8; 16]>) {
-    match lives {
-        Lives::Until(until) => (Some(until.micros()), None),
-        Lives::WithRun(run) => (None, Some(run.uuid().into_bytes())),
+/// Returns the lifetime of an idempotency key as its two columns.
+pub(crate) fn lifetime(lifetime: KeyLifetime) -> (Option<i64>, Option<[u8; 16]>) {
+    match lifetime {
+        KeyLifetime::Until(until) => (Some(until.micros()), None),
+        KeyLifetime::WithRun(run) => (None, Some(run.uuid().into_bytes())),
     }
 }
 
-/// A run's id.
 pub(crate) fn run_id(row: &Row<'_>, column: usize) -> rusqlite::Result<RunId> {
     Ok(RunId::new(Uuid::from_bytes(row.get(column)?)))
 }
 
-/// A counter.
 pub(crate) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     Ok(row.get::<_, i64>(column)? as u64)
 }
 
-/// An optional instant.
+/// Reads an optional time from a column in microseconds.
 pub(crate) fn instant(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_micros))
 }
 
-/// Bytes.
 pub(crate) fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
     Ok(row.get::<_, Vec<u8>>(column)?.into())
 }
 
-/// Bytes as a parameter; an empty slice is an empty blob, not NULL.
+/// Converts bytes to a parameter. An empty slice becomes an empty blob, not NULL.
 pub(crate) fn blob(bytes: Option<&Bytes>) -> Option<&[u8]> {
     bytes.map(|bytes| &bytes[..])
 }
@@ -230,6 +224,6 @@ fn unreadable(column: usize) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(
         column,
         Type::Text,
-        "it is not a value this version knows".into(),
+        "this version does not know the value".into(),
     )
 }

@@ -1,18 +1,18 @@
 //! The audit trail and its seals.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::seal::{Seal, SealedRow, sealed};
 use stepwell_store::store::read_commit_cursor;
-use stepwell_store::{AuditRow, CommitId, Listing, Page, Record, Swept, TenantId};
+use stepwell_store::{AuditRow, CleanupResult, CommitId, Listing, Page, Record, TenantId};
 use uuid::Uuid;
 
-use crate::listed::{page, seen};
-use crate::query::{Read, after, ask};
+use crate::listed::{page, read_listed};
+use crate::query::{Read, after, fetch_limit};
 use crate::rows;
 use crate::statements as sql;
 
-/// A row of the audit trail, and where it is in it.
+/// A row of the audit trail with its position.
 struct Found {
     commit: CommitId,
     ordinal: u64,
@@ -40,19 +40,26 @@ fn commit(row: &Row<'_>) -> rusqlite::Result<CommitId> {
 pub(crate) fn audit(
     connection: &Connection,
     tenant: TenantId,
+    run: Option<RunId>,
     limit: u32,
     cursor: Option<&str>,
 ) -> Read<Page<Record>> {
     let (commit, ordinal) = after(cursor)?;
-    let mut statement = connection.prepare_cached(sql::audit_list)?;
-    let which = params![tenant.uuid().into_bytes(), commit, ordinal, ask(limit)];
+    let (id, most) = (tenant.uuid().into_bytes(), fetch_limit(limit));
     let cursor = |row: &Row<'_>| Ok(format!("{}:{}", self::commit(row)?.0, rows::unsigned(row, 1)?));
-    let found = page(&mut statement, which, Listing::of("audit"), limit, cursor, found)?;
+    let listed = |statement: &str, which: &[&dyn ToSql]| {
+        let mut statement = connection.prepare_cached(statement)?;
+        page(&mut statement, which, Listing::of("audit"), limit, cursor, found)
+    };
+    let found = match run {
+        None => listed(sql::audit_list, params![id, commit, ordinal, most])?,
+        Some(run) => listed(sql::audit_of_run, params![id, run.uuid().into_bytes(), commit, ordinal, most])?,
+    };
     let record = |Found { commit, ordinal, at, row }| Record::Audit { commit, ordinal, at, row };
     Ok(found.map(record))
 }
 
-/// The results of a commit that is looked up in the audit trail; nothing if it is not there.
+/// Returns the stored results of a commit that is looked up in the audit trail; `None` if it has no row there.
 pub(crate) fn trace(
     connection: &Connection,
     tenant: TenantId,
@@ -69,7 +76,7 @@ pub(crate) fn unsealed(
     cursor: Option<&str>,
 ) -> Read<Page<Record>> {
     let after = read_commit_cursor(cursor)?.map(|commit| commit.0.into_bytes().to_vec()).unwrap_or_default();
-    let found = waiting(connection, tenant, &after, ask(limit))?;
+    let found = waiting(connection, tenant, &after, fetch_limit(limit))?;
     Ok(Page::cut(found, limit, |commit| commit.0.to_string()).map(Record::Unsealed))
 }
 
@@ -85,12 +92,12 @@ fn waiting(
 
 pub(crate) fn seals(connection: &Connection, tenant: TenantId, from: u64, limit: u32) -> Read<Page<Record>> {
     let mut statement = connection.prepare_cached(sql::seals_list)?;
-    let which = params![tenant.uuid().into_bytes(), rows::int(from), ask(limit)];
+    let which = params![tenant.uuid().into_bytes(), rows::int(from), fetch_limit(limit)];
     let mut found = statement.query(which)?;
     let mut all = Vec::new();
     let cursor = |row: &Row<'_>| Ok((rows::unsigned(row, 0)? + 1).to_string());
     while let Some(row) = found.next()? {
-        all.push(seen(Listing::of("seals"), row, cursor, |row| {
+        all.push(read_listed(Listing::of("seals"), row, cursor, |row| {
             Ok(Seal {
                 number: rows::unsigned(row, 0)?,
                 at: Timestamp::from_micros(row.get(1)?),
@@ -103,13 +110,13 @@ pub(crate) fn seals(connection: &Connection, tenant: TenantId, from: u64, limit:
     Ok(Page::sorted(all, limit)?.map(Record::Seal))
 }
 
-/// One seal over what is not sealed yet.
+/// Writes one seal over the audit rows of up to `limit` unsealed commits.
 pub(crate) fn seal(
     connection: &Connection,
     tenant: TenantId,
     now: Timestamp,
     limit: u32,
-) -> rusqlite::Result<Swept> {
+) -> rusqlite::Result<CleanupResult> {
     let id = tenant.uuid().into_bytes();
     let mut taken = waiting(connection, tenant, &[], i64::from(limit) + 1)?;
     let more = taken.len() > limit as usize;
@@ -123,9 +130,9 @@ pub(crate) fn seal(
         }
         connection.prepare_cached(sql::unsealed_delete)?.execute(params![id, commit.0.into_bytes()])?;
     }
-    let swept = Swept { count: rows.len() as u64, more };
+    let cleaned = CleanupResult { count: rows.len() as u64, more };
     if rows.is_empty() {
-        return Ok(swept);
+        return Ok(cleaned);
     }
     let mut statement = connection.prepare_cached(sql::seal_last)?;
     let last = statement.query_row([id], |row| Ok((rows::unsigned(row, 0)?, row.get(1)?))).optional()?;
@@ -138,5 +145,5 @@ pub(crate) fn seal(
         seal.encoded_rows(),
         seal.hash,
     ])?;
-    Ok(swept)
+    Ok(cleaned)
 }

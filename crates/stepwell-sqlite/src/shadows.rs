@@ -1,22 +1,23 @@
-//! Shadow columns: writes beside a run, runs found by them, and refills.
+//! Shadow columns: writes them with their run, finds runs by them, and refills them.
 
-use rusqlite::{Connection, params};
+use rusqlite::types::{ToSql, Type, ValueRef};
+use rusqlite::{Connection, Error, Row, Rows, params};
 use stepwell_core::shadow::{ShadowType, ShadowValue};
 use stepwell_core::{Name, RunId};
-use stepwell_store::shadow::{joined, split};
+use stepwell_store::shadow::{RangePlace, ShadowSpans, joined, leading, range_cursor, split};
 use stepwell_store::store::page_rows;
 use stepwell_store::{
-    Listing, Page, Refill, Refilled, RunQuery, RunRow, RunSummary, ShadowRow, ShadowWrite, Status, Swept,
-    TenantId,
+    CleanupResult, Listing, Page, RefillColumn, RunQuery, RunRow, RunSummary, ShadowCondition, ShadowFilter,
+    ShadowRefill, ShadowRow, ShadowWrite, Status, TenantId,
 };
 
 use crate::apply::run_row;
-use crate::listed::seen;
+use crate::listed::{all, read_listed};
 use crate::query::{Read, before, run_cursor};
 use crate::rows;
 use crate::statements as sql;
 
-/// A column holds what the write says from here on.
+/// Sets or clears a shadow column of a run.
 pub(crate) fn write(
     connection: &Connection,
     tenant: TenantId,
@@ -35,7 +36,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Writes a value; gives how many rows that changed.
+/// Writes a value and returns the number of changed rows.
 fn put(
     connection: &Connection,
     statement: &str,
@@ -55,14 +56,14 @@ fn put(
     ])
 }
 
-/// Columns become what they should be, of runs that have not moved since they were read.
+/// Sets the columns of runs to the given values. Skips runs that have advanced since they were read.
 pub(crate) fn refill(
     connection: &Connection,
     tenant: TenantId,
-    refills: &[Refill],
-) -> rusqlite::Result<Swept> {
+    refills: &[ShadowRefill],
+) -> rusqlite::Result<CleanupResult> {
     let (mut count, mut more) = (0, false);
-    for Refill { run, version, workflow, columns } in refills {
+    for ShadowRefill { run, version, workflow, columns } in refills {
         let Some(row) = run_row(connection, tenant, *run)? else { continue };
         if row.version != *version {
             more = true;
@@ -74,67 +75,134 @@ pub(crate) fn refill(
         count += statement.execute(params![tenant.uuid().into_bytes(), run.uuid().into_bytes(), names])?;
         for (name, refilled) in columns {
             let (statement, value) = match refilled {
-                Refilled::Is(value) => (sql::shadow_put, value),
-                Refilled::Begins(value) => (sql::shadow_begin, value),
+                RefillColumn::Set(value) => (sql::shadow_put, value),
+                RefillColumn::SetIfMissing(value) => (sql::shadow_begin, value),
             };
             count += put(connection, statement, tenant, (*run, workflow, name), value)?;
         }
     }
-    Ok(Swept { count: count as u64, more })
+    Ok(CleanupResult { count: count as u64, more })
 }
 
-/// What a run's columns hold.
-pub(crate) fn of_run(connection: &Connection, tenant: TenantId, run: RunId) -> Read<Vec<ShadowRow>> {
+/// Returns the shadow columns of a run.
+pub(crate) fn of_run(connection: &Connection, tenant: TenantId, run: RunId) -> Read<Page<ShadowRow>> {
     let mut statement = connection.prepare_cached(sql::shadows_of_run)?;
     let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes()];
-    let found = statement.query_map(which, |row| {
+    let of = Listing::of_run("shadows", run);
+    let shadow = |row: &Row<'_>| {
         let value = joined(row.get(2)?, row.get(3)?, row.get(4)?);
         let (workflow, name) = (row.get::<_, String>(0)?.into(), row.get::<_, String>(1)?.into());
-        Ok(value.map(|value| ShadowRow { run, workflow, name, value }))
-    })?;
-    Ok(found.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten().collect())
+        let value = value.ok_or_else(|| Error::InvalidColumnType(2, "value".to_owned(), Type::Null))?;
+        Ok(ShadowRow { run, workflow, name, value })
+    };
+    Ok(Page::all(all(&mut statement, which, of, |row| row.get(1), shadow)?))
 }
 
-/// Runs whose columns hold what the query says: by the index of the first, the others are filters.
+/// Returns the shadow columns of several runs.
+pub(crate) fn of_runs(connection: &Connection, tenant: TenantId, runs: &[RunId]) -> Read<Vec<ShadowRow>> {
+    let mut runs = runs.to_vec();
+    runs.sort_unstable();
+    runs.dedup();
+    let mut found = Vec::new();
+    for run in runs {
+        found.extend(of_run(connection, tenant, run)?.items);
+    }
+    Ok(found)
+}
+
+/// Lists runs by their shadow columns: by the index of one column, with the others as filters.
 pub(crate) fn runs(connection: &Connection, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
-    // Columns are those of a workflow that is named, so nothing is barred.
-    let RunQuery { workflow, without: _, status, parent, shadows, limit, cursor } = query;
-    let before = before(cursor.as_deref())?;
-    let Some(((name, value), others)) = shadows.split_first() else {
-        return Ok(Page::of([]));
+    // The query names a workflow, so `without_prefix` has no effect.
+    let RunQuery { workflow, without_prefix: _, status, parent, shadows, limit, cursor } = query;
+    let Some((lead, others)) = leading(shadows) else { return Ok(Page::of([])) };
+    let (id, name) = (tenant.uuid().into_bytes(), lead.name.as_str());
+    let (workflow, status) = (workflow.as_ref().map(Name::as_str), status.map(Status::as_str));
+    let parent = rows::id(parent.map(RunId::uuid));
+    if let ShadowCondition::Equals(value) = &lead.is {
+        let statement = match value.kind() {
+            ShadowType::String => sql::runs_by_text,
+            ShadowType::Number => sql::runs_by_number,
+            ShadowType::Boolean => sql::runs_by_boolean,
+        };
+        let before = before(cursor.as_deref())?;
+        let mut statement = connection.prepare_cached(statement)?;
+        let found = statement.query(params![id, before, workflow, status, parent, name, held(value)])?;
+        return matching(connection, tenant, &others, *limit, found, run_cursor);
+    }
+    let place = RangePlace::of_run(cursor.as_deref())?;
+    let Some(spans) = ShadowSpans::of(&lead.is, place.as_ref())? else { return Ok(Page::of([])) };
+    let statement = match &spans {
+        ShadowSpans::Texts(_) => sql::runs_by_text_range,
+        ShadowSpans::Numbers(_) => sql::runs_by_number_range,
     };
-    let statement = match value.kind() {
-        ShadowType::String => sql::runs_by_text,
-        ShadowType::Number => sql::runs_by_number,
-        ShadowType::Boolean => sql::runs_by_boolean,
-    };
+    let SpanParams { from, after, to, before } = SpanParams::of(&spans);
     let mut statement = connection.prepare_cached(statement)?;
-    let mut found = statement.query(params![
-        tenant.uuid().into_bytes(),
-        before,
-        workflow.as_ref().map(Name::as_str),
-        status.map(Status::as_str),
-        rows::id(parent.map(RunId::uuid)),
-        name.as_str(),
-        held(value)
-    ])?;
-    // The rows come one by one: no more are read than the page needs.
+    let found = statement.query(params![id, workflow, status, parent, name, from, after, to, before])?;
+    let cursor = |row: &Row<'_>| Ok(range_cursor(rows::run_id(row, 0)?, &value_at(row, 21)?));
+    matching(connection, tenant, &others, *limit, found, cursor)
+}
+
+/// Reads runs one by one, and no more than the page needs.
+fn matching(
+    connection: &Connection,
+    tenant: TenantId,
+    others: &[&ShadowFilter],
+    limit: u32,
+    mut found: Rows<'_>,
+    cursor: impl Fn(&Row<'_>) -> rusqlite::Result<String>,
+) -> Read<Page<RunSummary>> {
     let mut all = Vec::new();
     while let Some(row) = found.next()? {
-        let row = seen(Listing::of("runs"), row, run_cursor, |row| Ok(rows::run(row).map(RunRow::summary)?))?;
+        let row =
+            read_listed(Listing::of("runs"), row, &cursor, |row| Ok(rows::run(row).map(RunRow::summary)?))?;
         let is_wanted = match &row.1 {
-            Ok(row) => holds(connection, tenant, row.run, &row.workflow, others)?,
+            Ok(row) => has_columns(connection, tenant, row.run, &row.workflow, others)?,
             Err(_) => true,
         };
         all.extend(is_wanted.then_some(row));
-        if all.len() > page_rows(*limit) {
+        if all.len() > page_rows(limit) {
             break;
         }
     }
-    Ok(Page::sorted(all, *limit)?)
+    Ok(Page::sorted(all, limit)?)
 }
 
-/// A value as a parameter.
+/// The ends of a span as parameters.
+pub(crate) struct SpanParams<'s> {
+    pub(crate) from: &'s dyn ToSql,
+    pub(crate) after: [u8; 16],
+    pub(crate) to: &'s dyn ToSql,
+    pub(crate) before: [u8; 16],
+}
+
+impl<'s> SpanParams<'s> {
+    pub(crate) fn of(spans: &'s ShadowSpans) -> Self {
+        match spans {
+            ShadowSpans::Texts(span) => SpanParams {
+                from: &span.after.0,
+                after: span.after.1.into_bytes(),
+                to: &span.before.0,
+                before: span.before.1.into_bytes(),
+            },
+            ShadowSpans::Numbers(span) => SpanParams {
+                from: &span.after.0,
+                after: span.after.1.into_bytes(),
+                to: &span.before.0,
+                before: span.before.1.into_bytes(),
+            },
+        }
+    }
+}
+
+/// Reads the value of the column that orders a listing.
+pub(crate) fn value_at(row: &Row<'_>, index: usize) -> rusqlite::Result<ShadowValue> {
+    match row.get_ref(index)? {
+        ValueRef::Real(number) => Ok(ShadowValue::Number(number)),
+        _ => row.get(index).map(ShadowValue::Text),
+    }
+}
+
+/// Returns a value as a parameter of its own SQL type.
 pub(crate) fn held(value: &ShadowValue) -> &dyn rusqlite::ToSql {
     match value {
         ShadowValue::Text(text) => text,
@@ -143,20 +211,21 @@ pub(crate) fn held(value: &ShadowValue) -> &dyn rusqlite::ToSql {
     }
 }
 
-/// Whether a run's columns hold all of these.
-pub(crate) fn holds(
+/// Returns true if the shadow columns of a run match all of these filters.
+pub(crate) fn has_columns(
     connection: &Connection,
     tenant: TenantId,
     run: RunId,
     workflow: &Name,
-    wanted: &[(Name, ShadowValue)],
+    wanted: &[&ShadowFilter],
 ) -> Read<bool> {
     if wanted.is_empty() {
         return Ok(true);
     }
-    let held = of_run(connection, tenant, run)?;
-    let is_held = |(name, value): &(Name, ShadowValue)| {
-        held.iter().any(|row| row.name == *name && row.value == *value && row.workflow == *workflow)
+    let held = of_run(connection, tenant, run)?.items;
+    let is_held = |filter: &&ShadowFilter| {
+        held.iter()
+            .any(|row| row.name == filter.name && filter.is.has(&row.value) && row.workflow == *workflow)
     };
     Ok(wanted.iter().all(is_held))
 }

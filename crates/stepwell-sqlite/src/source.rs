@@ -1,4 +1,4 @@
-//! A database or a backup as somebody finds it who only reads it.
+//! Opens a database or a backup for reading only.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,33 +8,32 @@ use rusqlite::Connection;
 use crate::connection;
 use crate::error::OpenError;
 use crate::lock::Lock;
-use crate::names::{APPLIED, beside, wrong};
+use crate::names::{APPLIED, file_error, sibling};
 use crate::restore;
 use crate::sum::{self, Kind};
 use crate::wal::LongRead;
 
-/// What is read, and through which connection.
+/// A file to read and the connection to it.
 pub(crate) struct Source {
     pub(crate) connection: Connection,
     pub(crate) path: PathBuf,
-    /// After the connection, which it outlives.
+    /// Declared after the connection, because it must be dropped after it.
     _long_read: Option<LongRead>,
 }
 
 impl Source {
-    /// A database that this process has open.
+    /// Wraps a connection to a database that this process has open as a store.
     pub(crate) fn in_use(connection: Connection, path: &Path, long_read: LongRead) -> Source {
         Source { connection, path: path.to_owned(), _long_read: Some(long_read) }
     }
 
-    /// A database that nobody has open, or somebody: SQLite's own locks are kept while it is read, and its log is read
-    /// with it.
+    /// Opens a database, whether or not a process has it open. SQLite's locks are respected, and its log is read too.
     pub(crate) fn database(path: &Path) -> Result<Source, OpenError> {
         restore::refuse_unfinished(path)?;
-        Ok(Source { connection: connection::looking(path)?, path: path.to_owned(), _long_read: None })
+        Ok(Source { connection: connection::read_only(path)?, path: path.to_owned(), _long_read: None })
     }
 
-    /// A backup with its sum: what lies beside it is not its own.
+    /// Opens a backup that ends with a checksum. Files next to it, such as a log, do not belong to it and are ignored.
     pub(crate) fn backup(path: &Path) -> Result<Source, OpenError> {
         Ok(Source { connection: connection::sealed(path)?, path: path.to_owned(), _long_read: None })
     }
@@ -42,8 +41,8 @@ impl Source {
 
 /// A file that no store has open.
 ///
-/// A process that closes a file loses the locks that SQLite holds on it for the same process. So a database that may be
-/// open here is never opened by other means; a store that is open is told by its lock, which is let go of last.
+/// A process that closes a file loses all locks that SQLite holds on it for the same process. So a database that may be
+/// open as a store must not be opened as a plain file. The lock shows whether it is open; it is released last.
 pub(crate) struct Unopened {
     pub(crate) kind: Kind,
     pub(crate) file: File,
@@ -51,13 +50,13 @@ pub(crate) struct Unopened {
 }
 
 impl Unopened {
-    pub(crate) fn look(path: &Path) -> Result<Unopened, OpenError> {
+    pub(crate) fn inspect(path: &Path) -> Result<Unopened, OpenError> {
         let lock = Lock::take_if_any(path)?;
-        let unreadable = |error: std::io::Error| wrong(path, &format!("it cannot be read: {error}"));
+        let unreadable = |error: std::io::Error| file_error(path, &format!("cannot read the file: {error}"));
         let mut file = File::open(path).map_err(unreadable)?;
         let kind = match sum::kind(&mut file).map_err(unreadable)? {
-            // A database that is killed while it grows; SQLite knows from its log how it goes on.
-            Kind::Cut if APPLIED.iter().any(|ending| beside(path, ending).exists()) => Kind::Database,
+            // The process was killed while the database grew. SQLite repairs the end of the file from the log.
+            Kind::Cut if APPLIED.iter().any(|ending| sibling(path, ending).exists()) => Kind::Database,
             other => other,
         };
         Ok(Unopened { kind, file, _lock: lock })

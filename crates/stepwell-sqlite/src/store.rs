@@ -1,4 +1,4 @@
-//! The store itself: opens the file, hands commits to the writer and questions to the readers.
+//! The SQLite store: opens the file, passes commits to the writer and queries to the readers.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -7,38 +7,39 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use stepwell_core::{Limits, RunId};
 use stepwell_store::{
-    BatchMeter, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document,
-    DocumentQuery, Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page,
-    ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store, StoreError, Sweep,
-    Swept, TenantId, TenantScope, WaitQuery, WaitRow,
+    BatchMeter, Cell, CellQuery, Claim, Cleanup, CleanupResult, Commit, CommitError, CommitRef, Committed,
+    Document, DocumentQuery, DueTenant, Heartbeat, HintSender, Hints, HistoryQuery, HistoryRow, Link,
+    LinkQuery, Loaded, Membership, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary,
+    SchemaVersion, Store, StoreError, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::oneshot;
 
 use crate::apply::Prepared;
-use crate::aside::Aside;
+use crate::background::BackgroundJobs;
 use crate::error::{Failed, OpenError, WithError, store_error};
 use crate::jobs::{CallJob, CommitJob, Job};
 use crate::lock::Lock;
 use crate::own::OwnJob;
 use crate::reader::{ReadError, Readers};
-use crate::wal::Pace;
+use crate::wal::CheckpointPolicy;
 use crate::writer::{self, Jobs, Meter};
-use crate::{connection, links, migrate, names, query, restore, sum, sweep};
+use crate::{cleanup, connection, links, migrate, names, query, restore, sum};
 
-/// How a database is opened.
+/// Options for opening a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that read.
+    /// Number of reader threads, at least one. Default: 2.
     pub readers: usize,
-    /// Commits in one transaction at most.
+    /// Maximum number of commits in one transaction. Default: 256.
     pub batch: usize,
-    /// Commits that may wait for the writer; more wait at the door.
+    /// Maximum number of commits in the writer's queue. Further callers wait until there is room. Default: 4,096.
     pub queue: usize,
-    /// Page cache of each connection. A large one costs a scan at each commit.
+    /// Page cache of each connection, in KiB. A large cache costs a scan at each commit. Default: 8 MiB.
     pub cache_kib: u32,
-    /// Pages of 4 KiB in the write-ahead log from which on it is copied into the database, beside the commits.
+    /// Length of the write-ahead log, in pages of 4 KiB, above which it is copied into the database in the background.
+    /// Default: 4,000.
     pub wal_pages: u32,
-    /// The limits in force.
+    /// Limits that every commit is checked against.
     pub limits: Limits,
 }
 
@@ -58,12 +59,13 @@ impl Default for Options {
 /// A store in one SQLite file, owned by this process while it is open.
 #[derive(Debug)]
 pub struct SqliteStore {
-    // Closed in this order: who reads, for long or not, then the writer, which leaves no log behind, and the lock last.
+    // Closed in this order: readers and background work, then the writer, then the lock. The writer's connection is the
+    // last one, so that closing it removes the write-ahead log.
     jobs: Option<Jobs>,
     writer: Option<JoinHandle<()>>,
     readers: Readers,
-    pub(crate) aside: Aside,
-    /// From the root, in case the process goes to another folder.
+    pub(crate) background: BackgroundJobs,
+    /// Absolute, so that it stays valid if the process changes its working directory.
     pub(crate) path: PathBuf,
     failed: Failed,
     hints: HintSender,
@@ -74,37 +76,39 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens a database, creating it if it is not there, and brings its schema up to date. Every process that is known
-    /// to it counts as dead from then on, until it beats again.
+    /// Opens a database and brings its schema up to date. Creates the file if it does not exist.
+    ///
+    /// Every process recorded in the database counts as expired until its next heartbeat.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::open_with(path, Options::default())
     }
 
-    /// [`SqliteStore::open`] with options of one's own.
+    /// Opens a database like [`SqliteStore::open`], with the given options.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
         let path = &names::real(path.as_ref());
         connection::check_library()?;
         let lock = Lock::take(path)?;
-        if let Some(kept) = restore::finish(path)? {
-            let kept = kept.display();
-            tracing::warn!(%kept, "a restore that was interrupted is finished; the old database is kept");
+        if let Some(previous) = restore::finish(path)? {
+            let previous = previous.display();
+            tracing::warn!(%previous, "finished an interrupted restore; the old database is kept");
         }
         sum::strip(path)?;
         let mut connection = connection::writing(path, options.cache_kib)?;
         let schema = migrate::migrate(&mut connection)?;
-        // The lock is ours, so whoever had it is dead: nobody has to wait until its lease is over.
-        query::bury(&connection).map_err(|error| store_error(&error))?;
+        // This process has the lock, so its previous owner has ended: its runs are free without waiting for its lease.
+        query::expire_processes(&connection).map_err(|error| store_error(&error))?;
         let readers = Readers::open(path, options.readers, options.cache_kib)?;
-        let (hints, pace, failed) = (HintSender::default(), Pace::new(options.wal_pages), Failed::default());
+        let (hints, policy, failed) =
+            (HintSender::default(), CheckpointPolicy::new(options.wal_pages), Failed::default());
         let meter = Meter::default();
-        let noted = (pace.clone(), failed.clone(), meter.clone());
+        let noted = (policy.clone(), failed.clone(), meter.clone());
         let (jobs, writer) = writer::start(path, connection, &options, hints.clone(), noted)?;
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Ok(SqliteStore {
             jobs: Some(jobs),
             writer: Some(writer),
             readers,
-            aside: Aside::new(&path, pace, failed.clone()),
+            background: BackgroundJobs::new(&path, policy, failed.clone()),
             path,
             failed,
             hints,
@@ -115,18 +119,17 @@ impl SqliteStore {
         })
     }
 
-    /// Applies a commit and the caller's own writes in one transaction: both are there afterwards, or neither.
+    /// Applies a commit and the caller's own writes in one transaction: both are stored, or neither.
     ///
     /// The commit is applied first; if it is refused, `own` is not called. Then `own` gets the connection and the
-    /// answer, and writes to tables of its own in the same file, which it may make as well. If it gives an error, does
-    /// what it may not, or panics, nothing is there of either, and other commits are not touched. It may read Stepwell's
-    /// tables and not change them; transactions, savepoints, pragmas, attached databases and temporary tables are not
-    /// for it either. Give the tables a prefix of your own, so that none of Stepwell's ever has the same name.
+    /// result of the commit. It may create tables in the same file and write to them. It may read Stepwell's tables but
+    /// not change them. Transactions, savepoints, pragmas, attached databases and temporary tables are forbidden. If
+    /// `own` returns an error, does something forbidden or panics, its writes and the commit are rolled back; other
+    /// commits are not affected. Give your tables a prefix, so that no future table of Stepwell has the same name.
     ///
-    /// All commits wait for `own` while it runs on the writer's thread: a few statements and nothing slow. It may be
-    /// called more than once, each time as if for the first time, because a transaction may be tried again; so it
-    /// changes nothing but the database. Whoever drops the future gives up the answer: both may still be there, or
-    /// neither.
+    /// `own` runs on the writer's thread, and all commits wait for it: run a few fast statements only. A transaction
+    /// may be retried, so `own` may be called more than once, and must change nothing but the database. Dropping the
+    /// future gives up the answer only: the commit and the writes are still stored together, or neither is.
     ///
     /// ```
     /// # use stepwell_sqlite::{SqliteStore, WithError};
@@ -168,24 +171,26 @@ impl SqliteStore {
         self.send(Box::new(job)).await.map_err(CommitError::from)?;
         match answer.await {
             Ok((result, _)) => result,
-            Err(_) => Err(CommitError::Unknown { reference, why: "the writer is gone".to_owned() }.into()),
+            Err(_) => {
+                Err(CommitError::Unknown { reference, why: "the writer thread has ended".to_owned() }.into())
+            }
         }
     }
 
-    /// Counts its batches from here on, for the first who asks.
-    pub fn measured_by(&self, meter: BatchMeter) {
+    /// Reports every batch to `meter` from now on. Only the first call has an effect.
+    pub fn set_meter(&self, meter: BatchMeter) {
         let _ = self.meter.set(meter);
     }
 
-    /// How many writes wait for the writer.
+    /// Returns the number of writes in the writer's queue.
     pub fn waiting(&self) -> usize {
         self.jobs.as_ref().map_or(0, |jobs| jobs.max_capacity() - jobs.capacity())
     }
 
-    /// Bytes of the database's file, and of the log beside it.
+    /// Returns the sizes in bytes of the database file and of its write-ahead log. A missing file counts as 0.
     pub fn bytes(&self) -> (u64, u64) {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
-        (size(&self.path), size(&names::beside(&self.path, "-wal")))
+        (size(&self.path), size(&names::sibling(&self.path, "-wal")))
     }
 
     async fn send(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
@@ -199,7 +204,8 @@ impl SqliteStore {
             .map_err(|_| self.trusted().err().unwrap_or_else(closed))
     }
 
-    /// After a failed fsync nothing is answered any more, not even a read: it could show what is not on disk.
+    /// Fails if the store has closed itself, for example after a failed fsync. Even reads are refused then, because
+    /// they could show data that is not on disk.
     pub(crate) fn trusted(&self) -> Result<(), StoreError> {
         match self.failed.get() {
             Some(reason) => Err(StoreError::Fatal(reason.clone())),
@@ -207,7 +213,7 @@ impl SqliteStore {
         }
     }
 
-    /// Runs a function inside the writer's transaction, answered when it is on disk.
+    /// Runs a function inside the writer's transaction and returns its result once the transaction is on disk.
     async fn call<T: Send + 'static>(
         &self,
         mut call: impl FnMut(&Connection) -> Result<T, ReadError> + Send + 'static,
@@ -219,7 +225,7 @@ impl SqliteStore {
             Err(ReadError::Sql(error)) => Err(error),
         };
         self.send(Box::new(CallJob { call, result: None, reply })).await?;
-        answer.await.unwrap_or_else(|_| Err(StoreError::Fatal("the writer is gone".to_owned())))
+        answer.await.unwrap_or_else(|_| Err(StoreError::Fatal("the writer thread has ended".to_owned())))
     }
 
     pub(crate) async fn read<T: Send + 'static>(
@@ -234,7 +240,7 @@ impl SqliteStore {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.readers.close();
-        self.aside.close();
+        self.background.close();
         self.jobs = None;
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
@@ -260,7 +266,7 @@ impl Store for SqliteStore {
         self.send(Box::new(job)).await?;
         match answer.await {
             Ok((result, _)) => result,
-            Err(_) => Err(CommitError::Unknown { reference, why: "the writer is gone".to_owned() }),
+            Err(_) => Err(CommitError::Unknown { reference, why: "the writer thread has ended".to_owned() }),
         }
     }
 
@@ -273,24 +279,25 @@ impl Store for SqliteStore {
     }
 
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
-        // Also where nothing is written: the writer's pages are still in memory, a reader's are not after every commit.
+        // A claim that writes nothing runs on the writer too: its pages are still in memory. A reader's are not, after
+        // every commit.
         self.call(move |connection| query::claim(connection, scope.tenant(), &claim)).await
     }
 
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
-        self.read(move |connection| query::due(connection, &dead)).await
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError> {
+        self.read(move |connection| query::due(connection, &expired)).await
     }
 
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
         self.read(move |connection| query::tenants(connection, after, limit)).await
     }
 
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        self.call(move |connection| query::beat(connection, &beat)).await
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<Membership, StoreError> {
+        self.call(move |connection| query::heartbeat(connection, &heartbeat)).await
     }
 
     fn hints(&self) -> Hints {
-        self.hints.listen()
+        self.hints.subscribe()
     }
 
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
@@ -325,8 +332,8 @@ impl Store for SqliteStore {
         self.read(move |connection| query::records(connection, scope.tenant(), &query)).await
     }
 
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
-        self.call(move |connection| Ok(sweep::sweep(connection, scope.tenant(), &sweep)?)).await
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError> {
+        self.call(move |connection| Ok(cleanup::cleanup(connection, scope.tenant(), &cleanup)?)).await
     }
 
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {

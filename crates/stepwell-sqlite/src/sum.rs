@@ -1,7 +1,7 @@
-//! The sum at the end of a backup: SHA-256 over everything before it, so that a single changed byte shows.
+//! The checksum at the end of a backup: the SHA-256 of everything before it, which reveals a single changed byte.
 //!
-//! SQLite reads as many pages as the header says and does not mind what comes after them. Its own checks see whether
-//! the pages hang together, and not what is in a value.
+//! SQLite reads as many pages as the header says and ignores the bytes after them. Its own checks find inconsistent
+//! pages, but not a changed value.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,30 +10,30 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use crate::error::OpenError;
-use crate::names::wrong;
+use crate::names::file_error;
 
-/// How a database begins.
+/// The first bytes of a database.
 const HEADER: &[u8; 16] = b"SQLite format 3\0";
-/// How the sum begins.
+/// The bytes that precede the checksum.
 const MARK: &[u8; 16] = b"stepwell sha256\n";
 const LENGTH: u64 = 16 + 32;
-/// Whatever the size of its pages, a database is a multiple of this.
+/// The length of a database is a multiple of this, for every page size.
 const SMALLEST_PAGE: u64 = 512;
 
-/// What a file is, as far as its two ends say.
+/// The type of a file, judged by its first and last bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A database without a sum, or nothing yet.
+    /// A database without a checksum, or an empty file.
     Database,
-    /// A backup, with its sum.
+    /// A backup that ends with a checksum.
     Backup,
-    /// Begins like a database, and ends like neither.
+    /// Starts like a database, but has neither a valid length nor a checksum.
     Cut,
-    /// Something else.
+    /// Not a SQLite database.
     Other,
 }
 
-/// Looks at both ends of a file.
+/// Returns the type of a file from its first and last bytes.
 pub(crate) fn kind(file: &mut File) -> io::Result<Kind> {
     let length = file.metadata()?.len();
     if length == 0 {
@@ -55,7 +55,8 @@ fn reads(file: &mut File, at: SeekFrom, expected: &[u8; 16]) -> io::Result<bool>
     Ok(found == *expected)
 }
 
-/// Makes a database of a backup that is about to be opened where it lies: the sum does not hold for long.
+/// Removes the checksum of a backup that is about to be opened as a database, because the first write would invalidate
+/// it.
 pub(crate) fn strip(path: &Path) -> Result<(), OpenError> {
     let length = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     if length.is_multiple_of(SMALLEST_PAGE) {
@@ -65,10 +66,10 @@ pub(crate) fn strip(path: &Path) -> Result<(), OpenError> {
         let is_backup = kind(&mut file)? == Kind::Backup;
         if is_backup { file.set_len(length - LENGTH) } else { Ok(()) }
     });
-    stripped.map_err(|error| wrong(path, &format!("it cannot be made a database: {error}")))
+    stripped.map_err(|error| file_error(path, &format!("cannot remove the checksum of the backup: {error}")))
 }
 
-/// Puts the sum at the end of a file.
+/// Appends the checksum to a file.
 pub(crate) fn append(file: &mut File) -> io::Result<()> {
     let length = file.metadata()?.len();
     let sum = over(file, length)?;
@@ -76,8 +77,8 @@ pub(crate) fn append(file: &mut File) -> io::Result<()> {
     file.write_all(&[MARK.as_slice(), &sum].concat())
 }
 
-/// Whether the sum at the end of a backup is that of what comes before it.
-pub(crate) fn fits(file: &mut File) -> io::Result<bool> {
+/// Returns true if the checksum at the end of a backup matches its content.
+pub(crate) fn checksum_matches(file: &mut File) -> io::Result<bool> {
     let length = file.metadata()?.len().saturating_sub(LENGTH);
     let sum = over(file, length)?;
     let mut found = [0; 32];
@@ -102,15 +103,15 @@ fn over(file: &mut File, length: u64) -> io::Result<[u8; 32]> {
 mod tests {
     use std::io::{Read, Seek, SeekFrom, Write};
 
-    use super::{HEADER, Kind, append, fits, kind};
+    use super::{HEADER, Kind, append, checksum_matches, kind};
 
     #[test]
-    fn every_byte_counts() {
+    fn checksum_detects_every_changed_byte() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[HEADER.as_slice(), &[7; 1_008]].concat()).unwrap();
         assert_eq!(kind(&mut file).unwrap(), Kind::Database);
         append(&mut file).unwrap();
-        assert_eq!((kind(&mut file).unwrap(), fits(&mut file).unwrap()), (Kind::Backup, true));
+        assert_eq!((kind(&mut file).unwrap(), checksum_matches(&mut file).unwrap()), (Kind::Backup, true));
         let length = file.metadata().unwrap().len();
         for at in 0..length {
             let mut byte = [0];
@@ -121,7 +122,7 @@ mod tests {
                 file.write_all(&[byte[0] ^ 0x10]).unwrap();
             };
             flip();
-            let sound = kind(&mut file).unwrap() == Kind::Backup && fits(&mut file).unwrap();
+            let sound = kind(&mut file).unwrap() == Kind::Backup && checksum_matches(&mut file).unwrap();
             assert!(!sound && kind(&mut file).unwrap() != Kind::Database, "byte {at}");
             let mut file = &file;
             file.seek(SeekFrom::Start(at)).unwrap();

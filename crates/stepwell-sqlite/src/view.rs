@@ -1,11 +1,13 @@
-//! A workflow's runs, and its flows that rest behind handles, as views with their shadow columns as columns.
+//! SQL views of the runs of a workflow, and of its flows behind handles, with their shadow columns as columns.
 
 use stepwell_core::Definition;
 use stepwell_store::TenantScope;
-use stepwell_store::shadow::{self, Dialect, Viewed};
+use stepwell_store::shadow::{self, Dialect, ShadowView};
 
-/// The statements that make the view `runs_of_` and the workflow's name, for whoever looks into the file with SQL: a
-/// tenant's runs, each with its shadow columns. The newest edition says which there are; a view of the same name is replaced.
+/// Returns the SQL that creates the view `runs_of_<workflow>`: a tenant's runs with their shadow columns.
+///
+/// It is meant for reading the file with SQL. `definition` determines the columns, so pass the newest workflow version.
+/// An existing view of the same name is replaced.
 ///
 /// ```
 /// use stepwell_core::Spec;
@@ -25,10 +27,10 @@ pub fn view_of(definition: &Definition, scope: TenantScope) -> String {
         at("created_at"),
         at("updated_at")
     );
-    made(definition, Viewed::Runs, &shown, scope)
+    made(definition, ShadowView::Runs, &shown, scope)
 }
 
-/// The same for the view `flows_of_` and the workflow's name: a tenant's flows that rest behind handles.
+/// Returns the SQL that creates the view `flows_of_<workflow>`: a tenant's flows whose state is kept behind handles.
 pub fn flow_view_of(definition: &Definition, scope: TenantScope) -> String {
     let shown = format!(
         "{} as tenant, {} as flow, r.created_by, r.updated_by, {}, {}, {}",
@@ -38,16 +40,16 @@ pub fn flow_view_of(definition: &Definition, scope: TenantScope) -> String {
         at("created_at"),
         at("updated_at")
     );
-    made(definition, Viewed::Flows, &shown, scope)
+    made(definition, ShadowView::Flows, &shown, scope)
 }
 
-fn made(definition: &Definition, of: Viewed, shown: &str, scope: TenantScope) -> String {
+fn made(definition: &Definition, of: ShadowView, shown: &str, scope: TenantScope) -> String {
     let tenant = format!("x'{}'", scope.tenant().uuid().simple());
-    // The plus keeps the index on it out: by that, all runs of the workflow would be walked to find some.
+    // The plus disables the index on the workflow, by which SQLite would read all runs of the workflow to find a few.
     shadow::view(definition, of, Dialect { shown, tenant: &tenant, workflow: "+r.workflow" })
 }
 
-/// An id as it is usually written.
+/// Returns an expression for an id in the usual UUID notation.
 fn id(column: &str) -> String {
     let hex = format!("hex(r.{column})");
     let part = |from: u8, length: u8| format!("substr({hex}, {from}, {length})");
@@ -55,7 +57,7 @@ fn id(column: &str) -> String {
     format!("lower({})", parts.join(" || '-' || "))
 }
 
-/// A time as it is usually written.
+/// Returns an expression for a time in ISO 8601 notation.
 fn at(column: &str) -> String {
     format!("strftime('%Y-%m-%dT%H:%M:%fZ', r.{column} / 1000000.0, 'unixepoch') as {column}")
 }

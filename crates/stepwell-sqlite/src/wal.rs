@@ -1,11 +1,11 @@
 //! Keeps the write-ahead log short without making a commit wait for it.
 //!
-//! A thread of its own copies the log into the database while the writer goes on. What came meanwhile is little; the
-//! writer copies that itself between two batches, so that the log can begin again at its start. What goes wrong is tried
-//! again, but for an fsync that failed: that closes the store, here as after a commit.
+//! A separate thread copies the log into the database while the writer continues. Only a few pages are written
+//! meanwhile. The writer copies them itself between two batches, so that the log can restart at its beginning. A failed
+//! copy is retried later. A failed fsync closes the store, as it does after a commit.
 //!
-//! While somebody reads for long (a backup), what came after it began cannot be copied. The log grows meanwhile; whoever
-//! read copies it, so that the writer does not have to at once.
+//! During a long read, such as a backup, the pages written after its start cannot be copied, and the log grows. The
+//! reader copies the log at its end, so that the writer does not have to do it at once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,48 +18,48 @@ use rusqlite::Connection;
 use crate::connection;
 use crate::error::{Failed, OpenError, note, store_error};
 
-/// So many times its length the log may have before the writer does not wait for the other thread any more.
-const PATIENCE: i64 = 8;
-/// Batches between two looks at the log.
-const LOOK_EVERY: u32 = 32;
+/// The writer copies the log itself when it is this many times longer than the configured length.
+const MAX_GROWTH_FACTOR: i64 = 8;
+/// Batches between two checks of the log's length.
+const CHECK_EVERY_BATCHES: u32 = 32;
 
 const IDLE: u8 = 0;
 const COPYING: u8 = 1;
 const COPIED: u8 = 2;
 
-/// When the log is emptied.
+/// Determines when the log is copied.
 #[derive(Debug)]
-pub(crate) struct Pace {
-    /// Pages from which on it is.
+pub(crate) struct CheckpointPolicy {
+    /// Length of the log, in pages, above which it is copied.
     pages: i64,
-    /// How many read for long just now.
+    /// Number of long reads in progress.
     long_reads: AtomicUsize,
 }
 
-impl Pace {
-    pub(crate) fn new(pages: u32) -> Arc<Pace> {
-        Arc::new(Pace { pages: pages.into(), long_reads: AtomicUsize::new(0) })
+impl CheckpointPolicy {
+    pub(crate) fn new(pages: u32) -> Arc<CheckpointPolicy> {
+        Arc::new(CheckpointPolicy { pages: pages.into(), long_reads: AtomicUsize::new(0) })
     }
 }
 
-/// Somebody who reads for long. The connection has to be closed before this value goes.
+/// A long read in progress. Its connection must be closed before this value is dropped.
 #[derive(Debug)]
 pub(crate) struct LongRead {
     path: PathBuf,
-    pace: Arc<Pace>,
+    policy: Arc<CheckpointPolicy>,
     failed: Failed,
 }
 
 impl LongRead {
-    pub(crate) fn begin(path: &Path, pace: &Arc<Pace>, failed: &Failed) -> LongRead {
-        pace.long_reads.fetch_add(1, Ordering::AcqRel);
-        LongRead { path: path.to_owned(), pace: pace.clone(), failed: failed.clone() }
+    pub(crate) fn begin(path: &Path, policy: &Arc<CheckpointPolicy>, failed: &Failed) -> LongRead {
+        policy.long_reads.fetch_add(1, Ordering::AcqRel);
+        LongRead { path: path.to_owned(), policy: policy.clone(), failed: failed.clone() }
     }
 
-    /// Copies the log if it has grown.
+    /// Copies the log if it is longer than the configured length.
     fn make_up(&self) -> Result<(), OpenError> {
         let connection = connection::checkpointing(&self.path)?;
-        if pages(&connection).map_err(|error| store_error(&error))? > self.pace.pages {
+        if pages(&connection).map_err(|error| store_error(&error))? > self.policy.pages {
             checkpoint(&connection, &self.failed);
         }
         Ok(())
@@ -69,16 +69,16 @@ impl LongRead {
 impl Drop for LongRead {
     fn drop(&mut self) {
         if let Err(error) = self.make_up() {
-            tracing::warn!(%error, "the log is left to the writer");
+            tracing::warn!(%error, "the write-ahead log was not copied after a long read; the writer will copy it");
         }
-        self.pace.long_reads.fetch_sub(1, Ordering::AcqRel);
+        self.policy.long_reads.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// The writer's side.
+/// The write-ahead log as the writer sees it, and the thread that copies it.
 pub(crate) struct Log {
     phase: Arc<AtomicU8>,
-    pace: Arc<Pace>,
+    policy: Arc<CheckpointPolicy>,
     start: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
     batches: u32,
@@ -86,7 +86,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn open(path: &Path, pace: Arc<Pace>, failed: Failed) -> Result<Log, OpenError> {
+    pub(crate) fn open(path: &Path, policy: Arc<CheckpointPolicy>, failed: Failed) -> Result<Log, OpenError> {
         let connection = connection::checkpointing(path)?;
         let (start, started) = sync_channel::<()>(1);
         let phase = Arc::new(AtomicU8::new(IDLE));
@@ -99,39 +99,39 @@ impl Log {
         });
         let thread = thread.map_err(|error| OpenError::File {
             path: path.display().to_string(),
-            reason: format!("the thread for the log cannot be started: {error}"),
+            reason: format!("cannot start the thread that copies the write-ahead log: {error}"),
         })?;
         let (start, thread) = (Some(start), Some(thread));
-        Ok(Log { phase, pace, start, thread, batches: 0, failed })
+        Ok(Log { phase, policy, start, thread, batches: 0, failed })
     }
 
-    /// Called by the writer between two batches.
-    pub(crate) fn tend(&mut self, writer: &Connection) {
+    /// Starts or finishes a copy if needed. The writer calls this between two batches.
+    pub(crate) fn checkpoint_if_needed(&mut self, writer: &Connection) {
         let phase = self.phase.load(Ordering::Acquire);
         if phase == COPIED {
             self.finish(writer);
             return;
         }
         self.batches += 1;
-        if self.batches < LOOK_EVERY {
+        if self.batches < CHECK_EVERY_BATCHES {
             return;
         }
         self.batches = 0;
-        let can_hurry = self.pace.long_reads.load(Ordering::Acquire) == 0;
+        let can_hurry = self.policy.long_reads.load(Ordering::Acquire) == 0;
         match pages(writer) {
-            Ok(pages) if pages > PATIENCE * self.pace.pages && can_hurry => self.finish(writer),
-            Ok(pages) if pages > self.pace.pages && phase == IDLE => {
+            Ok(pages) if pages > MAX_GROWTH_FACTOR * self.policy.pages && can_hurry => self.finish(writer),
+            Ok(pages) if pages > self.policy.pages && phase == IDLE => {
                 self.phase.store(COPYING, Ordering::Release);
                 if let Some(start) = &self.start {
                     let _ = start.try_send(());
                 }
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the log's length cannot be read"),
+            Err(error) => tracing::warn!(%error, "cannot read the length of the write-ahead log"),
         }
     }
 
-    /// Copies what is left; after that the next commit begins the log anew, if no reader is in it.
+    /// Copies the remaining pages. The next commit then restarts the log, if no reader uses it.
     fn finish(&self, writer: &Connection) {
         checkpoint(writer, &self.failed);
         self.phase.store(IDLE, Ordering::Release);
@@ -150,11 +150,11 @@ impl Drop for Log {
 fn checkpoint(connection: &Connection, failed: &Failed) {
     if let Err(error) = connection.query_row("pragma wal_checkpoint(passive)", [], |_| Ok(())) {
         let meaning = note(failed, &error);
-        tracing::warn!(%meaning, "the log could not be copied into the database");
+        tracing::warn!(%meaning, "cannot copy the write-ahead log into the database");
     }
 }
 
-/// Pages in the log that are not yet in the database.
+/// Returns the number of pages in the log that are not in the database yet.
 fn pages(connection: &Connection) -> rusqlite::Result<i64> {
     connection
         .query_row("pragma wal_checkpoint(noop)", [], |row| Ok(row.get::<_, i64>(1)? - row.get::<_, i64>(2)?))
@@ -167,51 +167,53 @@ mod tests {
 
     use rusqlite::Connection;
 
-    use super::{IDLE, LOOK_EVERY, Log, LongRead, Ordering, PATIENCE, Pace, pages};
+    use super::{
+        CHECK_EVERY_BATCHES, CheckpointPolicy, IDLE, Log, LongRead, MAX_GROWTH_FACTOR, Ordering, pages,
+    };
     use crate::connection;
     use crate::error::Failed;
 
-    /// Somebody who reads, and so many commits after that began that the writer would copy the log itself.
+    /// Starts a reader, then commits until the log is so long that the writer would copy it itself.
     fn grown(path: &Path, writer: &Connection) -> Connection {
         let reader = connection::reading(path, 1024).unwrap();
         reader.execute_batch("begin; select count(*) from t").unwrap();
-        for _ in 0..3 * LOOK_EVERY {
+        for _ in 0..3 * CHECK_EVERY_BATCHES {
             writer.execute_batch("insert into t values (randomblob(5000))").unwrap();
         }
-        assert!(pages(writer).unwrap() > PATIENCE);
+        assert!(pages(writer).unwrap() > MAX_GROWTH_FACTOR);
         reader
     }
 
     fn settle(log: &mut Log, writer: &Connection) {
         let until = Instant::now() + Duration::from_secs(20);
         while log.phase.load(Ordering::Acquire) != IDLE {
-            assert!(Instant::now() < until, "the thread for the log does not come to an end");
-            log.tend(writer);
+            assert!(Instant::now() < until, "the thread does not finish copying the log");
+            log.checkpoint_if_needed(writer);
         }
     }
 
-    /// The accident that this prevents: a backup ends, and the commit after it waits until the writer itself has copied
-    /// everything that was committed meanwhile.
+    /// Otherwise the first commit after a backup would wait until the writer itself has copied everything that was
+    /// committed meanwhile.
     #[test]
-    fn what_a_long_read_held_up_is_copied_by_whoever_read_and_not_by_the_writer() {
+    fn long_reader_copies_the_log_instead_of_the_writer() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.sqlite");
         let writer = connection::writing(&path, 1024).unwrap();
         writer.execute_batch("create table t (x blob)").unwrap();
-        let (pace, failed) = (Pace::new(1), Failed::default());
+        let (policy, failed) = (CheckpointPolicy::new(1), Failed::default());
 
-        let long_read = LongRead::begin(&path, &pace, &failed);
+        let long_read = LongRead::begin(&path, &policy, &failed);
         drop(grown(&path, &writer));
         drop(long_read);
-        assert_eq!((pages(&writer).unwrap(), pace.long_reads.load(Ordering::Acquire)), (0, 0));
+        assert_eq!((pages(&writer).unwrap(), policy.long_reads.load(Ordering::Acquire)), (0, 0));
 
-        let mut log = Log::open(&path, pace.clone(), failed.clone()).unwrap();
+        let mut log = Log::open(&path, policy.clone(), failed.clone()).unwrap();
         for hurries in [false, true] {
-            let long_read = (!hurries).then(|| LongRead::begin(&path, &pace, &failed));
+            let long_read = (!hurries).then(|| LongRead::begin(&path, &policy, &failed));
             let reader = grown(&path, &writer);
             drop(reader);
-            log.batches = LOOK_EVERY;
-            log.tend(&writer);
+            log.batches = CHECK_EVERY_BATCHES;
+            log.checkpoint_if_needed(&writer);
             let left_to_the_thread = log.phase.load(Ordering::Acquire) != IDLE;
             assert_eq!(left_to_the_thread, !hurries);
             settle(&mut log, &writer);

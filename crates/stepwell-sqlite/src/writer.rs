@@ -1,10 +1,11 @@
-//! The one writer: whatever waits goes into one transaction, one fsync, and everybody is answered after it.
+//! The only writer: puts all queued jobs into one transaction with one fsync, and answers them after it.
 //!
-//! Follow [`Writer::batch`]. A commit that is refused has written nothing, so the others in its batch are not touched; a
-//! caller's own function that fails takes back its own part by itself (`own.rs`). If something in a batch fails in SQLite
-//! itself, the batch is rolled back and its members are tried one by one, so that only the one that fails is left out. If
-//! the commit itself fails, nobody is told that it worked; if its fsync fails, nobody knows, and the store closes itself:
-//! after a failed fsync the next one proves nothing.
+//! Start reading with [`Writer::batch`]. A refused commit has written nothing, so it does not affect the others in its
+//! batch. A caller's own function that fails rolls back only its own part (`own.rs`). If SQLite itself reports an
+//! error, the batch is rolled back and each job is retried in its own transaction, so that only the failing job fails.
+//!
+//! If the `commit` statement fails, no job is reported as done. If its fsync fails, the outcome is unknown and the
+//! store closes itself: after a failed fsync a later success proves nothing.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -20,23 +21,23 @@ use crate::guard::Guard;
 use crate::jobs::{Failure, Job};
 use crate::statements::Session;
 use crate::store::Options;
-use crate::wal::{Log, Pace};
+use crate::wal::{CheckpointPolicy, Log};
 
-/// Where the writer gets its work from.
+/// The sending end of the writer's queue.
 pub(crate) type Jobs = mpsc::Sender<Box<dyn Job>>;
 
-/// What counts the batches, once somebody asks for it.
+/// The meter that counts batches; empty until one is registered.
 pub(crate) type Meter = Arc<OnceLock<BatchMeter>>;
 
-/// Starts the writer's thread on a connection.
+/// Starts the writer thread on a connection. Returns its queue and its handle.
 pub(crate) fn start(
     path: &Path,
     mut connection: Connection,
     options: &Options,
     hints: HintSender,
-    (pace, failed, meter): (Arc<Pace>, Failed, Meter),
+    (policy, failed, meter): (Arc<CheckpointPolicy>, Failed, Meter),
 ) -> Result<(Jobs, JoinHandle<()>), OpenError> {
-    let log = Log::open(path, pace, failed.clone())?;
+    let log = Log::open(path, policy, failed.clone())?;
     let guard = Guard::install(&mut connection).map_err(|error| store_error(&error))?;
     let batch = options.batch.max(1);
     let (send, receive) = mpsc::channel(options.queue.max(1));
@@ -49,7 +50,7 @@ pub(crate) fn start(
     });
     let thread = thread.map_err(|error| OpenError::File {
         path: path.display().to_string(),
-        reason: format!("the writer's thread cannot be started: {error}"),
+        reason: format!("cannot start the writer thread: {error}"),
     })?;
     Ok((send, thread))
 }
@@ -69,11 +70,11 @@ impl Writer<'_> {
         while queue.blocking_recv_many(&mut waiting, self.batch) > 0 {
             let jobs = std::mem::take(&mut waiting);
             self.batch(jobs);
-            self.log.tend(self.session.connection);
+            self.log.checkpoint_if_needed(self.session.connection);
         }
     }
 
-    /// All jobs in one transaction, or if one of them cannot be applied, each in its own.
+    /// Applies all jobs in one transaction. If one of them cannot be applied, retries each in its own transaction.
     fn batch(&mut self, mut jobs: Vec<Box<dyn Job>>) {
         if let Some(reason) = self.failed.get() {
             let failure = Failure::Store(StoreError::Fatal(reason.clone()));
@@ -91,7 +92,8 @@ impl Writer<'_> {
         }
     }
 
-    /// What is wrong with one of them is not the others' affair; a job that is alone has failed.
+    /// Retries each job in its own transaction, so that one failing job does not fail the others. A batch of one job
+    /// has failed already.
     fn one_by_one(&mut self, jobs: Vec<Box<dyn Job>>, failure: &Failure) {
         if let [_] = jobs[..] {
             jobs.into_iter().for_each(|job| job.failed(failure));
@@ -101,7 +103,7 @@ impl Writer<'_> {
     }
 
     fn apply(&mut self, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
-        self.session.held.clear();
+        self.session.cell_cache.clear();
         self.session.begin.execute([])?;
         jobs.iter_mut().try_for_each(|job| job.apply(&mut self.session))?;
         self.session.flush()
@@ -120,7 +122,7 @@ impl Writer<'_> {
         self.roll_back();
         let failure = match note(&self.failed, &error) {
             StoreError::Fatal(why) => Failure::Unknown(why),
-            // Only a caller's own table can have a constraint that is checked this late.
+            // Only a table of the caller can have a deferred constraint, which is checked here.
             StoreError::Invalid(why) => {
                 return self.one_by_one(jobs, &Failure::Store(StoreError::Invalid(why)));
             }
@@ -134,7 +136,7 @@ impl Writer<'_> {
             return;
         }
         if let Err(error) = self.session.connection.execute_batch("rollback") {
-            let _ = self.failed.set(format!("a transaction could not be rolled back: {error}"));
+            let _ = self.failed.set(format!("cannot roll back a transaction: {error}"));
         }
     }
 }

@@ -1,4 +1,4 @@
--- A commit's rows in the audit trail.
+-- Returns the audit rows of a commit, in order.
 select commit_id, ordinal, at, operation, subject, actor, run, detail
   from audit
  where tenant = ?1 and commit_id = ?2

@@ -1,4 +1,4 @@
--- A cell as decided under the writer's lock.
+-- Inserts or replaces a cell. The writer has decided its value inside the same transaction.
 insert into cells (tenant, space, owner, key, value, value_type, revision, expires_at, created_at, updated_at, created_by)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 on conflict (tenant, space, owner, key) do update

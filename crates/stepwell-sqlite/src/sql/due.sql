@@ -1,5 +1,5 @@
--- For every tenant the time its earliest free run is due; jumps from tenant to tenant in the index. Spans tenants, and
--- shows only tenant and time.
+-- Returns for every tenant the time at which its earliest run without an owner is due. Skips from tenant to tenant in
+-- the index. Spans tenants; returns only tenant and time.
 with recursive tenants (tenant) as (
     select min(tenant) from runs where owner is null and wake_at is not null
     union all

@@ -1,2 +1,2 @@
--- Tenants with runs that a dead process owns. Spans tenants, and shows only the tenant.
+-- Returns the tenants with runs that an expired process owns. Spans tenants; returns only the tenant.
 select distinct tenant from runs where owner is not null and owner in (select unhex(value) from json_each(?1))

@@ -1,2 +1,2 @@
--- A handle is used up, or over.
+-- Deletes a handle that was used up or has expired.
 delete from handles where tenant = ?1 and handle = ?2

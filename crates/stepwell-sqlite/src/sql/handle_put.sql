@@ -1,4 +1,4 @@
--- A handle is this from here on. What it was is compared before, under the writer's lock.
+-- Inserts or replaces a handle. The writer has compared the old row inside the same transaction.
 insert into handles (tenant, handle, kind, run, workflow, definition, state, expires_at, owner, fence, deliver_at, delivery,
                      created_at, created_by, updated_at, updated_by, commit_id)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)

@@ -1,5 +1,5 @@
--- Flows of a workflow that rest behind a handle and one of whose shadow columns holds this text, by its index; whoever asks
--- for more looks at each one's.
+-- Finds flows of a workflow, kept behind handles, by the index of a shadow column with this text. The caller filters
+-- by further columns.
 select h.handle, h.kind, h.run, h.workflow, h.definition, h.state, h.expires_at, h.owner, h.fence, h.deliver_at, h.delivery,
        h.created_at, h.created_by, h.updated_at, h.updated_by, h.commit_id
   from shadows s cross join handles h on h.tenant = ?1 and h.run = s.run

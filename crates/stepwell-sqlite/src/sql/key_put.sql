@@ -1,4 +1,4 @@
--- A key is used; one that no longer held is replaced.
+-- Inserts an idempotency key, or replaces one that has expired.
 insert into idempotency (tenant, operation, key, request, answer, results, until, run, commit_id)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 on conflict (tenant, operation, key) do update

@@ -1,4 +1,4 @@
--- A link as it is from here on; there is one for an edge.
+-- Inserts or replaces a link. There is one link for each edge.
 insert into links (tenant, namespace, from_type, from_id, to_type, to_id, relation, id, attributes, created_at, updated_at, created_by)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
 on conflict (tenant, namespace, from_type, from_id, to_type, to_id, relation) do update

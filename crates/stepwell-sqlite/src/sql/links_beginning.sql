@@ -1,4 +1,4 @@
--- The edges that begin at a thing, and end at another if that is named.
+-- Returns edges that start at an entity; with a second entity, only those that end there.
 select namespace, from_type, from_id, to_type, to_id, relation
   from links
  where tenant = ?1 and namespace = ?2 and from_type = ?3 and from_id = ?4

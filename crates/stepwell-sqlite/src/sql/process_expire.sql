@@ -1,2 +1,2 @@
--- Every process is dead. Not a tenant's rows.
-update processes set lives_until = ?1
+-- Ends the leases of all processes. Writes no tenant data.
+update processes set lease_until = ?1

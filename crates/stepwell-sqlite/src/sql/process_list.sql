@@ -1,2 +1,2 @@
--- Every process that is known, and until when it lives. Not a tenant's rows.
-select id, lives_until from processes order by id limit ?1
+-- Lists all recorded processes with the end of their leases. Reads no tenant data.
+select id, lease_until from processes order by id limit ?1

@@ -1,2 +1,2 @@
--- A run's documents go.
+-- Deletes the documents of a run.
 delete from documents where tenant = ?1 and run = ?2

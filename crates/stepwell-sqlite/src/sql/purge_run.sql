@@ -1,2 +1,2 @@
--- A run's row goes.
+-- Deletes the row of a run.
 delete from runs where tenant = ?1 and id = ?2

@@ -1,2 +1,2 @@
--- A run's shadow columns go.
+-- Deletes the shadow columns of a run.
 delete from shadows where tenant = ?1 and run = ?2

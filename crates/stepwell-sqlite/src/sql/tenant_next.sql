@@ -1,4 +1,5 @@
--- The next tenant that has runs, handles, cells, links, keys or an audit trail. Spans tenants, and shows only the tenant.
+-- Returns the next tenant that has runs, handles, cells, links, keys or an audit trail. Spans tenants; returns only
+-- the tenant.
 select min(tenant)
   from (select min(tenant) as tenant from runs where tenant > ?1
         union all

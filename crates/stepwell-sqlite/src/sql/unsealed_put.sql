@@ -1,2 +1,2 @@
--- A commit whose rows in the audit trail are to be sealed.
+-- Adds a commit to the list of those whose audit rows must be sealed.
 insert into unsealed (tenant, commit_id) values (?1, ?2)

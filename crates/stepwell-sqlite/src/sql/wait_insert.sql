@@ -1,3 +1,3 @@
--- A wait opens; one that was open for the same activation is replaced.
-insert or replace into waits (tenant, run, activation, place, since, until, detail, topic)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+-- Opens a wait. Replaces an open wait of the same activation.
+insert or replace into waits (tenant, run, activation, place, since, until, detail, topic, due)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)

@@ -1,4 +1,4 @@
-//! Looking at a database: what is in it, what is wrong with it, and that looking leaves no trace.
+//! Checks of a database: its content, its problems, and that a check changes nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files(folder).into_iter().map(|name| (name.clone(), std::fs::read(folder.join(name)).unwrap())).collect()
 }
 
-/// Spoils the first page of a table.
+/// Damages the first page of the table `runs`.
 pub(crate) fn damage(path: &Path) {
     let root = "select rootpage from sqlite_schema where name = 'runs'";
     let page: u32 = Connection::open(path).unwrap().query_row(root, [], |row| row.get(0)).unwrap();
@@ -23,7 +23,7 @@ pub(crate) fn damage(path: &Path) {
 }
 
 #[tokio::test]
-async fn a_sound_database_is_described_while_it_is_in_use_and_afterwards() {
+async fn check_describes_a_sound_database_open_or_closed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let store = SqliteStore::open(&path).unwrap();
@@ -51,7 +51,7 @@ async fn a_sound_database_is_described_while_it_is_in_use_and_afterwards() {
 }
 
 #[tokio::test]
-async fn what_is_not_stepwells_is_listed_and_what_is_missing_or_changed_is_a_problem() {
+async fn check_reports_foreign_missing_and_changed_objects() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let store = SqliteStore::open(&path).unwrap();
@@ -71,15 +71,15 @@ async fn what_is_not_stepwells_is_listed_and_what_is_missing_or_changed_is_a_pro
     assert_eq!(
         report.problems,
         [
-            "a row of `lines` refers to a row of `shop_orders` that is not there",
-            "the index `inbox_by_seq` is not as Stepwell makes it",
+            "a row of `lines` refers to a missing row of `shop_orders`",
+            "the index `inbox_by_seq` differs from Stepwell's schema",
             "the index `runs_due` is missing",
         ]
     );
 }
 
 #[tokio::test]
-async fn damage_is_found_in_a_database_and_every_changed_byte_in_a_backup() {
+async fn check_finds_damage_and_changed_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = (folder.path().join("runs.sqlite"), folder.path().join("backup.sqlite"));
     let store = SqliteStore::open(&path).unwrap();
@@ -93,7 +93,7 @@ async fn damage_is_found_in_a_database_and_every_changed_byte_in_a_backup() {
     bytes[status] ^= 1;
     std::fs::write(&backup, &bytes).unwrap();
     let report = check(&backup).unwrap();
-    assert_eq!(report.problems, ["it is not what was backed up, by the sum at its end"]);
+    assert_eq!(report.problems, ["the backup was changed: its checksum does not match"]);
 
     damage(&path);
     let report = check(&path).unwrap();
@@ -104,16 +104,16 @@ async fn damage_is_found_in_a_database_and_every_changed_byte_in_a_backup() {
     assert!(error.to_string().contains("not a SQLite database"), "{error}");
 }
 
-/// A process that closes a file loses the locks that it has on it, also those that SQLite holds for a connection of the
-/// same process. After that anybody could take the database away from a store that has it open.
+/// A process that closes a file loses all its locks on the file, including those that SQLite holds for a connection of
+/// the same process. Then another program could lock the database although a store has it open.
 #[test]
-fn looking_at_a_database_that_this_process_has_open_leaves_it_its_locks() {
+fn check_of_an_open_database_keeps_its_locks() {
     let alone = |path: &Path| {
         let other = Connection::open(path).unwrap();
         other.busy_timeout(std::time::Duration::ZERO).unwrap();
         other.execute_batch("pragma locking_mode = exclusive; begin exclusive; commit")
     };
-    if let Some(folder) = victim::is_me() {
+    if let Some(folder) = victim::victim_folder() {
         assert!(alone(&folder.join("runs.sqlite")).is_err());
         victim::wait_to_be_killed();
     }
@@ -122,7 +122,7 @@ fn looking_at_a_database_that_this_process_has_open_leaves_it_its_locks() {
     let store = SqliteStore::open(&path).unwrap();
     check(&path).unwrap();
     backup_file(&path, folder.path().join("backup.sqlite"), Existing::Refuse, |_| ()).unwrap();
-    let test = "check::looking_at_a_database_that_this_process_has_open_leaves_it_its_locks";
+    let test = "check::check_of_an_open_database_keeps_its_locks";
     Victim::start(test, folder.path()).kill();
     drop(store);
     alone(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The disk: full, broken, and an fsync that fails. What was acknowledged stays, and nobody is told what is not so.
+//! Disk faults: a full disk, failed writes and failed fsyncs. Acknowledged commits stay, and no outcome is misreported.
 #![allow(unsafe_code)] // A reviewed corner: a file system layer for SQLite that fails when told to.
 
 use std::ffi::{CStr, c_char, c_int};
@@ -12,13 +12,13 @@ use stepwell_store::suite::{ask, make};
 use stepwell_store::{CommitError, Head, Store, StoreError};
 use uuid::Uuid;
 
-/// What the next calls on the log of a `faulty.sqlite` answer with; 0 = what the real file system answers.
+/// Result of the next syncs of the log of a `faulty.sqlite`; 0 = call the real file system.
 static SYNC: AtomicI32 = AtomicI32::new(0);
-/// The same for the database file itself, which is written and synced only when the log is copied into it.
+/// Result of the next syncs of the database file itself, which is synced only when the log is copied into it.
 static SYNC_DATA: AtomicI32 = AtomicI32::new(0);
 static WRITE: AtomicI32 = AtomicI32::new(0);
 static SYNCED: AtomicUsize = AtomicUsize::new(0);
-/// The faults are the process's: one test at a time.
+/// The faults apply to the whole process, so only one test may run at a time.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 static REAL: OnceLock<Real> = OnceLock::new();
@@ -29,10 +29,10 @@ struct Real {
     data: Methods,
 }
 
-/// SQLite's own methods of a kind of file, and ours in their place.
+/// SQLite's methods for a kind of file, and the patched methods that replace them.
 type Methods = OnceLock<(ffi::sqlite3_io_methods, &'static ffi::sqlite3_io_methods)>;
 
-// The pointers are to SQLite's own static tables, which never change.
+// The pointers refer to SQLite's static tables, which never change.
 unsafe impl Send for Real {}
 unsafe impl Sync for Real {}
 
@@ -97,7 +97,7 @@ unsafe extern "C" fn write(
     }
 }
 
-/// Puts the failing layer under every database of that name; it does nothing until told to.
+/// Installs the failing layer for every database of that name. It has no effect until a fault is set.
 fn install() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| unsafe {
@@ -115,10 +115,10 @@ async fn begin(store: &SqliteStore, make: &make::Make, number: u128) -> Head {
     ask::started(store, make.create(make::new_run(RunId::new(Uuid::from_u128(number))))).await
 }
 
-/// After a failed fsync the kernel may have thrown the pages away and the next fsync succeeds without them: going on would
-/// acknowledge commits on top of ones that are lost.
+/// After a failed fsync the kernel may have dropped the pages, and the next fsync succeeds without them. Continuing
+/// would acknowledge commits on top of lost ones.
 #[tokio::test]
-async fn a_failed_fsync_closes_the_store_and_loses_nothing_that_was_acknowledged() {
+async fn failed_fsync_closes_the_store_and_keeps_acknowledged_commits() {
     let _one = ONE_AT_A_TIME.lock().await;
     install();
     let folder = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ async fn a_failed_fsync_closes_the_store_and_loses_nothing_that_was_acknowledged
     let error = store.commit(make::ME, commit).await.unwrap_err();
     SYNC.store(0, Ordering::SeqCst);
     let CommitError::Unknown { reference: told, .. } = &error else { panic!("{error}") };
-    assert_eq!(*told, reference, "nobody knows whether it is there, and the answer says so");
+    assert_eq!(*told, reference, "the outcome is unknown, and the answer says so");
 
     let after = store.commit(make::ME, make.step(make::step(&head, "later"))).await.unwrap_err();
     assert!(matches!(&after, CommitError::Store(StoreError::Fatal(_))), "{after}");
@@ -146,13 +146,13 @@ async fn a_failed_fsync_closes_the_store_and_loses_nothing_that_was_acknowledged
     let store = SqliteStore::open(&path).unwrap();
     let found = ask::load(&store, head.run).await.head.version;
     let known = store.outcome(make::ME, reference).await.unwrap();
-    assert_eq!(found == 1, known.is_some(), "the look-up says what the database says");
+    assert_eq!(found == 1, known.is_some(), "the lookup agrees with the database");
     let head = ask::load(&store, head.run).await.head;
     ask::moved(&store, make.step(make::step(&head, "goes on"))).await;
 }
 
 #[tokio::test]
-async fn a_failed_fsync_leaves_open_what_became_of_a_commit_with_writes_beside_it_and_both_stand_together() {
+async fn failed_fsync_stores_commit_and_own_writes_both_or_neither() {
     let _one = ONE_AT_A_TIME.lock().await;
     install();
     let folder = tempfile::tempdir().unwrap();
@@ -175,10 +175,10 @@ async fn a_failed_fsync_leaves_open_what_became_of_a_commit_with_writes_beside_i
     assert_eq!(moved, made);
 }
 
-/// The accident: the fsync of the database file failed while the log was copied into it, in a thread of its own; that was
-/// only logged, and commits went on.
+/// A past bug: the fsync of the database file failed while a separate thread copied the log into it. That was only
+/// logged, and commits continued.
 #[tokio::test]
-async fn a_failed_fsync_while_the_log_is_copied_closes_the_store_too() {
+async fn failed_fsync_while_copying_the_log_closes_the_store() {
     let _one = ONE_AT_A_TIME.lock().await;
     install();
     let folder = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ async fn a_failed_fsync_while_the_log_is_copied_closes_the_store_too() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_is_reported_and_the_store_goes_on() {
+async fn failed_write_is_reported_and_the_store_stays_usable() {
     let _one = ONE_AT_A_TIME.lock().await;
     install();
     let folder = tempfile::tempdir().unwrap();
@@ -231,9 +231,9 @@ async fn a_write_that_fails_is_reported_and_the_store_goes_on() {
     assert_eq!(ask::load(&store, head.run).await.head, head);
 }
 
-/// A disk of two megabytes.
+/// Fills a disk of two megabytes.
 #[tokio::test]
-async fn a_full_disk_is_reported_and_what_was_acknowledged_stays() {
+async fn full_disk_is_reported_and_acknowledged_commits_stay() {
     let folder = tempfile::tempdir().unwrap();
     let mount = folder.path().join("small");
     std::fs::create_dir(&mount).unwrap();

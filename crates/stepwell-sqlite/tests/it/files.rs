@@ -1,4 +1,4 @@
-//! The file: who owns it, what is set on it, what a newer schema does, and what is left when it is closed.
+//! The database file: its lock, its settings, a newer schema, and the files that are left when it is closed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -7,10 +7,10 @@ use rusqlite::Connection;
 use stepwell_core::{RunId, Timestamp};
 use stepwell_sqlite::{OpenError, SqliteStore};
 use stepwell_store::suite::{ask, make};
-use stepwell_store::{Beat, Claim, Due, NewRun, Store, StoreError};
+use stepwell_store::{Claim, DueTenant, Heartbeat, NewRun, Store, StoreError};
 
 #[test]
-fn a_second_owner_gets_a_clear_error_and_the_first_goes_on() {
+fn second_owner_gets_a_clear_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let first = SqliteStore::open(&path).unwrap();
@@ -22,14 +22,14 @@ fn a_second_owner_gets_a_clear_error_and_the_first_goes_on() {
     SqliteStore::open(&path).unwrap();
 }
 
-/// A lock that outlived its process would need somebody to remove it by hand at 3 a.m.
+/// A lock that outlives its process would have to be removed by hand.
 #[test]
-fn the_lock_of_a_killed_process_does_not_stay() {
+fn lock_of_a_killed_process_is_released() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     drop(SqliteStore::open(&path).unwrap());
     let lock = folder.path().join("runs.sqlite.lock");
-    // `-o`: the lock is the process's own, not the shell's below it, which ends with its input.
+    // `-o`: `flock` keeps the lock itself and does not pass it on to the shell, which ends with its input.
     let mut holder = Command::new("flock")
         .arg("-o")
         .arg(&lock)
@@ -48,14 +48,14 @@ fn the_lock_of_a_killed_process_does_not_stay() {
 }
 
 #[test]
-fn a_file_in_a_folder_that_is_not_there_is_named_in_the_error() {
+fn missing_directory_is_named_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let error = SqliteStore::open(folder.path().join("nowhere").join("runs.sqlite")).unwrap_err();
     assert!(error.to_string().contains("nowhere"), "{error}");
 }
 
 #[test]
-fn a_file_that_is_not_a_database_is_refused_and_left_as_it_is() {
+fn file_that_is_not_a_database_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let text = "this is a letter to my aunt, not a database, and it is longer than a header. ".repeat(20);
@@ -65,7 +65,7 @@ fn a_file_that_is_not_a_database_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn the_settings_are_those_that_make_a_commit_durable() {
+fn settings_make_commits_durable() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let store = SqliteStore::open(&path).unwrap();
@@ -76,9 +76,9 @@ fn the_settings_are_those_that_make_a_commit_durable() {
     drop(store);
 }
 
-/// A file system on which SQLite cannot keep a log beside the database: it says so without an error of its own.
+/// SQLite ignores a setting that it cannot apply, without an error. An example is WAL mode on some file systems.
 #[test]
-fn a_setting_that_is_not_taken_is_an_error_and_not_ignored() {
+fn setting_that_is_not_applied_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let connection = Connection::open(&path).unwrap();
@@ -92,7 +92,7 @@ fn a_setting_that_is_not_taken_is_an_error_and_not_ignored() {
 }
 
 #[test]
-fn a_newer_schema_is_refused_and_nothing_is_changed() {
+fn newer_schema_is_refused_and_nothing_is_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     drop(SqliteStore::open(&path).unwrap());
@@ -108,17 +108,17 @@ fn a_newer_schema_is_refused_and_nothing_is_changed() {
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
-/// The accident: a process dies with an hour left of its lease, and its runs wait that long for the next one.
+/// Otherwise the runs of a killed process would wait until its lease of an hour has expired.
 #[tokio::test]
-async fn whoever_opens_the_file_knows_that_all_before_it_are_dead() {
+async fn opening_a_file_expires_all_earlier_processes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
-    let beat = |number| Beat { process: make::process(number), now: make::at(0), lease_ms: 3_600_000 };
+    let beat = |number| Heartbeat { process: make::process(number), now: make::at(0), lease_ms: 3_600_000 };
     let make = make::Make::new();
     {
         let store = SqliteStore::open(&path).unwrap();
-        assert_eq!(store.beat(beat(1)).await.unwrap().dead, []);
-        assert_eq!(store.beat(beat(2)).await.unwrap().dead, [], "a second one in the same program");
+        assert_eq!(store.heartbeat(beat(1)).await.unwrap().expired, []);
+        assert_eq!(store.heartbeat(beat(2)).await.unwrap().expired, [], "a second one in the same program");
         for (number, owner) in [(1, 1), (2, 9)] {
             let owner = Some(make::process(owner));
             let new = NewRun { owner, wake: Some(make::at(99)), ..make::new_run(make::run(number)) };
@@ -126,18 +126,22 @@ async fn whoever_opens_the_file_knows_that_all_before_it_are_dead() {
         }
     }
     let store = SqliteStore::open(&path).unwrap();
-    let dead = store.beat(beat(3)).await.unwrap().dead;
-    assert_eq!(dead, [make::process(1), make::process(9)], "those that own something, though one never beat");
-    assert_eq!(store.beat(beat(4)).await.unwrap().dead, dead, "the living stay alive");
-    let due = Due { tenant: make::ME.tenant(), at: Timestamp::MIN };
-    assert_eq!(store.due(dead.clone()).await.unwrap(), [due]);
-    let claim = Claim { dead, ..ask::claim(make::process(3), 0) };
+    let expired = store.heartbeat(beat(3)).await.unwrap().expired;
+    assert_eq!(
+        expired,
+        [make::process(1), make::process(9)],
+        "those that own runs, even the one without a heartbeat"
+    );
+    assert_eq!(store.heartbeat(beat(4)).await.unwrap().expired, expired, "the living stay alive");
+    let due = DueTenant { tenant: make::ME.tenant(), at: Timestamp::MIN };
+    assert_eq!(store.due(expired.clone()).await.unwrap(), [due]);
+    let claim = Claim { expired, ..ask::claim(make::process(3), 0) };
     assert_eq!(ask::taken(&store, claim).await, [make::run(1), make::run(2)]);
-    assert_eq!(store.beat(beat(4)).await.unwrap().dead, []);
+    assert_eq!(store.heartbeat(beat(4)).await.unwrap().expired, []);
 }
 
 #[tokio::test]
-async fn what_was_committed_is_there_after_closing_and_no_log_is_left_behind() {
+async fn closing_keeps_commits_and_removes_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let run = RunId::new(uuid::Uuid::from_u128(5));

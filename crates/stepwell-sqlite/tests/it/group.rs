@@ -1,4 +1,4 @@
-//! Group commit: what goes wrong with one commit is not the others' affair.
+//! Group commit: a commit that fails does not affect the others in its batch.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ fn store() -> (tempfile::TempDir, Arc<SqliteStore>) {
     (folder, Arc::new(store))
 }
 
-/// Many commits at once, some of them on a head that has moved: each gets its own answer.
+/// Sends many commits at once, some of them on a stale head. Each gets its own answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_conflict_leaves_out_that_one_commit_only() {
+async fn conflict_refuses_only_the_conflicting_commit() {
     let (_folder, store) = store();
     let make = make::Make::new();
     let mut commits = Vec::new();
@@ -45,10 +45,10 @@ async fn a_conflict_leaves_out_that_one_commit_only() {
     }
 }
 
-/// The accident: a checkpoint that is there already (a database restored by hand) makes SQLite itself refuse a row in the
-/// middle of a batch. Everybody else in the batch was told that it failed.
+/// A past bug: a checkpoint that exists already (a database restored by hand) makes SQLite itself refuse a row in the
+/// middle of a batch. All other commits of the batch were reported as failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_constraint_leaves_out_that_one_commit_only_and_leaves_nothing_of_it() {
+async fn constraint_violation_fails_only_that_commit() {
     let (folder, store) = store();
     let make = make::Make::new();
     let mut heads = Vec::new();
@@ -82,7 +82,7 @@ async fn a_constraint_leaves_out_that_one_commit_only_and_leaves_nothing_of_it()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_that_wait_when_the_store_is_closed_are_made_or_told_so() {
+async fn queued_commits_are_applied_before_the_store_closes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let store = Arc::new(SqliteStore::open(&path).unwrap());
@@ -102,7 +102,7 @@ async fn commits_that_wait_when_the_store_is_closed_are_made_or_told_so() {
         committed.push(run);
     }
     let store = loop {
-        // The last task's handle on the store may still be closing it.
+        // The last task may still be closing the store.
         match SqliteStore::open(&path) {
             Ok(store) => break store,
             Err(_) => tokio::task::yield_now().await,
@@ -113,9 +113,9 @@ async fn commits_that_wait_when_the_store_is_closed_are_made_or_told_so() {
     }
 }
 
-/// The log would grow without end under steady load if nothing but a quiet moment could empty it.
+/// Under steady load the log would grow without limit if it could be emptied only when no commit is queued.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_stays_short_under_steady_load() {
+async fn write_ahead_log_stays_short_under_steady_load() {
     let (folder, store) = store();
     let make = make::Make::new();
     let text = "x".repeat(60_000);

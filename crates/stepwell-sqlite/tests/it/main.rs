@@ -1,5 +1,5 @@
-//! The SQLite store: the suite every backend passes, the random scripts against the reference model, and what only a
-//! database on a disk can show.
+//! Tests of the SQLite store: the suite for all backends, random scripts against the reference model, and tests that
+//! need a database on disk.
 #![allow(clippy::unwrap_used)]
 
 mod backup;
@@ -23,13 +23,13 @@ async fn memory_store() -> Fresh {
 async fn sqlite_store() -> Fresh {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("runs.sqlite")).unwrap();
-    Fresh::keeping(store, folder)
+    Fresh::with_guard(store, folder)
 }
 
 stepwell_store::conformance!(sqlite, sqlite_store);
 
 #[test]
-fn random_scripts_get_the_same_answers_as_from_the_reference_model() {
+fn random_scripts_agree_with_the_reference_model() {
     let tally = script::differential(150, memory_store, sqlite_store);
     assert!(tally.values().sum::<usize>() > 1_000, "{tally:?}");
 }

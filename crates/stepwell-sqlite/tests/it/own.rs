@@ -1,4 +1,4 @@
-//! A commit and the caller's own writes in one transaction: both or neither, and nobody else is hurt.
+//! A commit and the caller's own writes in one transaction: both or neither, without effects on other commits.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use stepwell_sqlite::{SqliteStore, WithError};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{Commit, CommitError, Committed, Hint, NewRun, Refused, Store, StoreError};
 
-/// A database with a table that is not Stepwell's.
+/// A database with a table of the caller.
 struct Shop {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -40,7 +40,7 @@ impl Shop {
         self.store.commit_with(make::ME, commit, own).await
     }
 
-    /// All of them in one transaction: the writer is held up until they wait.
+    /// Runs all of them in one transaction, by blocking the writer until all are queued.
     async fn together(&self, works: Vec<(Commit, Option<Own>)>) -> Vec<Answer> {
         let (open, gate) = channel::<()>();
         let waits = move |_: &Connection, _: &Committed| {
@@ -63,7 +63,7 @@ impl Shop {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let all = works.len() + 1;
         tasks.extend(works.into_iter().map(|(commit, own)| spawn(commit, own)));
-        // On this one thread, a task that has counted itself has also sent its commit.
+        // The runtime has one thread, so a task that has counted itself has also sent its commit.
         while sent.load(Ordering::Relaxed) < all {
             tokio::task::yield_now().await;
         }
@@ -76,7 +76,7 @@ impl Shop {
         answers
     }
 
-    /// Which of the orders up to a number are there, each with its run, or neither.
+    /// Returns the stored orders, and checks up to a number that each has its run and each run its order.
     async fn there(&self, up_to: u128) -> Vec<i64> {
         let orders = orders(&self.path);
         for number in 1..=up_to {
@@ -101,7 +101,7 @@ fn order(number: u128) -> Own {
     })
 }
 
-/// An order, and then these statements.
+/// Inserts an order and then runs these statements.
 fn order_and(number: u128, sql: &'static str) -> Own {
     let mut order = order(number);
     Box::new(move |own, committed| {
@@ -111,7 +111,7 @@ fn order_and(number: u128, sql: &'static str) -> Own {
 }
 
 #[tokio::test]
-async fn a_start_a_step_a_message_and_a_cell_are_there_with_what_was_written_beside_them() {
+async fn commits_of_all_kinds_are_stored_with_the_own_writes() {
     let shop = Shop::open().await;
     let mut hints = shop.store.hints();
     let new = NewRun { wake: Some(make::at(0)), ..make::new_run(make::run(1)) };
@@ -126,7 +126,7 @@ async fn a_start_a_step_a_message_and_a_cell_are_there_with_what_was_written_bes
         Ok(version)
     });
     let (moved, version) = shop.with(step, told).await.unwrap();
-    assert_eq!(version, 1, "it is told what the commit came to");
+    assert_eq!(version, 1, "it gets the result of the commit");
     shop.with(shop.make.send([make::to(make::run(1), "PAID")]), order(11)).await.unwrap();
     shop.with(shop.make.write([make::set("stock", 7)]), order(12)).await.unwrap();
 
@@ -140,7 +140,7 @@ async fn a_start_a_step_a_message_and_a_cell_are_there_with_what_was_written_bes
 }
 
 #[tokio::test]
-async fn an_error_takes_back_the_commit_and_the_writes_and_is_given_back() {
+async fn error_rolls_back_commit_and_own_writes() {
     let shop = Shop::open().await;
     let mut hints = shop.store.hints();
     let due =
@@ -159,7 +159,7 @@ async fn an_error_takes_back_the_commit_and_the_writes_and_is_given_back() {
 }
 
 #[tokio::test]
-async fn beside_a_commit_that_is_refused_nothing_is_called() {
+async fn refused_commit_does_not_call_the_function() {
     let shop = Shop::open().await;
     let head = ask::started(&*shop.store, shop.start(1)).await;
     ask::moved(&*shop.store, shop.make.step(make::step(&head, "elsewhere"))).await;
@@ -175,7 +175,7 @@ async fn beside_a_commit_that_is_refused_nothing_is_called() {
 }
 
 #[tokio::test]
-async fn a_function_that_fails_leaves_out_its_own_commit_and_no_other_of_the_batch() {
+async fn failing_function_affects_only_its_own_commit() {
     let shop = Shop::open().await;
     let calls = Arc::new(AtomicUsize::new(0));
     let works = (1..=60_u128).map(|number| {
@@ -203,9 +203,9 @@ async fn a_function_that_fails_leaves_out_its_own_commit_and_no_other_of_the_bat
     }
 }
 
-/// The accident: a function commits by itself, and with it half of what others have in the same transaction.
+/// Otherwise a function could commit the transaction itself, with half of the batch in it.
 #[tokio::test]
-async fn what_a_function_may_not_do_is_refused_and_costs_nobody_else() {
+async fn forbidden_statement_affects_only_its_own_commit() {
     let shop = Shop::open().await;
     let tries = [
         ("commit", "transaction"),
@@ -229,11 +229,11 @@ async fn what_a_function_may_not_do_is_refused_and_costs_nobody_else() {
         assert!(pair[0].is_ok(), "{sql}");
         let Err(WithError::Forbidden { what }) = &pair[1] else { panic!("{sql}: {:?}", pair[1]) };
         assert!(what.contains(named), "{sql}: {what}");
-        assert!(pair[1].as_ref().unwrap_err().to_string().contains("tables of its own"));
+        assert!(pair[1].as_ref().unwrap_err().to_string().contains("the caller's own tables"));
     }
     let odd: Vec<i64> = (1..=20).step_by(2).collect();
     assert_eq!(shop.there(20).await, odd);
-    // Also if it goes on as if nothing had been.
+    // The same if the function ignores the error and continues.
     let mut careless = order(21);
     let careless: Own = Box::new(move |own, committed| {
         let _ = own.execute_batch("commit");
@@ -244,9 +244,9 @@ async fn what_a_function_may_not_do_is_refused_and_costs_nobody_else() {
     assert_eq!(shop.there(21).await, odd);
 }
 
-/// `or rollback` ends the transaction without asking anybody.
+/// `or rollback` ends the transaction without calling the hooks.
 #[tokio::test]
-async fn a_transaction_that_is_rolled_back_under_the_others_is_made_again_without_the_one_that_did_it() {
+async fn rollback_by_a_function_retries_the_rest_of_the_batch() {
     let shop = Shop::open().await;
     shop.with(shop.start(1), order(1)).await.unwrap();
     let careless: Own = Box::new(|own, _| {
@@ -268,9 +268,9 @@ async fn a_transaction_that_is_rolled_back_under_the_others_is_made_again_withou
     assert_eq!(shop.there(5).await, [1, 2, 5]);
 }
 
-/// A deferred key is checked when the whole batch is committed.
+/// A deferred foreign key is checked when the whole batch is committed.
 #[tokio::test]
-async fn a_constraint_that_is_checked_late_leaves_out_that_one_commit_only() {
+async fn deferred_constraint_fails_only_its_own_commit() {
     let shop = Shop::open().await;
     let table = "create table lines (of integer references orders (id) deferrable initially deferred) strict";
     shop.with(shop.start(1), order_and(1, table)).await.unwrap();
@@ -287,7 +287,7 @@ async fn a_constraint_that_is_checked_late_leaves_out_that_one_commit_only() {
 }
 
 #[tokio::test]
-async fn a_panic_takes_back_its_own_commit_and_the_writer_goes_on() {
+async fn panic_rolls_back_only_its_own_commit() {
     let shop = Shop::open().await;
     let panics = |number: u128| -> Own {
         let mut order = order(number);
@@ -313,7 +313,7 @@ async fn a_panic_takes_back_its_own_commit_and_the_writer_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_stops_waiting_has_both_or_neither() {
+async fn dropped_future_stores_both_or_neither() {
     let shop = Shop::open().await;
     for number in 1..=60_u128 {
         let (store, commit) = (shop.store.clone(), shop.start(number));
@@ -324,7 +324,7 @@ async fn whoever_stops_waiting_has_both_or_neither() {
         task.abort();
         let _ = task.await;
     }
-    // What was sent before this one is settled when this one is.
+    // When this commit is answered, all earlier ones are decided too.
     shop.with(shop.start(61), order(61)).await.unwrap();
     assert!(shop.there(61).await.contains(&61));
 }

@@ -1,4 +1,4 @@
-//! Restoring: only what is whole, never over a database in use, and the one that was there stays.
+//! Restores: only from an undamaged file, never over a database in use, and the old database is kept.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use rusqlite::Connection;
 use stepwell_core::Timestamp;
 use stepwell_sqlite::{BackupError, Existing, OpenError, SqliteStore, backup_file, check, restore};
 use stepwell_store::suite::{ask, make};
-use stepwell_store::{Beat, Claim, Due, NewRun, Store};
+use stepwell_store::{Claim, DueTenant, Heartbeat, NewRun, Store};
 
 use crate::backup::{files, start_runs};
 use crate::check::damage;
 use crate::victim::{self, Victim};
 
-/// Everything in a folder but locks.
+/// Reads all files of a directory except lock files.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let names = files(folder).into_iter().filter(|name| !name.ends_with(".lock"));
     names.map(|name| (name.clone(), std::fs::read(folder.join(name)).unwrap())).collect()
 }
 
-/// A backup with run 1 to 3, and the database `runs.sqlite` that it was made of, which has run 4 besides.
+/// Creates a backup with runs 1 to 3, and its source database `runs.sqlite`, which also has run 4.
 async fn one_of_each(folder: &Path) -> (PathBuf, PathBuf) {
     let (path, backup) = (folder.join("runs.sqlite"), folder.join("backup.sqlite"));
     let store = SqliteStore::open(&path).unwrap();
@@ -39,7 +39,7 @@ async fn has_runs(path: &Path) -> u128 {
 }
 
 #[tokio::test]
-async fn the_backup_takes_the_place_and_the_database_that_was_there_is_kept() {
+async fn restore_replaces_the_database_and_keeps_the_old_one() {
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = one_of_each(folder.path()).await;
     let error = restore(&backup, &path, Existing::Refuse, |_| ()).unwrap_err();
@@ -51,19 +51,19 @@ async fn the_backup_takes_the_place_and_the_database_that_was_there_is_kept() {
     assert_eq!(restored.schema.0, 1);
     assert!(progress.last().is_some_and(|last| last.done == last.total), "{progress:?}");
     assert_eq!(has_runs(&path).await, 3);
-    let kept = restored.kept.unwrap();
-    assert_eq!(has_runs(&kept).await, 4);
+    let previous = restored.previous.unwrap();
+    assert_eq!(has_runs(&previous).await, 4);
 
     let elsewhere = folder.path().join("elsewhere.sqlite");
-    assert_eq!(restore(&backup, &elsewhere, Existing::Refuse, |_| ()).unwrap().kept, None);
+    assert_eq!(restore(&backup, &elsewhere, Existing::Refuse, |_| ()).unwrap().previous, None);
     assert_eq!(has_runs(&elsewhere).await, 3);
     assert!(check(&elsewhere).unwrap().is_sound());
 }
 
-/// A log lies beside the file and not beside the link; the lock and the restored file have to lie there as well.
+/// The log is next to the file and not next to the link, so the lock and the restored file must be there as well.
 #[cfg(unix)]
 #[tokio::test]
-async fn a_database_that_is_reached_by_a_link_stays_where_it_is() {
+async fn restore_through_a_symlink_replaces_the_real_file() {
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = one_of_each(folder.path()).await;
     let elsewhere = tempfile::tempdir().unwrap();
@@ -73,21 +73,21 @@ async fn a_database_that_is_reached_by_a_link_stays_where_it_is() {
     assert!(matches!(SqliteStore::open(&path), Err(OpenError::InUse { .. })));
     assert!(restore(&backup, &path, Existing::Replace, |_| ()).is_err());
     drop(store);
-    let kept = restore(&backup, &link, Existing::Replace, |_| ()).unwrap().kept.unwrap();
+    let previous = restore(&backup, &link, Existing::Replace, |_| ()).unwrap().previous.unwrap();
     assert_eq!(files(elsewhere.path()), ["link.sqlite"]);
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert_eq!((has_runs(&link).await, has_runs(&path).await, has_runs(&kept).await), (3, 3, 4));
+    assert_eq!((has_runs(&link).await, has_runs(&path).await, has_runs(&previous).await), (3, 3, 4));
 }
 
-/// Those who ran when the backup was made are not there to go on.
+/// The processes that ran when the backup was made cannot continue their runs.
 #[tokio::test]
-async fn every_process_that_a_restored_database_knows_is_dead_and_its_runs_are_due() {
+async fn processes_of_a_restored_database_have_expired() {
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = (folder.path().join("runs.sqlite"), folder.path().join("backup.sqlite"));
-    let beat = |number| Beat { process: make::process(number), now: make::at(0), lease_ms: 3_600_000 };
+    let beat = |number| Heartbeat { process: make::process(number), now: make::at(0), lease_ms: 3_600_000 };
     {
         let store = SqliteStore::open(&path).unwrap();
-        store.beat(beat(1)).await.unwrap();
+        store.heartbeat(beat(1)).await.unwrap();
         let owner = Some(make::process(1));
         let new = NewRun { owner, wake: Some(make::at(99)), ..make::new_run(make::run(1)) };
         ask::started(&store, make::Make::new().create(new)).await;
@@ -95,15 +95,18 @@ async fn every_process_that_a_restored_database_knows_is_dead_and_its_runs_are_d
     }
     restore(&backup, &path, Existing::Replace, |_| ()).unwrap();
     let store = SqliteStore::open(&path).unwrap();
-    let dead = store.beat(beat(2)).await.unwrap().dead;
-    assert_eq!(dead, [make::process(1)]);
-    let due = Due { tenant: make::ME.tenant(), at: Timestamp::MIN };
-    assert_eq!(store.due(dead.clone()).await.unwrap(), [due]);
-    assert_eq!(ask::taken(&store, Claim { dead, ..ask::claim(make::process(2), 0) }).await, [make::run(1)]);
+    let expired = store.heartbeat(beat(2)).await.unwrap().expired;
+    assert_eq!(expired, [make::process(1)]);
+    let due = DueTenant { tenant: make::ME.tenant(), at: Timestamp::MIN };
+    assert_eq!(store.due(expired.clone()).await.unwrap(), [due]);
+    assert_eq!(
+        ask::taken(&store, Claim { expired, ..ask::claim(make::process(2), 0) }).await,
+        [make::run(1)]
+    );
 }
 
 #[tokio::test]
-async fn a_database_in_use_is_not_replaced() {
+async fn restore_over_an_open_database_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = one_of_each(folder.path()).await;
     let store = SqliteStore::open(&path).unwrap();
@@ -117,18 +120,18 @@ async fn a_database_in_use_is_not_replaced() {
     assert_eq!(has_runs(&path).await, 5);
 }
 
-/// A shell for SQLite that was left open would take the restored database's log away when it is closed, by its name.
+/// A SQLite shell that was left open would remove the log of the restored database when it is closed, by its name.
 #[test]
-fn a_database_that_any_other_program_has_open_is_not_replaced() {
+fn restore_is_refused_while_another_program_has_the_file_open() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    if let Some(folder) = victim::is_me() {
+    if let Some(folder) = victim::victim_folder() {
         let shell = Connection::open(folder.join("runs.sqlite")).unwrap();
         shell.query_row("select count(*) from runs", [], |_| Ok(())).unwrap();
         victim::wait_to_be_killed();
     }
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = runtime.block_on(one_of_each(folder.path()));
-    let test = "restore::a_database_that_any_other_program_has_open_is_not_replaced";
+    let test = "restore::restore_is_refused_while_another_program_has_the_file_open";
     let shell = Victim::start(test, folder.path());
     let before = contents(folder.path());
     let error = restore(&backup, &path, Existing::Replace, |_| ()).unwrap_err();
@@ -139,12 +142,11 @@ fn a_database_that_any_other_program_has_open_is_not_replaced() {
     assert_eq!(runtime.block_on(has_runs(&path)), 3);
 }
 
-/// The accident: the log of the database that was killed lies there under its name, and SQLite applies it to whatever has
-/// the database's name next.
+/// SQLite would apply the log that a killed process left behind to the restored database, because it has the same name.
 #[test]
-fn the_log_of_the_old_database_is_kept_with_it_and_never_applied_to_the_new_one() {
+fn old_log_is_never_applied_to_the_restored_database() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    if let Some(folder) = victim::is_me() {
+    if let Some(folder) = victim::victim_folder() {
         let store = SqliteStore::open(folder.join("runs.sqlite")).unwrap();
         runtime.block_on(start_runs(&store, 5..=9));
         victim::wait_to_be_killed();
@@ -152,21 +154,21 @@ fn the_log_of_the_old_database_is_kept_with_it_and_never_applied_to_the_new_one(
     for is_damaged in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let (path, backup) = runtime.block_on(one_of_each(folder.path()));
-        let test = "restore::the_log_of_the_old_database_is_kept_with_it_and_never_applied_to_the_new_one";
+        let test = "restore::old_log_is_never_applied_to_the_restored_database";
         Victim::start(test, folder.path()).kill();
         let log = std::fs::read(folder.path().join("runs.sqlite-wal")).unwrap();
         assert!(!log.is_empty());
         if is_damaged {
             std::fs::write(&path, "not even a database any more".repeat(500)).unwrap();
         }
-        let kept = restore(&backup, &path, Existing::Replace, |_| ()).unwrap().kept.unwrap();
+        let previous = restore(&backup, &path, Existing::Replace, |_| ()).unwrap().previous.unwrap();
         let log_of = |path: &Path| PathBuf::from(format!("{}-wal", path.display()));
         assert!(!log_of(&path).exists());
         if is_damaged {
-            assert_eq!(std::fs::read(log_of(&kept)).unwrap(), log);
+            assert_eq!(std::fs::read(log_of(&previous)).unwrap(), log);
         } else {
-            assert!(!log_of(&kept).exists(), "it is in the database now");
-            assert_eq!(runtime.block_on(has_runs(&kept)), 9);
+            assert!(!log_of(&previous).exists(), "it is in the database now");
+            assert_eq!(runtime.block_on(has_runs(&previous)), 9);
         }
         assert_eq!(runtime.block_on(has_runs(&path)), 3);
         assert!(check(&path).unwrap().is_sound());
@@ -174,9 +176,9 @@ fn the_log_of_the_old_database_is_kept_with_it_and_never_applied_to_the_new_one(
 }
 
 #[test]
-fn a_restore_that_is_killed_while_it_copies_leaves_the_old_database_as_it_was() {
+fn restore_killed_while_copying_keeps_the_old_database() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    if let Some(folder) = victim::is_me() {
+    if let Some(folder) = victim::victim_folder() {
         let (backup, to) = (folder.join("backup.sqlite"), folder.join("runs.sqlite"));
         let result = restore(backup, to, Existing::Replace, |_| victim::wait_to_be_killed());
         panic!("{result:?}");
@@ -184,7 +186,7 @@ fn a_restore_that_is_killed_while_it_copies_leaves_the_old_database_as_it_was() 
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = runtime.block_on(one_of_each(folder.path()));
     let before = contents(folder.path());
-    let test = "restore::a_restore_that_is_killed_while_it_copies_leaves_the_old_database_as_it_was";
+    let test = "restore::restore_killed_while_copying_keeps_the_old_database";
     Victim::start(test, folder.path()).kill();
     let mut after = contents(folder.path());
     after.retain(|name, _| !name.contains(".partial-"));
@@ -200,7 +202,7 @@ fn a_restore_that_is_killed_while_it_copies_leaves_the_old_database_as_it_was() 
 }
 
 #[tokio::test]
-async fn a_backup_with_a_changed_byte_is_refused_and_nothing_is_touched() {
+async fn restore_refuses_a_backup_with_a_changed_byte() {
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = one_of_each(folder.path()).await;
     let whole = std::fs::read(&backup).unwrap();
@@ -212,7 +214,7 @@ async fn a_backup_with_a_changed_byte_is_refused_and_nothing_is_touched() {
         refused(&damaged, "", &backup, &path, &format!("byte {place}"));
     }
     for length in [last, whole.len() - 48, whole.len() / 2, 4096, 100] {
-        // Without its sum alone it is still whole.
+        // Without the checksum the file is still a complete database.
         if length != whole.len() - 48 {
             refused(&whole[..length], "", &backup, &path, &format!("{length} bytes"));
         }
@@ -221,19 +223,19 @@ async fn a_backup_with_a_changed_byte_is_refused_and_nothing_is_touched() {
     restore(&backup, &path, Existing::Replace, |_| ()).unwrap();
 }
 
-/// Tries to restore a file with these bytes; what it says has to have those words in it.
+/// Tries to restore a file with these bytes, and checks that the error contains these words and nothing has changed.
 fn refused(bytes: &[u8], words: &str, backup: &Path, path: &Path, what: &str) {
     std::fs::write(backup, bytes).unwrap();
     let before = contents(path.parent().unwrap());
     let error = restore(backup, path, Existing::Replace, |_| ()).expect_err(what);
-    assert!(matches!(&error, BackupError::Unfit { .. }), "{what}: {error}");
+    assert!(matches!(&error, BackupError::Unusable { .. }), "{what}: {error}");
     assert!(error.to_string().contains(words), "{what}: {error}");
     assert!(contents(path.parent().unwrap()) == before, "{what}: something was touched");
 }
 
-/// A copy that was made by other means has no sum: SQLite's own check has to find the damage.
+/// A copy that was made by other means has no checksum, so SQLite's own check must find the damage.
 #[tokio::test]
-async fn a_plain_copy_is_restored_with_its_log_and_refused_if_it_is_damaged() {
+async fn plain_copy_is_restored_with_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let (path, _) = one_of_each(folder.path()).await;
     let copy = folder.path().join("copy.sqlite");
@@ -256,7 +258,7 @@ async fn a_plain_copy_is_restored_with_its_log_and_refused_if_it_is_damaged() {
 }
 
 #[tokio::test]
-async fn what_is_no_backup_of_this_program_is_refused_with_a_word_on_what_it_is() {
+async fn restore_names_the_problem_of_an_unsuitable_file() {
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = one_of_each(folder.path()).await;
     refused(
@@ -266,11 +268,11 @@ async fn what_is_no_backup_of_this_program_is_refused_with_a_word_on_what_it_is(
         &path,
         "a letter",
     );
-    refused(b"", "not a database of Stepwell's", &backup, &path, "nothing");
+    refused(b"", "not a Stepwell database", &backup, &path, "nothing");
     let other = folder.path().join("other");
     Connection::open(&other).unwrap().execute_batch("create table songs (title text)").unwrap();
     let bytes = std::fs::read(&other).unwrap();
-    refused(&bytes, "not a database of Stepwell's", &backup, &path, "somebody else's");
+    refused(&bytes, "not a Stepwell database", &backup, &path, "another program's database");
 
     let newer = folder.path().join("newer");
     drop(SqliteStore::open(&newer).unwrap());

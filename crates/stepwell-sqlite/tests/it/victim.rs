@@ -1,19 +1,19 @@
-//! Another process that does something with a database and is killed: this same program, running the same test.
+//! A second process that works on a database and is killed: the same program, running the same test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 const FOLDER: &str = "STEPWELL_TEST_VICTIM";
-/// What it says when it has come to where it is to be killed.
+/// The line that the process prints when it is ready to be killed.
 const HERE: &str = "here, to be killed";
 
-/// The folder to work in, for the process that is to be killed; nothing for the test itself.
-pub(crate) fn is_me() -> Option<PathBuf> {
+/// Returns the working directory in the process to be killed; `None` in the test itself.
+pub(crate) fn victim_folder() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(PathBuf::from)
 }
 
-/// Says that it is there, and waits for its end; also that of the test, which would leave it behind otherwise.
+/// Reports that it is ready and waits to be killed. Also exits when the test ends, so that it is never left behind.
 pub(crate) fn wait_to_be_killed() -> ! {
     let mut out = std::io::stdout();
     writeln!(out, "\n{HERE}").unwrap();
@@ -22,11 +22,11 @@ pub(crate) fn wait_to_be_killed() -> ! {
     std::process::exit(1);
 }
 
-/// A process that has come to where it is to be killed.
+/// A process that is ready to be killed.
 pub(crate) struct Victim(Child);
 
 impl Victim {
-    /// Runs a test, given by its whole name, in a process of its own, and waits until it says that it is there.
+    /// Runs a test, given by its full name, in a new process, and waits until that reports that it is ready.
     pub(crate) fn start(test: &str, folder: &std::path::Path) -> Victim {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
@@ -36,7 +36,7 @@ impl Victim {
             .spawn()
             .unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        assert!(said.any(|line| line == HERE), "the process has ended before it came there");
+        assert!(said.any(|line| line == HERE), "the process has ended before it was ready");
         Victim(child)
     }
 
@@ -44,7 +44,7 @@ impl Victim {
         self.0.id()
     }
 
-    /// As `kill -9` does.
+    /// Kills the process like `kill -9`.
     pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();

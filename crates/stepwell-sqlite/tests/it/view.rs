@@ -1,10 +1,10 @@
-//! E11: a workflow's runs as a view, with their shadow columns as real columns; a filter on one goes by its index.
+//! E11: SQL views of the runs of a workflow, with their shadow columns as columns. A filter on one uses its index.
 
 use stepwell_core::shadow::Shadow;
 use stepwell_core::{Definition, Spec};
 use stepwell_sqlite::rusqlite::Connection;
 use stepwell_sqlite::{SqliteStore, flow_view_of, view_of};
-use stepwell_store::suite::make::{self, shade};
+use stepwell_store::suite::make::{self, set_shadow};
 use stepwell_store::{HandleChange, HandleRow, HandleWrite, NewRun, Store};
 
 fn orders() -> Spec {
@@ -17,12 +17,13 @@ fn shaded() -> Definition {
 }
 
 #[tokio::test]
-async fn the_view_of_a_workflow_shows_shadow_columns_and_finds_by_their_index() {
+async fn workflow_view_shows_shadow_columns_and_uses_their_index() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.sqlite");
     let (store, make) = (SqliteStore::open(&path).unwrap(), make::Make::new());
     let begin = |number, shadows| make.create(NewRun { shadows, ..make::new_run(make::run(number)) });
-    let full = vec![shade("eMail", "ann@example.com"), shade("total", 2.5), shade("paid", false)];
+    let full =
+        vec![set_shadow("eMail", "ann@example.com"), set_shadow("total", 2.5), set_shadow("paid", false)];
     store.commit(make::ME, begin(1, full)).await.unwrap();
     store.commit(make::ME, begin(2, vec![])).await.unwrap();
     let other = NewRun { workflow: "other".into(), ..make::new_run(make::run(3)) };
@@ -61,20 +62,20 @@ async fn the_view_of_a_workflow_shows_shadow_columns_and_finds_by_their_index() 
     }
 }
 
-/// E11: the same for flows that rest behind handles; links are none.
+/// E11: the same for flows that are kept behind handles. Answer links are not shown.
 #[tokio::test]
-async fn the_view_of_flows_shows_what_rests_behind_handles() {
+async fn flow_view_shows_flows_kept_behind_handles() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("flows.sqlite");
     let (store, make) = (SqliteStore::open(&path).unwrap(), make::Make::new());
     let flow = HandleRow { workflow: "orders".into(), ..make::flow(1) };
-    let columns = vec![shade("eMail", "ann@example.com"), shade("total", 2.5)];
+    let columns = vec![set_shadow("eMail", "ann@example.com"), set_shadow("total", 2.5)];
     let put = |row: HandleRow, shadows| HandleWrite {
         handle: row.handle,
         expected: None,
         then: HandleChange::Put(Box::new(row), shadows),
     };
-    let link = HandleRow { workflow: "orders".into(), ..make::leading(2, make::run(9)) };
+    let link = HandleRow { workflow: "orders".into(), ..make::answer_link(2, make::run(9)) };
     store.commit(make::ME, make.handle([put(flow.clone(), columns), put(link, Vec::new())])).await.unwrap();
     let view = flow_view_of(&shaded(), make::ME);
     store.commit_with(make::ME, make.commit(), move |own, _| own.execute_batch(&view)).await.unwrap();
@@ -90,9 +91,9 @@ async fn the_view_of_flows_shows_what_rests_behind_handles() {
     assert!(!plan.iter().any(|line| line.starts_with("SCAN")), "{plan:#?}");
 }
 
-/// Names with quotes in them are names, and long ones stay different.
+/// Names may contain quotes, and views of different long names stay different.
 #[test]
-fn a_view_is_made_of_any_name() {
+fn view_can_be_created_for_any_workflow_name() {
     let connection = Connection::open_in_memory().unwrap();
     connection.execute_batch(include_str!("../../schema.sql")).unwrap();
     let names = ["it's", "say \"hello\"", "a b/c", "ü", &"x".repeat(120), &format!("{}y", "x".repeat(119))];

@@ -1,5 +1,5 @@
-//! Cells that the writer holds while its transaction lasts: a cell that many commits of a batch change is read once and written
-//! once, with what the last of them has left.
+//! A cache of cells for the duration of the writer's transaction. A cell that many commits of a batch change is read
+//! once and written once, with its final value.
 
 use std::collections::HashMap;
 
@@ -10,9 +10,9 @@ use stepwell_store::{Cell, CellKey, TenantId};
 use crate::rows;
 use crate::statements::Session;
 
-/// Cells as the commits of a batch leave them.
+/// Cells with the changes of the current batch.
 #[derive(Debug, Default)]
-pub(crate) struct Held(HashMap<(TenantId, CellKey), Row>);
+pub(crate) struct CellCache(HashMap<(TenantId, CellKey), Row>);
 
 #[derive(Debug)]
 struct Row {
@@ -20,35 +20,35 @@ struct Row {
     is_changed: bool,
 }
 
-impl Held {
-    /// Forgets them: their transaction is over, or what was written is taken back.
+impl CellCache {
+    /// Empties the cache, because the transaction has ended or was rolled back.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
 impl Session<'_> {
-    /// A cell, tombstones too, as the commits of this batch have left it.
+    /// Returns a cell with the changes of this batch. It may be a tombstone.
     pub(crate) fn cell(&mut self, tenant: TenantId, key: &CellKey) -> rusqlite::Result<Option<Cell>> {
-        if let Some(row) = self.held.0.get(&(tenant, key.clone())) {
+        if let Some(row) = self.cell_cache.0.get(&(tenant, key.clone())) {
             return Ok(row.cell.clone());
         }
         let which = params![tenant.uuid().into_bytes(), key.space.as_str(), key.owner, key.key];
         let cell = self.cell_get.query_row(which, |row| rows::cell(row, key.space, &key.owner)).optional()?;
         let row = Row { cell: cell.clone(), is_changed: false };
-        self.held.0.insert((tenant, key.clone()), row);
+        self.cell_cache.0.insert((tenant, key.clone()), row);
         Ok(cell)
     }
 
-    /// A cell is this from here on; it is written with the others.
+    /// Changes a cell in the cache; [`Session::flush`] writes it.
     pub(crate) fn put_cell(&mut self, tenant: TenantId, cell: Cell) {
-        self.held.0.insert((tenant, cell.key.clone()), Row { cell: Some(cell), is_changed: true });
+        self.cell_cache.0.insert((tenant, cell.key.clone()), Row { cell: Some(cell), is_changed: true });
     }
 
-    /// Writes down what has changed: before the transaction ends, and before anybody else looks at the table.
+    /// Writes the changed cells. Must be called before the transaction ends and before other code reads the table.
     pub(crate) fn flush(&mut self) -> rusqlite::Result<()> {
-        let Session { held, cell_put, .. } = self;
-        for ((tenant, _), row) in &mut held.0 {
+        let Session { cell_cache, cell_put, .. } = self;
+        for ((tenant, _), row) in &mut cell_cache.0 {
             let Some(cell) = row.cell.as_ref().filter(|_| row.is_changed) else { continue };
             cell_put.execute(params![
                 tenant.uuid().into_bytes(),

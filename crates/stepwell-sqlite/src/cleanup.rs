@@ -1,37 +1,43 @@
-//! Tidies up: what has expired, runs that have ended, and history that is no longer wanted.
+//! Maintenance: removes expired rows, ended runs and old history.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use stepwell_core::RunId;
 use stepwell_store::retention::{Cut, Versions, cut};
-use stepwell_store::{Sweep, SweepWhat, Swept, TenantId};
+use stepwell_store::{Cleanup, CleanupKind, CleanupResult, TenantId};
 
 use crate::apply::run_row;
 use crate::statements as sql;
 use crate::{handles, rows, seals, shadows};
 
-/// Tidies up one tenant's rows, a bounded number of them.
-pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) -> rusqlite::Result<Swept> {
+/// Runs one batch of maintenance for one tenant, of at most [`Cleanup::limit`] rows.
+pub(crate) fn cleanup(
+    connection: &Connection,
+    tenant: TenantId,
+    cleanup: &Cleanup,
+) -> rusqlite::Result<CleanupResult> {
     let id = tenant.uuid();
-    let count = match &sweep.what {
-        SweepWhat::Cells => connection.prepare_cached(sql::sweep_cells)?.execute(params![
+    let count = match &cleanup.what {
+        CleanupKind::Cells => connection.prepare_cached(sql::cleanup_cells)?.execute(params![
             id.into_bytes(),
-            sweep.now.micros(),
-            sweep.limit
+            cleanup.now.micros(),
+            cleanup.limit
         ])?,
-        SweepWhat::Tombstones { namespace, before } => {
-            let mut statement = connection.prepare_cached(sql::sweep_tombstones)?;
-            statement.execute(params![id.into_bytes(), namespace, before.micros(), sweep.limit])?
+        CleanupKind::Tombstones { namespace, before } => {
+            let mut statement = connection.prepare_cached(sql::cleanup_tombstones)?;
+            statement.execute(params![id.into_bytes(), namespace, before.micros(), cleanup.limit])?
         }
-        SweepWhat::Seal => return seals::seal(connection, tenant, sweep.now, sweep.limit),
-        SweepWhat::Keys => connection.prepare_cached(sql::sweep_keys)?.execute(params![
+        CleanupKind::Seal => return seals::seal(connection, tenant, cleanup.now, cleanup.limit),
+        CleanupKind::Keys => connection.prepare_cached(sql::cleanup_keys)?.execute(params![
             id.into_bytes(),
-            sweep.now.micros(),
-            sweep.limit
+            cleanup.now.micros(),
+            cleanup.limit
         ])?,
-        SweepWhat::Handles { expired_by } => handles::sweep(connection, tenant, *expired_by, sweep.limit)?,
-        SweepWhat::Runs { ended_before } => {
-            let mut statement = connection.prepare_cached(sql::sweep_runs)?;
-            let which = params![id.into_bytes(), ended_before.micros(), sweep.limit];
+        CleanupKind::Handles { expired_by } => {
+            handles::cleanup(connection, tenant, *expired_by, cleanup.limit)?
+        }
+        CleanupKind::Runs { ended_before } => {
+            let mut statement = connection.prepare_cached(sql::cleanup_runs)?;
+            let which = params![id.into_bytes(), ended_before.micros(), cleanup.limit];
             let ended = statement.query_map(which, |row| rows::run_id(row, 0))?;
             let ended = ended.collect::<rusqlite::Result<Vec<_>>>()?;
             for run in &ended {
@@ -39,22 +45,22 @@ pub(crate) fn sweep(connection: &Connection, tenant: TenantId, sweep: &Sweep) ->
             }
             ended.len()
         }
-        SweepWhat::Run(run) => {
+        CleanupKind::Run(run) => {
             let gone = purge(connection, tenant, *run)?;
-            return Ok(Swept { count: gone as u64, more: false });
+            return Ok(CleanupResult { count: gone as u64, more: false });
         }
-        SweepWhat::Aside(run) => {
-            let mut statement = connection.prepare_cached(sql::run_aside)?;
+        CleanupKind::MarkFailed(run) => {
+            let mut statement = connection.prepare_cached(sql::run_mark_failed)?;
             let count = statement.execute(params![id.into_bytes(), run.uuid().into_bytes()])?;
-            return Ok(Swept { count: count as u64, more: false });
+            return Ok(CleanupResult { count: count as u64, more: false });
         }
-        SweepWhat::Shadows(refills) => return shadows::refill(connection, tenant, refills),
-        SweepWhat::History { run, keep } => return bound(connection, tenant, *run, *keep, sweep.limit),
+        CleanupKind::Shadows(refills) => return shadows::refill(connection, tenant, refills),
+        CleanupKind::History { run, keep } => return bound(connection, tenant, *run, *keep, cleanup.limit),
     };
-    Ok(Swept { count: count as u64, more: count as u64 >= u64::from(sweep.limit) })
+    Ok(CleanupResult { count: count as u64, more: count as u64 >= u64::from(cleanup.limit) })
 }
 
-/// A run goes, with everything that is its own; gives whether it was there, as a number of rows.
+/// Deletes a run with all its data. Returns 1 if the run existed, otherwise 0.
 fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Result<usize> {
     let which = params![tenant.uuid().into_bytes(), run.uuid().into_bytes()];
     let gone = connection.prepare_cached(sql::purge_run)?.execute(which)?;
@@ -76,15 +82,15 @@ fn purge(connection: &Connection, tenant: TenantId, run: RunId) -> rusqlite::Res
     Ok(gone)
 }
 
-/// Old checkpoints of a run go, and the documents that only they showed.
+/// Deletes old checkpoints of a run, and the documents that were visible only in them.
 fn bound(
     connection: &Connection,
     tenant: TenantId,
     run: RunId,
     keep: u64,
     limit: u32,
-) -> rusqlite::Result<Swept> {
-    let nothing = Swept { count: 0, more: false };
+) -> rusqlite::Result<CleanupResult> {
+    let nothing = CleanupResult { count: 0, more: false };
     let (tenant_id, run_id) = (tenant.uuid().into_bytes(), run.uuid().into_bytes());
     let Some(row) = run_row(connection, tenant, run)? else { return Ok(nothing) };
     let mut statement = connection.prepare_cached(sql::checkpoint_oldest)?;
@@ -96,11 +102,11 @@ fn bound(
         let which = params![tenant_id, run_id, rows::int(version)];
         statement.query_row(which, |row| rows::unsigned(row, 0)).optional()
     })?;
-    let mut statement = connection.prepare_cached(sql::sweep_checkpoints)?;
+    let mut statement = connection.prepare_cached(sql::cleanup_checkpoints)?;
     let checkpoints = statement.execute(params![tenant_id, run_id, rows::int(oldest)])? as u64;
     let room = u64::from(limit).saturating_sub(checkpoints);
-    let mut statement = connection.prepare_cached(sql::sweep_documents)?;
+    let mut statement = connection.prepare_cached(sql::cleanup_documents)?;
     let documents = statement.execute(params![tenant_id, run_id, rows::int(oldest), rows::int(room)])? as u64;
     let count = checkpoints + documents;
-    Ok(Swept { count, more: more || count >= u64::from(limit) })
+    Ok(CleanupResult { count, more: more || count >= u64::from(limit) })
 }

@@ -1,4 +1,4 @@
--- Runs that ended before a time and are not to be looked at any more, oldest first.
+-- Finds runs that ended before a time and have no wake time, oldest first.
 select id from runs
  where tenant = ?1 and status in ('completed', 'cancelled') and wake_at is null and updated_at < ?2
  order by updated_at, id

@@ -1,4 +1,5 @@
-//! Work on the database that takes long: a thread for each piece, so that neither the runtime nor a short read waits.
+//! Runs long work on the database, such as a backup, on a thread for each task. Neither the runtime nor short reads
+//! wait for it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,27 +12,27 @@ use tokio::sync::oneshot;
 use crate::connection;
 use crate::error::{Failed, OpenError};
 use crate::source::Source;
-use crate::wal::{LongRead, Pace};
+use crate::wal::{CheckpointPolicy, LongRead};
 
-/// Said to work that nobody waits for any more.
+/// A flag that cancels work whose caller no longer waits.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    pub(crate) fn is_said(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// An error for whoever was told.
+    /// Fails if the work is cancelled.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        if self.is_said() {
-            return Err(StoreError::Unavailable("nobody waits for the answer any more".to_owned()));
+        if self.is_cancelled() {
+            return Err(StoreError::Unavailable("cancelled: the caller no longer waits".to_owned()));
         }
         Ok(())
     }
 }
 
-/// Says it when whoever waits goes away.
+/// Cancels the work when the caller's future is dropped.
 struct StopOnDrop(Stop);
 
 impl Drop for StopOnDrop {
@@ -40,21 +41,21 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Where such work is done on an open store.
+/// The long work of an open store, and its threads.
 #[derive(Debug)]
-pub(crate) struct Aside {
+pub(crate) struct BackgroundJobs {
     path: PathBuf,
-    pace: Arc<Pace>,
+    policy: Arc<CheckpointPolicy>,
     failed: Failed,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Aside {
-    pub(crate) fn new(path: &Path, pace: Arc<Pace>, failed: Failed) -> Aside {
-        Aside { path: path.to_owned(), pace, failed, threads: Mutex::default() }
+impl BackgroundJobs {
+    pub(crate) fn new(path: &Path, policy: Arc<CheckpointPolicy>, failed: Failed) -> BackgroundJobs {
+        BackgroundJobs { path: path.to_owned(), policy, failed, threads: Mutex::default() }
     }
 
-    /// Runs a piece of work on a thread and a connection of its own.
+    /// Runs `work` on a new thread with a new read-only connection. Dropping the future cancels the work.
     pub(crate) async fn run<T, E>(
         &self,
         work: impl FnOnce(Source, &Stop) -> Result<T, E> + Send + 'static,
@@ -66,18 +67,19 @@ impl Aside {
         let (reply, answer) = oneshot::channel();
         let stop = Stop::default();
         let _stop_on_drop = StopOnDrop(stop.clone());
-        let (path, pace, failed) = (self.path.clone(), self.pace.clone(), self.failed.clone());
-        let thread = std::thread::Builder::new().name("stepwell-aside".to_owned()).spawn(move || {
-            let source = connection::reading(&path, CACHE_KIB)
-                .map(|connection| Source::in_use(connection, &path, LongRead::begin(&path, &pace, &failed)));
+        let (path, policy, failed) = (self.path.clone(), self.policy.clone(), self.failed.clone());
+        let thread = std::thread::Builder::new().name("stepwell-long".to_owned()).spawn(move || {
+            let source = connection::reading(&path, CACHE_KIB).map(|connection| {
+                Source::in_use(connection, &path, LongRead::begin(&path, &policy, &failed))
+            });
             let _ = reply.send(source.map_err(E::from).and_then(|source| work(source, &stop)));
         });
         let thread = thread.map_err(|error| OpenError::File {
             path: self.path.display().to_string(),
-            reason: format!("a thread for it cannot be started: {error}"),
+            reason: format!("cannot start a background thread: {error}"),
         })?;
         self.keep(thread);
-        let gone = || StoreError::Unavailable("the thread that worked on it has panicked".to_owned());
+        let gone = || StoreError::Unavailable("the background thread panicked".to_owned());
         answer.await.map_err(|_| E::from(gone().into()))?
     }
 
@@ -87,7 +89,7 @@ impl Aside {
         threads.push(thread);
     }
 
-    /// Waits for what is under way: nobody waits for its answer any more, so that it stops.
+    /// Waits until all work has stopped. No future is left when the store is closed, so all work is cancelled.
     pub(crate) fn close(&mut self) {
         for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = thread.join();
@@ -95,5 +97,5 @@ impl Aside {
     }
 }
 
-/// Every page is read once.
+/// Page cache in KiB. It is small because each page is read only once.
 const CACHE_KIB: u32 = 1024;
