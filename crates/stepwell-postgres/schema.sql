@@ -1,9 +1,9 @@
--- Runs and their checkpoints, documents, inboxes, waits and shadow columns; handles, cells, links, keys, definitions, the
--- audit trail and its seals, and the processes.
--- The tenant comes first in every key, so that each tenant's rows can live on one node. Text is compared by its bytes.
+-- Creates all tables: runs with their checkpoints, documents, inboxes, waits and shadow columns; handles, cells, links,
+-- keys and definitions; the audit trail and its seals; processes.
+-- Every key starts with the tenant, so that each tenant's rows can be on one node. Text is compared by bytes.
 
--- Narrow and hot: one row per run, and the work queue too. No index holds a column that changes at every step, so that
--- a step writes no index; the room left in the pages is for the row versions of the runs that are worked on.
+-- One narrow row per run; also the work queue. No index contains a column that changes at every step, so a step writes
+-- no index. The free space in the pages is for the row versions of running runs.
 create table runs (
     tenant            uuid     not null,
     id                uuid     not null,
@@ -20,7 +20,7 @@ create table runs (
     inbox_len         bigint   not null,
     chain_base        bigint   not null,
     chain_bytes       bigint   not null,
-    attempt           bytea,
+    ledger            bytea,
     parent_run        uuid,
     parent_activation bigint,
     parent_child      bigint,
@@ -35,7 +35,7 @@ create index runs_owned on runs (tenant, owner, id) where owner is not null;
 create index runs_by_workflow on runs (tenant, workflow, id);
 create index runs_by_parent on runs (tenant, parent_run, id) where parent_run is not null;
 create index runs_ended on runs (tenant, ended_at, id) where ended_at is not null and wake_at is null;
-create index runs_in_need on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
+create index runs_not_running on runs (tenant, status, id) where status = 'pending' or status = 'suspended' or status = 'failed';
 
 -- Append-only.
 create table checkpoints (
@@ -50,10 +50,10 @@ create table checkpoints (
     results   bytea,
     constraint checkpoints_by_version primary key (tenant, run, version)
 );
--- What is stored is packed already.
+-- The stored states are compressed already.
 alter table checkpoints alter column body set storage external, alter column entry set storage external;
 
--- What a run shows besides its state, by the versions it is visible from and to; without the latter it still is.
+-- Documents of runs, with the first and last version at which each is visible. NULL as the last version: still visible.
 create table documents (
     tenant       uuid   not null,
     run          uuid   not null,
@@ -90,11 +90,13 @@ create table waits (
     until      bigint,
     detail     bytea  not null,
     topic      text   collate "C",
+    due        bigint,
     constraint waits_by_run primary key (tenant, run, activation)
 );
 create index waits_by_topic on waits (tenant, topic, run, activation) where topic is not null;
+create index waits_by_due on waits (tenant, due, run, activation) where due is not null;
 
--- Values out of runs' contexts that runs are found by; one of the three holds it.
+-- Shadow columns: values from the context of a run that runs are filtered by. One of the three value columns is set.
 create table shadows (
     tenant     uuid    not null,
     run        uuid    not null,
@@ -109,8 +111,8 @@ create index shadows_by_text on shadows (tenant, workflow, name, as_text, run) w
 create index shadows_by_number on shadows (tenant, workflow, name, as_number, run) where as_number is not null;
 create index shadows_by_boolean on shadows (tenant, workflow, name, as_boolean, run) where as_boolean is not null;
 
--- Found by the hash of a secret: the state of a flow that rests there, or the way to a wait of a run. No index holds what
--- changes when somebody reserves one; the room left in the pages is for that.
+-- Rows found by the hash of a secret: the state of a flow, or an answer link to a wait of a run. No index contains a
+-- column that a reservation changes; the free space in the pages is for reservations.
 create table handles (
     tenant     uuid   not null,
     handle     bytea  not null,
@@ -136,27 +138,27 @@ create index handles_by_workflow on handles (tenant, workflow, run, handle);
 create index handles_expiring on handles (tenant, expires_at, handle) where expires_at is not null;
 create index handles_undelivered on handles (tenant, deliver_at, handle) where deliver_at is not null;
 
--- Scoped state and the key-value store. A row without a value is a tombstone. No index holds a column that changes at every
--- write, so that a write to a hot key writes no index.
+-- Scoped state and the key-value store. A row without a value is a tombstone. No index contains a column that changes at
+-- every write, so a write to a hot key writes no index.
 create table cells (
-    tenant     uuid   not null,
-    space      text   collate "C" not null,
-    owner      text   collate "C" not null,
-    key        text   collate "C" not null,
-    value      text,
-    value_type text   not null,
-    revision   bigint not null,
-    expires_at bigint,
-    created_at bigint not null,
-    updated_at bigint not null,
-    created_by uuid,
-    is_dead    boolean generated always as (value is null) stored,
+    tenant       uuid   not null,
+    space        text   collate "C" not null,
+    owner        text   collate "C" not null,
+    key          text   collate "C" not null,
+    value        text,
+    value_type   text   not null,
+    revision     bigint not null,
+    expires_at   bigint,
+    created_at   bigint not null,
+    updated_at   bigint not null,
+    created_by   uuid,
+    is_tombstone boolean generated always as (value is null) stored,
     constraint cells_by_key primary key (tenant, space, owner, key)
 ) with (fillfactor = 70);
 create index cells_expiring on cells (tenant, expires_at, space, owner, key) where expires_at is not null;
-create index cells_dead on cells (tenant, space, owner, key) where is_dead;
+create index cells_tombstones on cells (tenant, space, owner, key) where is_tombstone;
 
--- Edges between things that somebody else keeps, found from both ends.
+-- Links between entities of other systems, indexed from both ends.
 create table links (
     tenant     uuid   not null,
     namespace  text   collate "C" not null,
@@ -189,7 +191,7 @@ create table idempotency (
 create index idempotency_expiring on idempotency (tenant, until, operation, key) where until is not null;
 create index idempotency_of_run on idempotency (tenant, run) where run is not null;
 
--- Immutable, by content hash.
+-- Workflow definitions by content hash. Rows never change.
 create table definitions (
     tenant   uuid   not null,
     hash     bytea  not null,
@@ -215,54 +217,57 @@ create table audit (
     results   bytea,
     constraint audit_by_commit primary key (tenant, commit_id, ordinal)
 );
+create index audit_by_run on audit (tenant, run, commit_id, ordinal) where run is not null;
 
--- Commits whose rows in the audit trail are not sealed yet.
+-- Commits whose audit rows have no seal yet.
 create table unsealed (
     tenant    uuid not null,
     commit_id uuid not null,
     constraint unsealed_by_commit primary key (tenant, commit_id)
 );
 
--- Append-only: each over rows of the audit trail, and over the one before.
+-- Append-only. A seal is a hash over audit rows and over the seal before it.
 create table seals (
-    tenant uuid   not null,
-    number bigint not null,
-    at     bigint not null,
-    before bytea  not null,
-    rows   bytea  not null,
-    hash   bytea  not null,
+    tenant        uuid   not null,
+    number        bigint not null,
+    at            bigint not null,
+    previous_hash bytea  not null,
+    rows          bytea  not null,
+    hash          bytea  not null,
     constraint seals_by_number primary key (tenant, number)
 );
 
--- Whoever has ever written anything.
+-- Every tenant that has written anything.
 create table tenants (
     tenant uuid not null,
     constraint tenants_by_id primary key (tenant)
 );
 
--- The heartbeat of each engine process: the lease of its runs. `session` is the lock its session holds while it lives.
+-- One row per engine process with its heartbeat, which is the lease on its runs. `session` is the advisory lock that its
+-- session holds while it is connected.
 create table processes (
     id          uuid   not null,
-    lives_until bigint not null,
+    lease_until bigint not null,
     session     bigint,
     constraint processes_by_id primary key (id)
 );
 
--- What a commit hands over, one value per row: an array of these is read in half the time an array per column takes.
+-- One composite value per row of a commit: PostgreSQL reads an array of these in half the time of one array per column.
 create type run_record as (
     id uuid, workflow text, definition bytea, revision bigint, version bigint, fence bigint, owner uuid, status text,
-    places text, wake_at bigint, inbox_seq bigint, inbox_len bigint, chain_base bigint, chain_bytes bigint, attempt bytea,
+    places text, wake_at bigint, inbox_seq bigint, inbox_len bigint, chain_base bigint, chain_bytes bigint, ledger bytea,
     parent_run uuid, parent_activation bigint, parent_child bigint, root uuid, created_at bigint, updated_at bigint
 );
 create type checkpoint_record as (
     run uuid, version bigint, base bigint, commit_id uuid, at bigint, body bytea, entry bytea
 );
 
--- Runs begin or move, each by its own compare-and-set, and get their checkpoints; the runs of those that did are
--- given back. A step proposes a row without a definition, and in columns that a step never writes: the fence it must find
--- (parent_activation), the newest message it knows of (inbox_seq), and whether a newer one refuses it (inbox_len). A step
--- whose run is gone would begin one without a definition: that divides by zero, and the whole statement fails.
--- It says whose rows it is after itself, so that commits which write nothing else are one statement in all.
+-- Starts or updates runs, each by its own compare-and-set, inserts their checkpoints and returns the runs it wrote.
+-- An update proposes a row without a definition. It passes its conditions in columns that an update never writes: the
+-- expected fence (parent_activation), the newest message it knows (inbox_seq), and whether a newer message refuses it
+-- (inbox_len). An update of a deleted run would insert a run without a definition: that divides by zero, and the whole
+-- statement fails. The function sets the tenant itself, so that a commit without other writes is one statement.
+-- Without the tenant's row in `tenants` it writes nothing, like every insert.
 create function commit_runs(tenant uuid, runs run_record[], checkpoints checkpoint_record[]) returns uuid[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -274,17 +279,18 @@ begin
     with moved as (
         insert into runs as r
                      (tenant, id, workflow, definition, revision, version, fence, owner, status, places, wake_at,
-                      inbox_seq, inbox_len, chain_base, chain_bytes, attempt, parent_run, parent_activation,
+                      inbox_seq, inbox_len, chain_base, chain_bytes, ledger, parent_run, parent_activation,
                       parent_child, root, created_at, updated_at, ended_at)
-        select $1, u.id, u.workflow, u.definition, u.revision, u.version, u.fence, u.owner, u.status, u.places, u.wake_at,
-               u.inbox_seq, u.inbox_len, u.chain_base, u.chain_bytes, u.attempt, u.parent_run, u.parent_activation,
-               u.parent_child, u.root, u.created_at, u.updated_at,
+        select t.tenant, u.id, u.workflow, u.definition, u.revision, u.version, u.fence, u.owner, u.status, u.places,
+               u.wake_at, u.inbox_seq, u.inbox_len, u.chain_base, u.chain_bytes, u.ledger, u.parent_run,
+               u.parent_activation, u.parent_child, u.root, u.created_at, u.updated_at,
                case when u.status in ('completed', 'cancelled') then u.updated_at end
-          from unnest($2::run_record[]) as u
+          from tenants t, unnest($2::run_record[]) as u
+         where t.tenant = $1
         on conflict (tenant, id) do update
            set revision = excluded.revision, version = excluded.version, fence = excluded.fence, owner = excluded.owner,
                status = excluded.status, places = excluded.places, chain_base = excluded.chain_base,
-               chain_bytes = excluded.chain_bytes, attempt = excluded.attempt, updated_at = excluded.updated_at,
+               chain_bytes = excluded.chain_bytes, ledger = excluded.ledger, updated_at = excluded.updated_at,
                ended_at = excluded.ended_at,
                wake_at = case when r.inbox_seq > excluded.inbox_seq and excluded.status not in ('completed', 'cancelled')
                               then least(r.wake_at, excluded.wake_at) else excluded.wake_at end
@@ -293,19 +299,19 @@ begin
            and (excluded.inbox_len = 0 or r.inbox_seq <= excluded.inbox_seq)
         returning r.id, 1 / octet_length(r.definition)
     ), kept as (
-    insert into checkpoints (tenant, run, version, base, commit_id, at, body, entry)
-    select $1, c.run, c.version, c.base, c.commit_id, c.at, c.body, c.entry
-      from unnest($3::checkpoint_record[]) as c
-     where c.run = any (array(select m.id from moved m))
-    returning run
+        insert into checkpoints as x (tenant, run, version, base, commit_id, at, body, entry)
+        select t.tenant, c.run, c.version, c.base, c.commit_id, c.at, c.body, c.entry
+          from tenants t, unnest($3::checkpoint_record[]) as c
+         where t.tenant = $1 and c.run = any (array(select m.id from moved m))
+        returning x.run
     )
-    select array_agg(run) into done from kept;
+    select array_agg(k.run) into done from kept k;
     return done;
 end $$;
 
--- The second wall: whoever has not said whose rows they are after sees none.
--- Citus takes no sub-select in a policy, which elsewhere is evaluated once and not for each row; and with force it cannot move
--- shards. The engine's role owns nothing, so that the policies hold for it in any case.
+-- Row-level security is the second line of defence: a session that has set no tenant sees no rows.
+-- Citus accepts no sub-select in a policy (elsewhere it makes PostgreSQL evaluate the setting once instead of per row), and
+-- it cannot move shards of tables with FORCE. The engine's role owns no table, so the policies apply to it either way.
 do $$
 declare
     t text;
@@ -322,7 +328,7 @@ begin
         end if;
         execute format('create policy own on %I using (tenant = %s)', t, own);
     end loop;
-    -- Who has work due, and who is there: the only reads that span tenants.
+    -- Tenants with due work, and all tenants: the only reads over several tenants.
     foreach t in array array['runs', 'tenants'] loop
         execute format('create policy due on %I for select using (%s = %L)', t, sees, 'due');
     end loop;

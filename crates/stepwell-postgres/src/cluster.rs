@@ -1,7 +1,7 @@
 //! Throwaway PostgreSQL clusters from the installed binaries, for tests and measurements.
 //!
-//! A server is never started directly but by a supervisor, a small shell script that outlives a killed test
-//! and clears up after it. It is reached over a socket in its own folder only, never over the network.
+//! A server is never started directly, but by a supervisor: a small shell script that outlives a killed test and cleans
+//! up after it. The server is reached only through a socket in its own directory, never over the network.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -21,21 +21,21 @@ pub const PORT: u16 = 5432;
 /// The superuser of every cluster. It needs no password.
 pub const ADMIN: &str = "stepwell_admin";
 
-/// Where Debian keeps the server's programs, one folder per version.
+/// The directory of the server's programs on Debian, with one subdirectory for each version.
 const DEBIAN_VERSIONS: &str = "/usr/lib/postgresql";
 
-/// How long a server may take to come up or to be gone.
+/// Maximum time for a server to start or to end.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long to wait for other processes that start or stop the shared server.
+/// Maximum time to wait for other processes that start or stop the shared server.
 const SHARED_LIMIT: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The longest path of a socket that Linux takes.
+/// The longest socket path that Linux accepts, in bytes.
 const LONGEST_SOCKET: usize = 107;
 
-/// For tests, where only speed matters: nobody wants the data back.
+/// Settings for tests, where only speed matters: the data need not survive a crash.
 const SHARED_SETTINGS: &[(&str, &str)] = &[
     ("fsync", "off"),
     ("synchronous_commit", "off"),
@@ -45,11 +45,12 @@ const SHARED_SETTINGS: &[(&str, &str)] = &[
     ("autovacuum", "on"),
 ];
 
-/// What both supervisors do alike. Whatever came in as stdin stays open as 9 for as long as the supervisor or
-/// one of its helpers runs, but is not handed to the server. A signal is sent again and again because a
-/// process that a shell starts in the background ignores INT and QUIT until it asks for them. That a process
-/// is our child proves it ours; its command line would not do, being empty while one program makes way for
-/// the next.
+/// The common part of both supervisors.
+///
+/// The supervisor's stdin stays open as descriptor 9 for as long as it or one of its helpers runs, but is not passed to
+/// the server. A signal is sent repeatedly, because a process that a shell starts in the background ignores INT and
+/// QUIT until it installs handlers. The parent id shows that a process is ours. The command line would not do: it is
+/// empty while the process executes another program.
 const SUPERVISOR: &str = r#"
 folder=$1 owner=$2 as=$3 programs=$4
 shift 4
@@ -91,7 +92,7 @@ stop() {
 }
 "#;
 
-/// Serves one process, whose orders come through a pipe. The pipe's end is that process's end.
+/// The supervisor for one process, which sends orders through a pipe. When the pipe closes, the process has ended.
 const OWN_SUPERVISOR: &str = r#"
 prepare || { rm -rf "$folder"; exit 1; }
 while [ -z "$over" ] && read -r order <&9; do
@@ -105,9 +106,11 @@ stop
 rm -rf "$folder"
 "#;
 
-/// Serves whoever holds a shared lock on `users.lock`, and leaves some seconds after the last one. The final
-/// look is under `start.lock`, under which newcomers take their share. A look that fails for any reason but a
-/// held lock counts as nobody: better a server too few than one that lives for ever.
+/// The supervisor for all processes that hold a shared lock on `users.lock`. It ends some seconds after the last of
+/// them.
+///
+/// The final check happens under `start.lock`, under which new processes take their shared lock. A check that fails for
+/// any other reason than a held lock counts as unused: a missing server is better than one that never ends.
 const SHARED_SUPERVISOR: &str = r#"
 command -v flock >/dev/null || { echo "the program flock is missing: install util-linux" >&2; exit 1; }
 
@@ -141,7 +144,7 @@ pub struct Cluster {
 
 #[derive(Debug)]
 enum Kind {
-    /// The server stays while anybody holds this lock.
+    /// The server stays while any process holds this lock.
     Shared {
         _users: File,
     },
@@ -152,7 +155,8 @@ enum Kind {
 }
 
 impl Cluster {
-    /// The one cluster of all processes of this user and checkout, started when there is none. Not durable.
+    /// Returns the cluster that all processes of this user and checkout share, and starts it if needed. It is not
+    /// durable.
     pub fn shared() -> Result<Cluster, String> {
         let programs = find_programs()?;
         let uid = own_uid()?;
@@ -166,7 +170,7 @@ impl Cluster {
             wait_for_lock(|| users.try_lock_shared(), "users.lock", &folder, deadline)?;
             let alone = open_lock(&folder.join("supervisor.lock"))?;
             match alone.try_lock() {
-                // Nobody supervises, so whatever is there was left behind.
+                // There is no supervisor, so any existing files were left behind.
                 Ok(()) => {
                     start_shared(&folder, &programs, &Account::of(uid)?, alone)?;
                     return Ok(Cluster { socket_dir, kind: Kind::Shared { _users: users } });
@@ -181,8 +185,8 @@ impl Cluster {
             }
             if Instant::now() > deadline {
                 return Err(format!(
-                    "the shared PostgreSQL in {} neither answers nor ends; its log is there, and killing its \
-                     supervisor (the `sh` with that folder among its arguments) makes room for a new one",
+                    "the shared PostgreSQL in {} neither answers nor ends: read its log there, and kill its \
+                     supervisor (the `sh` with that directory among its arguments) to get a new one",
                     folder.display()
                 ));
             }
@@ -191,21 +195,20 @@ impl Cluster {
         }
     }
 
-    /// A cluster for this value alone, durable unless `settings` say otherwise. It ends with the value or,
-    /// however that happens, with the process.
+    /// Starts a cluster for this value alone. It is durable unless `settings` change that. It ends when the value is
+    /// dropped, or when the process ends in any way.
     pub fn own(settings: &[(&str, &str)]) -> Result<Cluster, String> {
         let programs = find_programs()?;
         let account = Account::of(own_uid()?)?;
-        let folder = tempfile::Builder::new()
-            .prefix("stepwell-pg-")
-            .tempdir()
-            .map_err(|error| format!("cannot create a folder in {}: {error}", env::temp_dir().display()))?;
+        let folder = tempfile::Builder::new().prefix("stepwell-pg-").tempdir().map_err(|error| {
+            format!("cannot create a directory in {}: {error}", env::temp_dir().display())
+        })?;
         let socket_dir = server_folder(folder.path())?;
         account.open_folder(folder.path())?;
         let script = [SUPERVISOR, OWN_SUPERVISOR].concat();
         let mut supervisor =
             Supervisor::start(&script, folder.path(), &programs, &account, settings, Stdio::piped())?;
-        // From here on the folder is the supervisor's to remove.
+        // From here on the supervisor removes the directory.
         let _ = folder.keep();
         let orders = supervisor.child.stdin.take();
         let mut cluster = Cluster { socket_dir, kind: Kind::Own { supervisor, orders } };
@@ -213,8 +216,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Kills the server and all its processes without warning, and waits until they are gone. Only for an own
-    /// one.
+    /// Kills the server and all its processes without warning, and waits until they are gone. Fails for a shared
+    /// cluster.
     pub fn kill(&mut self) -> Result<(), String> {
         match self.kind {
             Kind::Own { .. } => kill_server(&self.socket_dir.join("data")),
@@ -222,34 +225,34 @@ impl Cluster {
         }
     }
 
-    /// Starts the server again on the same data and waits until it has recovered. Only for an own one.
+    /// Starts the server again on the same data and waits until it has recovered. Fails for a shared cluster.
     pub fn restart(&mut self) -> Result<(), String> {
         let Kind::Own { supervisor, orders } = &mut self.kind else { return Err(only_own("restarted")) };
         let _ = fs::remove_file(supervisor.folder.join("started"));
         if let Some(orders) = orders {
-            // A supervisor that has ended cannot be told anything; waiting finds out why it has.
+            // If the supervisor has ended, the order cannot be written. `wait_until_up` then reports the reason.
             let _ = orders.write_all(b"start\n");
         }
         supervisor.wait_until_up(&self.socket_dir)
     }
 
-    /// The folder of the server's socket.
+    /// Returns the directory of the server's socket.
     pub fn socket_dir(&self) -> &Path {
         &self.socket_dir
     }
 
-    /// How to connect to `database` as the superuser, in libpq's words.
+    /// Returns a libpq connection string for `database` as the superuser.
     pub fn admin_config_string(&self, database: &str) -> String {
         self.config_string(ADMIN, database)
     }
 
-    /// How to connect to `database` as `user`, in libpq's words.
+    /// Returns a libpq connection string for `database` as `user`.
     pub fn config_string(&self, user: &str, database: &str) -> String {
         let host = quoted(&self.socket_dir.display().to_string());
         format!("host={host} port={PORT} user={} dbname={}", quoted(user), quoted(database))
     }
 
-    /// Whether nobody else uses this server.
+    /// Returns true if no other process uses this server.
     pub fn is_own(&self) -> bool {
         matches!(self.kind, Kind::Own { .. })
     }
@@ -260,22 +263,22 @@ impl Drop for Cluster {
         if let Kind::Own { supervisor, orders } = &mut self.kind {
             drop(orders.take());
             let _ = supervisor.child.wait();
-            // For the case that somebody has killed the supervisor.
+            // In case the supervisor was killed.
             let _ = fs::remove_dir_all(&supervisor.folder);
         }
     }
 }
 
 fn only_own(what: &str) -> String {
-    format!("the shared PostgreSQL cannot be {what}, others use it too: take `Cluster::own`")
+    format!("the shared PostgreSQL cannot be {what}, because other processes use it: use `Cluster::own`")
 }
 
-/// The script that runs a server, and what is needed to see how it fares.
+/// The running script that supervises a server, and its log.
 #[derive(Debug)]
 struct Supervisor {
     child: Child,
     folder: PathBuf,
-    /// Held open, to be read even when the folder is gone.
+    /// Kept open, so that it can be read after the directory is removed.
     log: File,
 }
 
@@ -289,7 +292,7 @@ impl Supervisor {
         input: Stdio,
     ) -> Result<Supervisor, String> {
         let wrong = |error: io::Error| {
-            format!("the PostgreSQL supervisor for {} cannot be started: {error}", folder.display())
+            format!("cannot start the PostgreSQL supervisor for {}: {error}", folder.display())
         };
         let log_path = folder.join("log");
         let log = OpenOptions::new().read(true).append(true).create(true).open(log_path).map_err(wrong)?;
@@ -303,7 +306,7 @@ impl Supervisor {
             .stdin(input)
             .stdout(log.try_clone().map_err(wrong)?)
             .stderr(log.try_clone().map_err(wrong)?)
-            // A test runner kills by group, and so does a terminal.
+            // Its own process group, because test runners and terminals kill whole groups.
             .process_group(0)
             .spawn()
             .map_err(wrong)?;
@@ -332,7 +335,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether a server was started and is no more. Unknown counts as no.
+    /// Returns true if the server was started and has ended; false if that is unknown.
     fn server_has_ended(&self) -> bool {
         let Ok(started) = fs::read_to_string(self.folder.join("started")) else { return false };
         let Some(pid) = started.strip_suffix('\n').and_then(|pid| pid.parse().ok()) else { return false };
@@ -348,7 +351,7 @@ impl Supervisor {
     }
 }
 
-/// The server's arguments. The later of two settings wins, so `settings` may change ours.
+/// Returns the server's arguments. The last of several equal settings wins, so `settings` can override the fixed ones.
 fn arguments(socket_dir: &Path, settings: &[(&str, &str)]) -> Vec<OsString> {
     let mut folder = OsString::from("unix_socket_directories=");
     folder.push(socket_dir);
@@ -359,8 +362,8 @@ fn arguments(socket_dir: &Path, settings: &[(&str, &str)]) -> Vec<OsString> {
     all.flat_map(|setting| [OsString::from("-c"), setting]).collect()
 }
 
-/// Clears what was left behind and starts the shared server. The caller holds `start.lock`; `alone` is the
-/// lock that says that there is a supervisor, and is handed on to it.
+/// Removes files that were left behind and starts the shared server. The caller holds `start.lock`. `alone` is the lock
+/// that shows that there is a supervisor; it is passed on to the supervisor.
 fn start_shared(folder: &Path, programs: &Path, account: &Account, alone: File) -> Result<(), String> {
     account.open_folder(folder)?;
     let server = folder.join("server");
@@ -377,12 +380,12 @@ fn start_shared(folder: &Path, programs: &Path, account: &Account, alone: File) 
     let mut supervisor =
         Supervisor::start(&script, folder, programs, account, SHARED_SETTINGS, Stdio::from(alone))?;
     supervisor.wait_until_up(&server)?;
-    // It may end before this process does, and somebody has to wait for it then.
+    // The supervisor may end before this process, which must then wait for it, or it stays a zombie.
     thread::spawn(move || supervisor.child.wait());
     Ok(())
 }
 
-/// The same for all processes that would start the same server.
+/// Returns the directory of the shared server. It is the same for all processes that would start the same server.
 fn shared_folder(programs: &Path, uid: u32) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     let installed = fs::metadata(programs.join("postgres")).and_then(|found| found.modified()).ok();
@@ -396,22 +399,22 @@ fn shared_folder(programs: &Path, uid: u32) -> Result<PathBuf, String> {
         }
         _ => {}
     }
-    // In a folder for everybody, the name may have been taken by anybody.
+    // The temporary directory is shared by all users, so another user may have taken the name.
     match fs::symlink_metadata(&folder) {
         Ok(found) if found.is_dir() && found.uid() == uid => {}
-        _ => return Err(format!("{} is not a folder of this user: remove it", folder.display())),
+        _ => return Err(format!("{} is not a directory of this user: remove it", folder.display())),
     }
     Ok(folder)
 }
 
-/// The folder of the socket and of the data, made by the supervisor.
+/// Returns the directory of the socket and the data, which the supervisor creates.
 fn server_folder(folder: &Path) -> Result<PathBuf, String> {
     let server = folder.join("server");
     let length = server.join(format!(".s.PGSQL.{PORT}")).as_os_str().len();
     if length > LONGEST_SOCKET {
         return Err(format!(
             "a socket in {} would have a path of {length} bytes, more than {LONGEST_SOCKET}: \
-             set TMPDIR to a shorter folder",
+             set TMPDIR to a shorter path",
             server.display()
         ));
     }
@@ -445,11 +448,11 @@ fn wait_for_lock(
     }
 }
 
-/// Who the server runs as.
+/// The user that the server runs as.
 struct Account {
-    /// Another user and group, since PostgreSQL refuses to run as root.
+    /// Another user and group if this process runs as root, because PostgreSQL refuses to run as root.
     other: Option<(u32, u32)>,
-    /// Whether the kernel can be asked to end the server with its supervisor.
+    /// `setpriv` can make the kernel end the server with its supervisor.
     ends_with_parent: bool,
 }
 
@@ -465,7 +468,7 @@ impl Account {
         }
         if !ends_with_parent {
             return Err(
-                "PostgreSQL does not run as root, and to start it as another user the program setpriv \
+                "PostgreSQL does not run as root, and the program setpriv, which starts it as another user, \
                         is missing: apt-get install util-linux, or run this as another user"
                     .to_owned(),
             );
@@ -482,12 +485,12 @@ impl Account {
         Ok(Account { other, ends_with_parent })
     }
 
-    /// As `chown` takes it; empty when nothing has to change hands.
+    /// Returns the owner as an argument for `chown`; empty if the owner need not change.
     fn owner(&self) -> String {
         self.other.map(|(user, group)| format!("{user}:{group}")).unwrap_or_default()
     }
 
-    /// The words before the server's own command line.
+    /// Returns the command that the server's command line is passed to; empty if none is needed.
     fn prefix(&self) -> String {
         match self.other {
             Some((user, group)) => {
@@ -498,7 +501,7 @@ impl Account {
         }
     }
 
-    /// Lets the server's user through to its part of the folder.
+    /// Lets the server's user reach its part of the directory.
     fn open_folder(&self, folder: &Path) -> Result<(), String> {
         let mode = if self.other.is_some() { 0o755 } else { 0o700 };
         fs::set_permissions(folder, Permissions::from_mode(mode))
@@ -506,12 +509,11 @@ impl Account {
     }
 }
 
-/// The user of this process. The system's own folder tells without a program's being started, which every test would wait
-/// for.
+/// Returns the user id of this process. It is read from `/proc`, because every test would wait for the program `id`.
 fn own_uid() -> Result<u32, String> {
     let told = fs::metadata("/proc/self").map(|found| found.uid()).ok();
     told.or_else(|| id(&["-u"]))
-        .ok_or_else(|| "`id -u` does not say who runs this: is the program `id` there?".to_owned())
+        .ok_or_else(|| "`id -u` does not return a user id: is the program `id` installed?".to_owned())
 }
 
 fn id(arguments: &[&str]) -> Option<u32> {
@@ -519,7 +521,7 @@ fn id(arguments: &[&str]) -> Option<u32> {
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
-/// The folder with the server's programs: Debian's newest version, else whatever is in `PATH`.
+/// Returns the directory of the server's programs: the newest version on Debian, otherwise the first in `PATH`.
 fn find_programs() -> Result<PathBuf, String> {
     let versions = fs::read_dir(DEBIAN_VERSIONS).into_iter().flatten().flatten();
     let mut numbered: Vec<(Vec<u32>, PathBuf)> = versions
@@ -531,27 +533,27 @@ fn find_programs() -> Result<PathBuf, String> {
     let complete = |folder: &PathBuf| ["initdb", "postgres"].iter().all(|name| folder.join(name).is_file());
     folders.into_iter().find(complete).ok_or_else(|| {
         format!(
-            "the programs `initdb` and `postgres` are neither in a folder {DEBIAN_VERSIONS}/*/bin nor in \
+            "the programs `initdb` and `postgres` are neither in {DEBIAN_VERSIONS}/*/bin nor in \
              PATH: install the PostgreSQL server, on Debian with `apt-get install postgresql`"
         )
     })
 }
 
-/// `16` or `9.6`, in an order where 16 comes after 9.6.
+/// Parses a version such as `16` or `9.6`, so that 16 sorts after 9.6.
 fn version(name: &str) -> Option<Vec<u32>> {
     name.split('.').map(|part| part.parse().ok()).collect()
 }
 
 #[derive(Debug, PartialEq)]
 enum Answer {
-    /// No server.
+    /// No server listens on the socket.
     Nobody,
     /// A server that is starting, recovering or ending.
     NotNow,
     Welcome,
 }
 
-/// Begins a session, since a server that recovers from a crash does accept connections but not sessions.
+/// Tries to begin a session. A server that recovers from a crash accepts connections, but no sessions.
 fn ask(socket_dir: &Path) -> Answer {
     let Ok(mut stream) = UnixStream::connect(socket_dir.join(format!(".s.PGSQL.{PORT}"))) else {
         return Answer::Nobody;
@@ -561,7 +563,7 @@ fn ask(socket_dir: &Path) -> Answer {
         greeting.extend_from_slice(word.as_bytes());
         greeting.push(0);
     }
-    // Shorter than 256 bytes, so that the last byte of the length is all of it.
+    // The message is shorter than 256 bytes, so its length fits in the last byte.
     greeting[3] = u8::try_from(greeting.len()).unwrap_or(u8::MAX);
     let mut first = [0];
     let asked = stream
@@ -571,16 +573,16 @@ fn ask(socket_dir: &Path) -> Answer {
     if asked.is_err() || first != *b"R" {
         return Answer::NotNow;
     }
-    // Read to the end, lest the server log that its client ran away.
+    // Read to the end, so that the server does not log a lost client.
     let _ = stream.write_all(b"X\0\0\0\x04").and_then(|()| io::copy(&mut stream, &mut io::sink()));
     Answer::Welcome
 }
 
-/// Kills the server on `data` with all its processes, and waits until they have let go of the shared memory.
+/// Kills the server on `data` with all its processes, and waits until they have released the shared memory.
 fn kill_server(data: &Path) -> Result<(), String> {
     let (pid, segment) = postmaster(data)?;
-    // Stopped first, so that it starts no more processes while we look for them. The signal is only on its way when it has
-    // been sent: a process that was forked meanwhile would be missed.
+    // Stop the server first, so that it starts no process while we list them. Wait until it has stopped: the signal is
+    // delivered later, and a process that is forked before that would be missed.
     signal("STOP", &[pid])?;
     let stopped = Instant::now() + LIMIT;
     while state(pid).is_some_and(|state| state != "T") && Instant::now() < stopped {
@@ -597,7 +599,7 @@ fn kill_server(data: &Path) -> Result<(), String> {
         }
         if Instant::now() > deadline {
             return Err(format!(
-                "the killed PostgreSQL in {} is not gone after {} s: processes {left:?}, memory {segment:?}",
+                "the killed PostgreSQL in {} has not ended after {} s: processes {left:?}, memory {segment:?}",
                 data.display(),
                 LIMIT.as_secs()
             ));
@@ -606,17 +608,17 @@ fn kill_server(data: &Path) -> Result<(), String> {
     }
 }
 
-/// The process that serves `data`, proven to be the one, and the name of its shared memory.
+/// Returns the process that serves `data`, after checking that it is the right one, and the id of its shared memory.
 fn postmaster(data: &Path) -> Result<(u32, Option<String>), String> {
     let path = data.join("postmaster.pid");
     let text = fs::read_to_string(&path)
         .map_err(|error| format!("no PostgreSQL runs in {}: {}: {error}", data.display(), path.display()))?;
     let lines: Vec<&str> = text.lines().collect();
     let pid = lines.first().and_then(|pid| pid.trim().parse().ok());
-    let pid = pid.ok_or_else(|| format!("{} names no process", path.display()))?;
+    let pid = pid.ok_or_else(|| format!("{} contains no process id", path.display()))?;
     if lines.get(1).map(Path::new) != Some(data) || !command_line_names(pid, data) {
         return Err(format!(
-            "process {pid} is named in {} but is not the server of that folder: it is left alone",
+            "process {pid} is named in {} but is not the server of that directory: it is left alone",
             path.display()
         ));
     }
@@ -624,7 +626,7 @@ fn postmaster(data: &Path) -> Result<(u32, Option<String>), String> {
     Ok((pid, segment.map(str::to_owned)))
 }
 
-/// Whether no process is attached to this shared memory any more, as far as the system tells.
+/// Returns true if no process is attached to this shared memory, as far as the system reports.
 fn is_free(segment: &str) -> bool {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -640,7 +642,7 @@ fn processes() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The parent of a process; none when the process has ended, even if nobody has waited for it yet.
+/// Returns the parent of a process; `None` if the process has ended, even if it is still a zombie.
 fn living_parent(pid: u32) -> Option<u32> {
     let words = state_and_parent(pid)?;
     if matches!(&words.0[..], "Z" | "X") { None } else { Some(words.1) }
@@ -652,7 +654,7 @@ fn state(pid: u32) -> Option<String> {
 
 fn state_and_parent(pid: u32) -> Option<(String, u32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name comes first, in parentheses, and may itself contain any of them.
+    // The name of the program comes first, in parentheses, and may itself contain parentheses.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut words = after_name.split_whitespace();
     Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
@@ -664,7 +666,8 @@ fn command_line_names(pid: u32, folder: &Path) -> bool {
     line.windows(folder.len()).any(|part| part == folder)
 }
 
-/// The shell's own `kill`, since the program is not on every machine. Who has just ended needs no signal.
+/// Sends a signal with the shell's built-in `kill`, because the program is not installed everywhere. Processes that
+/// have ended are ignored.
 fn signal(name: &str, pids: &[u32]) -> Result<(), String> {
     let script = format!("kill -{name} \"$@\" 2>/dev/null; true");
     let mut shell = Command::new("sh");
@@ -672,7 +675,7 @@ fn signal(name: &str, pids: &[u32]) -> Result<(), String> {
     shell.status().map(|_| ()).map_err(|error| format!("cannot start `sh` to signal {pids:?}: {error}"))
 }
 
-/// A value in a libpq string.
+/// Quotes a value for a libpq connection string, if needed.
 pub(crate) fn quoted(value: &str) -> String {
     if !value.is_empty() && !value.contains([' ', '\t', '\n', '\'', '\\']) {
         return value.to_owned();
@@ -684,7 +687,7 @@ pub(crate) fn quoted(value: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Longer than any helper that may still be about to end.
+    /// Waits until something has happened, longer than any helper needs to end.
     fn soon(what: &str, mut happened: impl FnMut() -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !happened() {
@@ -698,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_cluster_is_killed_restarted_and_gone_in_the_end() {
+    fn own_cluster_is_killed_restarted_and_removed() {
         let mut cluster = Cluster::own(&[("max_connections", "20")]).unwrap();
         assert!(cluster.is_own());
         let folder = cluster.socket_dir().parent().unwrap().to_path_buf();
@@ -720,18 +723,18 @@ mod tests {
     }
 
     #[test]
-    fn an_own_cluster_ends_with_its_process() {
+    fn own_cluster_ends_with_its_process() {
         let mut cluster = Cluster::own(&[]).unwrap();
         let folder = cluster.socket_dir().parent().unwrap().to_path_buf();
         let Kind::Own { orders, .. } = &mut cluster.kind else { panic!("must be an own one") };
-        // All that is left of a killed process is the closed end of its pipe.
+        // A killed process leaves only the closed end of its pipe.
         drop(orders.take());
         soon("the folder is removed", || !folder.exists());
         soon("the processes end", || processes_of(&folder).is_empty());
     }
 
     #[test]
-    fn a_server_without_its_supervisor_ends() {
+    fn server_without_its_supervisor_ends() {
         let cluster = Cluster::own(&[]).unwrap();
         let Kind::Own { supervisor, .. } = &cluster.kind else { panic!("must be an own one") };
         let folder = supervisor.folder.clone();
@@ -742,13 +745,13 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_setting_is_reported_from_the_log() {
+    fn refused_setting_is_reported_from_the_log() {
         let error = Cluster::own(&[("no_such_setting", "1")]).unwrap_err();
         assert!(error.contains("did not start") && error.contains("no_such_setting"), "{error}");
     }
 
     #[test]
-    fn the_shared_cluster_is_one() {
+    fn shared_cluster_is_started_once() {
         let mut first = Cluster::shared().unwrap();
         let second = Cluster::shared().unwrap();
         assert!(!first.is_own());

@@ -1,4 +1,5 @@
-//! Rows to be written, column by column: one array each, so that any number of rows goes in one statement.
+//! Rows to write, stored by column. Each column is one array parameter, so that one statement writes any number of
+//! rows.
 
 use stepwell_core::shadow::ShadowValue;
 use stepwell_core::{Name, RunId, Timestamp};
@@ -7,8 +8,8 @@ use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{CheckpointRow, KeyRow, MessageRow};
 use stepwell_store::shadow::split;
 use stepwell_store::{
-    AuditRow, Cell, CommitId, Edge, HandleHash, HandleRow, Head, Link, OpenWait, RunRow, ShadowWrite, Step,
-    StoredDefinition,
+    AuditRow, Cell, CommitId, HandleHash, HandleRow, Head, Link, LinkEdge, RunRow, RunUpdate, ShadowWrite,
+    StoredDefinition, StoredWait,
 };
 use uuid::Uuid;
 
@@ -16,13 +17,14 @@ use crate::connection::Param;
 use crate::records::{Records, field};
 use crate::rows;
 
-/// A statement and its parameters.
-pub(crate) struct Asked<'a> {
+/// A statement with its parameters.
+pub(crate) struct BoundStatement<'a> {
     pub(crate) sql: &'static str,
     pub(crate) params: Vec<Param<'a>>,
 }
 
-/// Where the checkpoint is that tells whether a commit was applied; nowhere if that is known.
+/// The position of the checkpoint that shows whether a commit was applied; `None` if the commit is certain to be
+/// applied.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trace {
     pub(crate) commit: CommitId,
@@ -54,9 +56,9 @@ macro_rules! columns {
                 $(self.$column.push($column);)+
             }
 
-            /// A statement that takes the tenant, and then these columns.
-            pub(crate) fn asked<'s>(&'s self, sql: &'static str, tenant: &'s Uuid) -> Asked<'s> {
-                Asked { sql, params: vec![tenant $(, &self.$column)+] }
+            /// Returns a statement whose parameters are the tenant and then these columns.
+            pub(crate) fn bound<'s>(&'s self, sql: &'static str, tenant: &'s Uuid) -> BoundStatement<'s> {
+                BoundStatement { sql, params: vec![tenant $(, &self.$column)+] }
             }
 
             #[allow(dead_code)]
@@ -67,11 +69,11 @@ macro_rules! columns {
     };
 }
 
-/// The columns that can also be handed over as rows.
+/// Lets columns also be passed as an array of rows.
 macro_rules! recorded {
     ($name:ident { $first:ident $(, $column:ident)* }) => {
         impl $name<'_> {
-            /// The same as one array of rows.
+            /// Returns the rows as one array of composite values.
             pub(crate) fn records(&self) -> Records {
                 let fields = [stringify!($first) $(, stringify!($column))*].len() as i32;
                 let mut records = Records::default();
@@ -88,11 +90,11 @@ macro_rules! recorded {
 }
 
 columns! {
-    /// Runs' rows.
+    /// Rows of the table `runs`.
     Runs {
         id: Uuid, workflow: &'a str, definition: &'a [u8], revision: i64, version: i64, fence: i64,
         owner: Option<Uuid>, status: &'static str, places: String, wake: Option<i64>, inbox_seq: i64,
-        inbox_len: i64, chain_base: i64, chain_bytes: i64, attempt: Option<&'a [u8]>, parent_run: Option<Uuid>,
+        inbox_len: i64, chain_base: i64, chain_bytes: i64, ledger: Option<&'a [u8]>, parent_run: Option<Uuid>,
         parent_activation: Option<i64>, parent_child: Option<i64>, root: Uuid, created_at: i64, updated_at: i64,
     }
 }
@@ -100,13 +102,13 @@ columns! {
 recorded! {
     Runs {
         id, workflow, definition, revision, version, fence, owner, status, places, wake, inbox_seq, inbox_len,
-        chain_base, chain_bytes, attempt, parent_run, parent_activation, parent_child, root, created_at, updated_at
+        chain_base, chain_bytes, ledger, parent_run, parent_activation, parent_child, root, created_at, updated_at
     }
 }
 
 impl<'a> Runs<'a> {
     pub(crate) fn push(&mut self, row: &'a RunRow, places: String) {
-        // Taken apart without `..`: a new field does not compile until it is written here.
+        // Destructured without `..`, so that a new field does not compile until it is handled here.
         let RunRow {
             run,
             workflow,
@@ -121,7 +123,7 @@ impl<'a> Runs<'a> {
             inbox_seq,
             inbox_len,
             chain,
-            attempt,
+            ledger,
             parent,
             root,
             created_at,
@@ -143,7 +145,7 @@ impl<'a> Runs<'a> {
             rows::int(*inbox_len),
             rows::int(chain.base),
             rows::int(chain.bytes),
-            attempt.as_deref(),
+            ledger.as_deref(),
             parent.map(|parent| parent.run.uuid()),
             parent.map(|parent| rows::int(parent.activation)),
             parent.map(|parent| parent.child.into()),
@@ -153,9 +155,9 @@ impl<'a> Runs<'a> {
         );
     }
 
-    /// What a step proposes; `commit.sql` says what its columns mean.
-    pub(crate) fn propose(&mut self, step: &'a Step, head: &Head, places: String, at: Timestamp) {
-        let Step {
+    /// Adds the row that a step proposes. `commit_spread.sql` explains the meaning of its columns.
+    pub(crate) fn propose(&mut self, step: &'a RunUpdate, head: &Head, places: String, at: Timestamp) {
+        let RunUpdate {
             head: before,
             fence,
             in_order,
@@ -163,7 +165,7 @@ impl<'a> Runs<'a> {
             status,
             wake,
             owner: _,
-            attempt,
+            ledger,
             definition: _,
             take: _,
             open: _,
@@ -186,7 +188,7 @@ impl<'a> Runs<'a> {
             (*in_order).into(),
             rows::int(head.chain.base),
             rows::int(head.chain.bytes),
-            attempt.as_deref(),
+            ledger.as_deref(),
             None,
             fence.map(rows::int),
             None,
@@ -198,7 +200,7 @@ impl<'a> Runs<'a> {
 }
 
 columns! {
-    /// Checkpoints' rows without results.
+    /// Rows of the table `checkpoints`, without results.
     Plain {
         run: Uuid, version: i64, base: i64, commit: Uuid, at: i64, body: &'a [u8], entry: &'a [u8],
     }
@@ -222,7 +224,7 @@ impl<'a> Plain<'a> {
 }
 
 columns! {
-    /// Checkpoints' rows.
+    /// Rows of the table `checkpoints`.
     Checkpoints {
         run: Uuid, version: i64, base: i64, commit: Uuid, at: i64, body: &'a [u8], entry: &'a [u8],
         results: Option<&'a [u8]>,
@@ -238,7 +240,7 @@ impl<'a> Checkpoints<'a> {
 }
 
 columns! {
-    /// Messages' rows.
+    /// Rows of the table `inbox`.
     Messages {
         run: Uuid, seq: i64, topic: &'a str, body: &'a [u8], received_at: i64, expires_at: Option<i64>,
         counts: bool,
@@ -261,7 +263,7 @@ impl<'a> Messages<'a> {
 }
 
 columns! {
-    /// Something of a run by its number: messages to be taken.
+    /// Numbers of messages to delete, with their runs.
     Numbers { run: Uuid, number: i64 }
 }
 
@@ -272,7 +274,7 @@ impl Numbers<'_> {
 }
 
 columns! {
-    /// Waits to be closed.
+    /// Waits to close, with the trace of their commit.
     Closed { run: Uuid, activation: i64, commit: Uuid, version: Option<i64> }
 }
 
@@ -283,18 +285,18 @@ impl Closed<'_> {
 }
 
 columns! {
-    /// Waits to be opened.
+    /// Waits to open, with the trace of their commit.
     Opened {
         run: Uuid, activation: i64, place: &'a str, since: i64, until: Option<i64>, detail: &'a [u8],
-        topic: Option<&'a str>, commit: Uuid, version: Option<i64>,
+        topic: Option<&'a str>, due: Option<i64>, commit: Uuid, version: Option<i64>,
     }
 }
 
 impl<'a> Opened<'a> {
-    /// Of several for one activation the last counts.
-    pub(crate) fn push_all(&mut self, run: RunId, waits: &'a [OpenWait], trace: Trace) {
+    /// Adds waits. If several have the same activation, only the last is added.
+    pub(crate) fn push_all(&mut self, run: RunId, waits: &'a [StoredWait], trace: Trace) {
         for (index, wait) in waits.iter().enumerate() {
-            let OpenWait { activation, place, since, until, detail, topic } = wait;
+            let StoredWait { activation, place, since, until, detail, topic, due } = wait;
             if waits[index + 1..].iter().any(|later| later.activation == *activation) {
                 continue;
             }
@@ -306,6 +308,7 @@ impl<'a> Opened<'a> {
                 rows::time(*until),
                 detail,
                 topic.as_deref(),
+                rows::time(*due),
                 trace.commit.0,
                 trace.version(),
             );
@@ -314,7 +317,7 @@ impl<'a> Opened<'a> {
 }
 
 columns! {
-    /// Shadow columns that hold something.
+    /// Shadow columns to set, with the trace of their commit.
     Shaded {
         run: Uuid, name: &'a str, workflow: &'a str, text: Option<&'a str>, number: Option<f64>, boolean: Option<bool>,
         commit: Uuid, version: Option<i64>,
@@ -336,11 +339,11 @@ impl<'a> Shaded<'a> {
 }
 
 columns! {
-    /// Shadow columns that hold nothing any more.
+    /// Shadow columns to clear, with the trace of their commit.
     Unshaded { run: Uuid, name: &'a str, commit: Uuid, version: Option<i64> }
 }
 
-/// Shadow columns that change.
+/// Shadow columns to set and to clear.
 #[derive(Default)]
 pub(crate) struct Shadows<'a> {
     pub(crate) put: Shaded<'a>,
@@ -348,7 +351,7 @@ pub(crate) struct Shadows<'a> {
 }
 
 impl<'a> Shadows<'a> {
-    /// Of several writes to one column the last counts.
+    /// Adds writes. If several change the same column, only the last is added.
     pub(crate) fn push_all(&mut self, run: RunId, writes: &'a [ShadowWrite], trace: Trace) {
         for (index, write) in writes.iter().enumerate() {
             let ShadowWrite { workflow, name, value } = write;
@@ -364,7 +367,7 @@ impl<'a> Shadows<'a> {
 }
 
 columns! {
-    /// Handles' rows.
+    /// Rows of the table `handles`.
     Handles {
         handle: &'a [u8], kind: &'static str, run: Uuid, workflow: &'a str, definition: &'a [u8], state: &'a [u8],
         expires_at: Option<i64>, owner: Option<Uuid>, fence: i64, deliver_at: Option<i64>, delivery: Option<&'a [u8]>,
@@ -374,7 +377,7 @@ columns! {
 
 impl<'a> Handles<'a> {
     pub(crate) fn push(&mut self, row: &'a HandleRow) {
-        // Taken apart without `..`: a new field does not compile until it is written here.
+        // Destructured without `..`, so that a new field does not compile until it is handled here.
         let HandleRow {
             handle,
             kind,
@@ -415,7 +418,7 @@ impl<'a> Handles<'a> {
 }
 
 columns! {
-    /// Handles by their hashes.
+    /// Hashes of handles to delete.
     Hashes { handle: &'a [u8] }
 }
 
@@ -426,7 +429,7 @@ impl<'a> Hashes<'a> {
 }
 
 columns! {
-    /// Cells' rows.
+    /// Rows of the table `cells`.
     Cells {
         space: &'static str, owner: &'a str, key: &'a str, value: Option<String>, value_type: &'static str,
         revision: i64, expires_at: Option<i64>, created_at: i64, updated_at: i64, created_by: Option<Uuid>,
@@ -435,7 +438,7 @@ columns! {
 
 impl<'a> Cells<'a> {
     pub(crate) fn push(&mut self, cell: &'a Cell) {
-        // What is damaged is not written: it is written over, or it stays as it is.
+        // A damaged cell is never written: it is overwritten by a new value, or stays unchanged.
         let Cell {
             key,
             value,
@@ -463,7 +466,7 @@ impl<'a> Cells<'a> {
 }
 
 columns! {
-    /// Links' rows.
+    /// Rows of the table `links`.
     Links {
         namespace: &'a str, from_type: &'a str, from_id: &'a str, to_type: &'a str, to_id: &'a str, relation: &'a str,
         id: Uuid, attributes: String, created_at: i64, updated_at: i64, created_by: Option<Uuid>,
@@ -491,21 +494,21 @@ impl<'a> Links<'a> {
 }
 
 columns! {
-    /// Links by their edges.
+    /// Edges of links to delete.
     Edges {
         namespace: &'a str, from_type: &'a str, from_id: &'a str, to_type: &'a str, to_id: &'a str, relation: &'a str,
     }
 }
 
 impl<'a> Edges<'a> {
-    pub(crate) fn push(&mut self, edge: &'a Edge) {
+    pub(crate) fn push(&mut self, edge: &'a LinkEdge) {
         let (from, to) = (edge.from(), edge.to());
         self.add(edge.namespace(), from.kind(), from.id(), to.kind(), to.id(), edge.relation());
     }
 }
 
 columns! {
-    /// Documents that end.
+    /// Documents to end, with the version at which they end.
     Hidden { run: Uuid, key: &'a str, version: i64 }
 }
 
@@ -517,7 +520,7 @@ impl<'a> Hidden<'a> {
 }
 
 columns! {
-    /// Documents' rows.
+    /// Rows of the table `documents`.
     Documents {
         run: Uuid, key: &'a str, kind: &'a str, body: &'a [u8], tags: String, visible_from: i64, ordinal: i64,
         at: i64,
@@ -527,7 +530,7 @@ columns! {
 impl<'a> Documents<'a> {
     pub(crate) fn push(&mut self, row: &'a DocumentRow) {
         let DocumentRow { document, ordinal } = row;
-        // It is visible from the version it is written at, so it has no end yet.
+        // A new document is visible from the version that writes it, and has no end yet.
         let stepwell_store::Document { run, key, kind, body, tags, visible_from, visible_to: _, at } =
             document;
         let (from, ordinal) = (rows::int(*visible_from), rows::int(*ordinal));
@@ -536,7 +539,7 @@ impl<'a> Documents<'a> {
 }
 
 columns! {
-    /// Keys' rows.
+    /// Rows of the table `idempotency`.
     Keys {
         operation: &'a str, key: &'a str, request: &'a [u8], answer: &'a [u8], results: Option<&'a [u8]>,
         until: Option<i64>, run: Option<Uuid>, commit: Uuid,
@@ -545,14 +548,14 @@ columns! {
 
 impl<'a> Keys<'a> {
     pub(crate) fn push(&mut self, row: &'a KeyRow) {
-        let KeyRow { operation, key, request, answer, results, lives, commit } = row;
-        let (until, run) = rows::lives(*lives);
+        let KeyRow { operation, key, request, answer, results, lifetime, commit } = row;
+        let (until, run) = rows::lifetime(*lifetime);
         self.add(operation, key, request, answer, results.as_deref(), until, run, commit.0);
     }
 }
 
 columns! {
-    /// Definitions' rows.
+    /// Rows of the table `definitions`, with the trace of their commit.
     Definitions {
         hash: &'a [u8], workflow: &'a str, version: i64, body: &'a [u8], publisher: Option<&'a str>, commit: Uuid,
         trace: Option<Uuid>, trace_version: Option<i64>,
@@ -577,7 +580,7 @@ impl<'a> Definitions<'a> {
 }
 
 columns! {
-    /// The audit trail's rows.
+    /// Rows of the table `audit`, with the trace of their commit.
     Audit {
         commit: Uuid, ordinal: i64, at: i64, operation: &'a str, subject: &'a str, actor: Option<&'a str>,
         run: Option<Uuid>, detail: &'a [u8], results: Option<&'a [u8]>, trace: Option<Uuid>, version: Option<i64>,
@@ -585,7 +588,7 @@ columns! {
 }
 
 impl<'a> Audit<'a> {
-    /// A commit's rows, the first with the results of the operations if they are looked up there.
+    /// Adds the audit rows of a commit. The first row gets the results of its operations, if they are looked up there.
     pub(crate) fn push_all(
         &mut self,
         audit: &'a [AuditRow],

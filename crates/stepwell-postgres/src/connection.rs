@@ -1,4 +1,5 @@
-//! A connection as Stepwell needs it, the pool of them, and a tenant's transaction in as few writes as can be.
+//! Connections with the settings that Stepwell needs, their pool, and transactions of a tenant in as few round trips as
+//! possible.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,41 +16,42 @@ use tokio_postgres::{Client, Config, Row, Statement};
 
 use crate::error::{Failure, OpenError, described};
 
-/// The first version whose statements and policies are those used here.
+/// The first PostgreSQL version that supports the statements and policies used here.
 pub(crate) const NEEDED: (i32, &str) = (140_000, "14");
 
-/// Plans must not depend on what the statistics say of a table that has just been made: every statement is meant to go
-/// by an index, and one plan is as good as another.
+/// Query plans must not depend on the statistics of a new table. Every statement is written for an index, so a generic
+/// plan is always right.
 const SETTINGS: &str = "-c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off";
 
-/// Lets the settings of a transaction reach the workers of a Citus cluster.
+/// Propagates the settings of a transaction to the workers of a Citus cluster.
 pub(crate) const PROPAGATE: &str = "set local citus.propagate_set_commands = 'local'";
 
-/// How long a connection may take to be made, and one on which nothing arrives any more to be noticed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum time to establish a connection, and to detect one on which nothing arrives any more.
+pub(crate) const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How to get a connection.
+/// Maximum time of a statement that spans tenants. With Citus it needs every node, and one of them may be silent.
+pub(crate) const SPANNING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The configuration of new connections.
 #[derive(Clone)]
 pub(crate) struct Connector {
     config: Config,
     tls: Tls,
 }
 
-/// How connections are encrypted.
+/// The encryption of connections.
 #[derive(Clone, Default)]
 pub(crate) enum Tls {
-    /// They are not.
     #[default]
     None,
-    /// By rustls.
     #[cfg(feature = "tls")]
     Rustls(std::sync::Arc<rustls::ClientConfig>),
 }
 
-/// The task that carries a connection's bytes, and the notifications that come with them.
+/// The task that transfers a connection's bytes and receives its notifications.
 pub(crate) type Driver = BoxFuture<'static, ()>;
-/// Who is told of notifications.
-pub(crate) type Told = Box<dyn Fn(&str, i32) + Send + Sync>;
+/// A callback for notifications, with their payload and the sender's process id.
+pub(crate) type NotificationCallback = Box<dyn Fn(&str, i32) + Send + Sync>;
 
 impl Connector {
     pub(crate) fn new(config: &Config, schema: Option<&str>, tls: Tls) -> Self {
@@ -61,17 +63,20 @@ impl Connector {
             config.application_name("stepwell");
         }
         if config.get_connect_timeout().is_none() {
-            config.connect_timeout(PATIENCE);
+            config.connect_timeout(CONNECTION_TIMEOUT);
         }
         if config.get_tcp_user_timeout().is_none() {
-            config.tcp_user_timeout(PATIENCE);
+            config.tcp_user_timeout(CONNECTION_TIMEOUT);
         }
-        config.keepalives_idle(PATIENCE).keepalives_interval(Duration::from_secs(2)).keepalives_retries(3);
+        config
+            .keepalives_idle(CONNECTION_TIMEOUT)
+            .keepalives_interval(Duration::from_secs(2))
+            .keepalives_retries(3);
         Connector { config, tls }
     }
 
-    /// One for a database that is spread over nodes: Citus finds the node by a parameter's value, which a generic plan does not
-    /// know.
+    /// Returns a connector for a database with Citus. Citus finds the node by a parameter's value, which a generic plan
+    /// does not know.
     pub(crate) fn spread(mut self) -> Self {
         let given = self.config.get_options().unwrap_or_default();
         let options = format!("{given} -c plan_cache_mode=auto");
@@ -79,50 +84,60 @@ impl Connector {
         self
     }
 
-    /// One that does not wait for a row for long: somebody else's open transaction must not hold up everybody.
-    pub(crate) fn impatient(mut self) -> Self {
+    /// Returns a connector that waits at most two seconds for a locked row. One open transaction must not block all
+    /// commits.
+    pub(crate) fn with_lock_timeout(mut self) -> Self {
         let given = self.config.get_options().unwrap_or_default();
         let options = format!("{given} -c lock_timeout=2s");
         self.config.options(options);
         self
     }
 
-    /// A new connection; whoever listens is told of notifications.
-    pub(crate) async fn connect(&self, told: Option<Told>) -> Result<(Client, Driver), OpenError> {
-        let patience = self.config.get_connect_timeout().map_or(PATIENCE, |patience| *patience);
-        match tokio::time::timeout(patience, self.dial(told)).await {
+    /// Opens a new connection. `on_notification` is called for each notification.
+    pub(crate) async fn connect(
+        &self,
+        on_notification: Option<NotificationCallback>,
+    ) -> Result<(Client, Driver), OpenError> {
+        let timeout = self.config.get_connect_timeout().map_or(CONNECTION_TIMEOUT, |timeout| *timeout);
+        match tokio::time::timeout(timeout, self.dial(on_notification)).await {
             Ok(Ok(connected)) => Ok(connected),
             Ok(Err(error)) => Err(OpenError::Unreachable(described(&error))),
             Err(_) => {
-                let why = format!("nobody answered for {} ms", patience.as_millis());
+                let why = format!("no connection within {} ms", timeout.as_millis());
                 Err(OpenError::Unreachable(why))
             }
         }
     }
 
-    async fn dial(&self, told: Option<Told>) -> Result<(Client, Driver), tokio_postgres::Error> {
+    async fn dial(
+        &self,
+        on_notification: Option<NotificationCallback>,
+    ) -> Result<(Client, Driver), tokio_postgres::Error> {
         match &self.tls {
             Tls::None => {
                 let (client, connection) = self.config.connect(tokio_postgres::NoTls).await?;
-                Ok((client, drive(connection, told)))
+                Ok((client, drive(connection, on_notification)))
             }
             #[cfg(feature = "tls")]
             Tls::Rustls(tls) => {
                 let tls = tokio_postgres_rustls::MakeRustlsConnect::new((**tls).clone());
                 let (client, connection) = self.config.connect(tls).await?;
-                Ok((client, drive(connection, told)))
+                Ok((client, drive(connection, on_notification)))
             }
         }
     }
 }
 
-/// An identifier as a value of the `options` of a connection: quoted for SQL, and escaped for the command line it is.
+/// Converts an identifier to a value in the `options` of a connection: quoted for SQL, and escaped for a command line.
 fn escaped(schema: &str) -> String {
     let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
     quoted.replace('\\', "\\\\").replace(' ', "\\ ")
 }
 
-fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, told: Option<Told>) -> Driver
+fn drive<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    on_notification: Option<NotificationCallback>,
+) -> Driver
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -131,8 +146,8 @@ where
         loop {
             match std::future::poll_fn(|context| connection.poll_message(context)).await {
                 Some(Ok(tokio_postgres::AsyncMessage::Notification(note))) => {
-                    if let Some(told) = &told {
-                        told(note.payload(), note.process_id());
+                    if let Some(on_notification) = &on_notification {
+                        on_notification(note.payload(), note.process_id());
                     }
                 }
                 Some(Ok(_)) => {}
@@ -146,28 +161,30 @@ where
     })
 }
 
-/// A server process of ours, told apart from a later one with the same number.
+/// A server process of a connection. Its start time distinguishes it from a later process with the same id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Backend {
     pub(crate) pid: i32,
     pub(crate) began: String,
 }
 
-/// A connection and the statements that were prepared on it.
+/// A connection and its prepared statements.
 pub(crate) struct Connection {
     client: Client,
     pub(crate) backend: Backend,
     statements: Mutex<HashMap<usize, Statement>>,
-    /// How long it waits for an answer.
-    patience: Duration,
-    /// An answer did not come: whatever comes on it now is nobody's.
+    /// Maximum time to wait for an answer, until the connection returns to the pool.
+    timeout: Duration,
+    /// An answer did not come in time. The connection is not used again, and a late answer is ignored.
     is_given_up: AtomicBool,
     plans: Mutex<Plans>,
 }
 
-/// The server's plans of a connection's statements. They are made once, for tables as full as they are then; those that were
-/// made while the tables were empty would walk them later. So they are made again: soon at first, then ever more rarely,
-/// so that tables have not grown many times over meanwhile.
+/// The age of the server's plans for a connection's statements.
+///
+/// The server plans a statement once, for the current size of its tables. A plan for empty tables would later scan full
+/// ones. So plans are discarded again and again: soon at first, then at growing intervals, before tables have grown
+/// many times over.
 struct Plans {
     made: Instant,
     lasts: Duration,
@@ -181,7 +198,7 @@ impl Plans {
         Plans { made: Instant::now(), lasts: Plans::FIRST }
     }
 
-    /// Whether they are to be made again; then they count as made now.
+    /// Returns true if the plans must be discarded. They count as new from then on.
     fn are_old(&mut self) -> bool {
         if self.made.elapsed() < self.lasts {
             return false;
@@ -191,11 +208,11 @@ impl Plans {
     }
 }
 
-/// Why there is no answer.
+/// The reason that there is no answer.
 pub(crate) enum Unanswered {
-    /// None came in time.
+    /// No answer came within this time.
     Silence(Duration),
-    /// The server, or the way to it, gives an error.
+    /// The server or the network reported an error.
     Error(tokio_postgres::Error),
 }
 
@@ -203,18 +220,19 @@ impl From<Unanswered> for Failure {
     fn from(unanswered: Unanswered) -> Self {
         match unanswered {
             Unanswered::Silence(waited) => {
-                Failure::Unknown(format!("no answer came for {} ms", waited.as_millis()))
+                Failure::Unknown(format!("no answer within {} ms", waited.as_millis()))
             }
             Unanswered::Error(error) => error.into(),
         }
     }
 }
 
-/// A parameter.
+/// A parameter of a statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
 impl Connection {
-    /// A statement, prepared once. It is known by the address of its text: the texts are constants.
+    /// Returns a prepared statement, and prepares it on first use. The key is the address of its text, which is a
+    /// constant.
     pub(crate) async fn statement(&self, sql: &'static str) -> Result<Statement, Failure> {
         let address = sql.as_ptr() as usize;
         let known = self.lock().get(&address).cloned();
@@ -230,12 +248,12 @@ impl Connection {
         self.statements.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks without waiting for what was asked before: the answer comes in the same order.
+    /// Runs a statement without waiting for the answers to earlier ones; answers come in the order of sending.
     pub(crate) async fn ask(&self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {
         Ok(self.try_ask(statement, params).await?)
     }
 
-    /// The same with the error as it is.
+    /// Runs a statement like [`Connection::ask`], but returns the original error.
     pub(crate) async fn try_ask(
         &self,
         statement: &Statement,
@@ -249,22 +267,22 @@ impl Connection {
         Ok(self.in_time(self.client.batch_execute(command)).await?)
     }
 
-    /// Begins a transaction. All its commands go out in one write, before anything that is sent after this.
+    /// Begins a transaction. All its commands are sent in one write, before any later statement.
     pub(crate) async fn begin(&self, begin: &Begin) -> Result<(), Failure> {
         let sent = begin.0.iter().map(|command| self.command(command));
         futures_util::future::join_all(sent).await.into_iter().collect()
     }
 
-    /// Waits for an answer, but not for ever: a peer that is gone without a word may never be noticed otherwise.
+    /// Waits for an answer up to the maximum time. Otherwise a peer that has vanished silently might never be noticed.
     async fn in_time<T>(
         &self,
         answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Unanswered> {
-        match tokio::time::timeout(self.patience, answer).await {
+        match tokio::time::timeout(self.timeout, answer).await {
             Ok(answer) => answer.map_err(Unanswered::Error),
             Err(_) => {
                 self.is_given_up.store(true, Ordering::Relaxed);
-                Err(Unanswered::Silence(self.patience))
+                Err(Unanswered::Silence(self.timeout))
             }
         }
     }
@@ -274,21 +292,23 @@ impl Connection {
     }
 }
 
-/// Who may see what in a transaction.
+/// The rows that a transaction may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sees {
-    /// One tenant's rows.
+pub(crate) enum Visibility {
+    /// The rows of one tenant.
     Tenant(TenantId),
-    /// Which tenants have work, and who is there.
-    Due,
-    /// No tenant's rows.
+    /// All tenants, and the due times and owners of their runs.
+    DueTenant,
+    /// No rows of tenants.
     None,
 }
 
-/// Makes connections, and throws away those that are closed.
+/// Opens connections for the pool, and discards closed ones.
+// `deadpool` itself and not `deadpool-postgres`: a connection must know its server process (`Backend`), so
+// that a commit with a lost answer can be resolved.
 pub(crate) struct Maker {
     connector: Connector,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Manager for Maker {
@@ -307,7 +327,7 @@ impl Manager for Maker {
             client,
             backend,
             statements: Mutex::default(),
-            patience: self.patience,
+            timeout: self.timeout,
             is_given_up,
             plans: Mutex::new(Plans::new()),
         })
@@ -315,50 +335,52 @@ impl Manager for Maker {
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<OpenError> {
         if connection.is_closed() {
-            return Err(RecycleError::message("it is closed"));
+            return Err(RecycleError::message("the connection is closed"));
         }
+        connection.timeout = self.timeout;
         let are_old = connection.plans.get_mut().unwrap_or_else(PoisonError::into_inner).are_old();
         if are_old && connection.command("discard plans").await.is_err() {
-            return Err(RecycleError::message("it does not answer"));
+            return Err(RecycleError::message("the connection does not answer"));
         }
         Ok(())
     }
 }
 
-/// How the connections of a store are used.
+/// The current use of a store's connection pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUse {
-    /// Connections at most.
+    /// Maximum number of connections.
     pub most: usize,
-    /// Connections there are.
+    /// Number of open connections.
     pub open: usize,
-    /// Those that somebody uses.
+    /// Number of connections in use.
     pub busy: usize,
-    /// How many wait for one.
+    /// Number of callers that wait for a connection.
     pub waiting: usize,
 }
 
-/// The connections of a store.
+/// The connection pool of a store.
 #[derive(Clone)]
 pub(crate) struct Connections {
     pool: Pool<Maker>,
     has_citus: bool,
 }
 
-/// A connection that goes back to the others when it is dropped.
+/// A connection that returns to the pool when it is dropped.
 pub(crate) type Lent = Object<Maker>;
 
 impl Connections {
     pub(crate) fn new(
         connector: Connector,
         most: usize,
-        patience: Duration,
+        timeout: Duration,
         has_citus: bool,
     ) -> Result<Self, OpenError> {
-        let timeouts = Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: None };
-        let pool = Pool::builder(Maker { connector, patience })
+        let timeouts =
+            Timeouts { wait: Some(CONNECTION_TIMEOUT), create: Some(CONNECTION_TIMEOUT), recycle: None };
+        let pool = Pool::builder(Maker { connector, timeout })
             .max_size(most.max(1))
-            // The one used last: its server process has everything at hand.
+            // Prefer the connection that was used last: the caches of its server process are warm.
             .queue_mode(QueueMode::Lifo)
             .timeouts(timeouts)
             .runtime(deadpool::Runtime::Tokio1)
@@ -367,16 +389,16 @@ impl Connections {
         Ok(Connections { pool, has_citus })
     }
 
-    /// How the connections are used now.
+    /// Returns the current use of the pool.
     pub(crate) fn used(&self) -> PoolUse {
         let status = self.pool.status();
         let busy = status.size.saturating_sub(status.available);
         PoolUse { most: status.max_size, open: status.size, busy, waiting: status.waiting }
     }
 
-    /// A connection; while the server is away, it is tried again for a while.
+    /// Returns a connection. While the server is down, retries for up to [`CONNECTION_TIMEOUT`].
     pub(crate) async fn get(&self) -> Result<Lent, StoreError> {
-        let until = tokio::time::Instant::now() + PATIENCE;
+        let until = tokio::time::Instant::now() + CONNECTION_TIMEOUT;
         let mut pause = Duration::from_millis(20);
         loop {
             match self.pool.get().await {
@@ -398,19 +420,20 @@ impl Connections {
         self.has_citus
     }
 
-    /// Returns the commands that begin a transaction which may see this much. Citus repeats a query string on its
-    /// workers as a whole, so that a `begin` in front of a setting would begin a second transaction there: with Citus each
-    /// command is a message of its own.
-    pub(crate) fn begin(&self, sees: Sees, mode: Mode) -> Begin {
+    /// Returns the commands that begin a transaction with this visibility and mode.
+    ///
+    /// Citus repeats a whole query string on its workers, so a `begin` before a setting would begin a second
+    /// transaction there. Therefore, with Citus, each command is a separate message.
+    pub(crate) fn begin(&self, visibility: Visibility, mode: Mode) -> Begin {
         let begin = match mode {
             Mode::Writes => "begin",
             Mode::Reads => "begin read only",
             Mode::ReadsOnce => "begin isolation level repeatable read read only",
         };
-        let set = match sees {
-            Sees::Tenant(tenant) => format!("set local app.current_tenant = '{}'", tenant.uuid()),
-            Sees::Due => "set local stepwell.sees = 'due'".to_owned(),
-            Sees::None => return Begin(vec![begin.to_owned()]),
+        let set = match visibility {
+            Visibility::Tenant(tenant) => format!("set local app.current_tenant = '{}'", tenant.uuid()),
+            Visibility::DueTenant => "set local stepwell.sees = 'due'".to_owned(),
+            Visibility::None => return Begin(vec![begin.to_owned()]),
         };
         match self.has_citus {
             true => Begin(vec![begin.to_owned(), PROPAGATE.to_owned(), set]),
@@ -418,45 +441,68 @@ impl Connections {
         }
     }
 
-    /// One statement in a transaction of its own, in one write.
+    /// Runs one statement that spans tenants, for at most [`SPANNING_TIMEOUT`]. The server cancels it then. If the
+    /// server does not even do that, the connection counts as lost.
+    pub(crate) async fn spanning(
+        &self,
+        sql: &'static str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Failure> {
+        let mut connection = self.get().await?;
+        let limit = connection.timeout.min(SPANNING_TIMEOUT);
+        connection.timeout = limit;
+        let mut begin = self.begin(Visibility::DueTenant, Mode::Reads);
+        // Before the settings that Citus passes on: the coordinator cancels the statement on the workers by itself.
+        begin.0.insert(1, format!("set local statement_timeout = {}", (limit.as_millis() * 9 / 10).max(1)));
+        one(connection, &begin, sql, params).await
+    }
+
+    /// Runs one statement in its own transaction, in one round trip.
     pub(crate) async fn one(
         &self,
-        sees: Sees,
+        visibility: Visibility,
         mode: Mode,
         sql: &'static str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, Failure> {
-        let connection = self.get().await?;
-        let statement = connection.statement(sql).await?;
-        let begin = self.begin(sees, mode);
-        let (begun, rows, ended) = tokio::join!(
-            connection.begin(&begin),
-            connection.ask(&statement, params),
-            connection.command("commit")
-        );
-        begun?;
-        let rows = rows?;
-        ended?;
-        Ok(rows)
+        one(self.get().await?, &self.begin(visibility, mode), sql, params).await
     }
 }
 
-/// The commands that begin a transaction, each sent as a message of its own.
+/// Runs one statement in its own transaction, in one round trip, and returns the connection to the pool.
+async fn one(
+    connection: Lent,
+    begin: &Begin,
+    sql: &'static str,
+    params: &[Param<'_>],
+) -> Result<Vec<Row>, Failure> {
+    let statement = connection.statement(sql).await?;
+    let (begun, rows, ended) = tokio::join!(
+        connection.begin(begin),
+        connection.ask(&statement, params),
+        connection.command("commit")
+    );
+    begun?;
+    let rows = rows?;
+    ended?;
+    Ok(rows)
+}
+
+/// The commands that begin a transaction, each sent as a separate message.
 pub(crate) struct Begin(Vec<String>);
 
-/// What a transaction is for.
+/// The access mode of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// It writes.
     Writes,
-    /// One statement reads.
+    /// Read only, with one statement.
     Reads,
-    /// Several statements read, and see the same.
+    /// Read only, with several statements that see the same state.
     ReadsOnce,
 }
 
-/// A transaction of several writes and reads that wait for each other. If it is dropped before its end, so is its
-/// connection: nobody else gets one in the middle of a transaction.
+/// A transaction of several dependent statements. If it is dropped before its end, its connection is closed, so that
+/// the pool never returns a connection inside a transaction.
 pub(crate) struct Transaction {
     connection: Option<Lent>,
 }
@@ -470,12 +516,12 @@ impl Transaction {
         self.connection.as_ref().expect("it is there until the end")
     }
 
-    /// It is over: committed, or rolled back by the server.
+    /// Returns the connection to the pool after a commit, or after a rollback by the server.
     pub(crate) fn over(mut self) {
         drop(self.connection.take());
     }
 
-    /// Takes it back.
+    /// Rolls the transaction back and returns the connection to the pool.
     pub(crate) async fn roll_back(self) -> Result<(), Failure> {
         self.on().command("rollback").await?;
         self.over();
@@ -488,5 +534,30 @@ impl Drop for Transaction {
         if let Some(connection) = self.connection.take() {
             drop(Object::take(connection));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn commands(has_citus: bool, visibility: Visibility) -> Vec<String> {
+        let connector = Connector::new(&Config::new(), None, Tls::None);
+        let connections = Connections::new(connector, 1, CONNECTION_TIMEOUT, has_citus).unwrap();
+        connections.begin(visibility, Mode::Writes).0
+    }
+
+    /// A past bug: Citus repeated `begin; set local …` on its workers, each time as a transaction in a transaction.
+    #[test]
+    fn commands_of_a_transaction_are_separate_messages_on_citus() {
+        let tenant = TenantId::new(Uuid::from_u128(7));
+        let set = format!("set local app.current_tenant = '{}'", tenant.uuid());
+        assert_eq!(commands(true, Visibility::Tenant(tenant)), ["begin", PROPAGATE, &set]);
+        let due = "set local stepwell.sees = 'due'";
+        assert_eq!(commands(true, Visibility::DueTenant), ["begin", PROPAGATE, due]);
+        assert_eq!(commands(true, Visibility::None), ["begin"]);
+        assert_eq!(commands(false, Visibility::Tenant(tenant)), [format!("begin; {set}")]);
     }
 }

@@ -1,50 +1,48 @@
-//! What PostgreSQL's errors mean to whoever asked.
+//! Maps PostgreSQL's errors to the errors of the store.
 
 use stepwell_store::StoreError;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-/// The database cannot be opened.
+/// The reason a database cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The connection's description cannot be read.
+    /// The connection string is invalid.
     #[error("the connection string cannot be used: {0}")]
     Config(String),
-    /// The server cannot be reached, or lets nobody in.
+    /// The server cannot be reached, or refuses the connection.
     #[error("PostgreSQL cannot be reached: {0}")]
     Unreachable(String),
     /// The server is too old.
     #[error("PostgreSQL {found} is too old: {needed} or newer is needed")]
     TooOld {
-        /// The version found.
         found: String,
-        /// The first good one.
+        /// The first supported version.
         needed: String,
     },
-    /// The role sees every tenant's rows, whatever the policies say.
+    /// Row-level security does not apply to the role: it sees the rows of every tenant.
     #[error(
-        "role `{role}` {why}, so that row-level security does not hold for it: connect as a role that is neither \
+        "role `{role}` {why}, so row-level security does not apply to it: connect as a role that is neither \
          superuser nor owner of the tables, and migrate as the owner"
     )]
     SeesAll {
-        /// The role.
         role: String,
-        /// Why it does.
+        /// A phrase that follows the role's name.
         why: &'static str,
     },
-    /// The schema cannot be used or brought up to date.
+    /// A query failed, or the schema cannot be used or brought up to date.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Why something that was asked of the database has no result.
+/// The reason that a statement has no result.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was not done.
+    /// The statement had no effect.
     Store(StoreError),
-    /// It was not done because of somebody else, and may be if it is tried again at once.
+    /// The statement had no effect because of another transaction. It may succeed if it is retried at once.
     Again(StoreError),
-    /// The connection was lost on the way: nobody knows.
+    /// The connection was lost, so the outcome is unknown.
     Unknown(String),
 }
 
@@ -64,7 +62,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let text = described(&error);
         let Some(failure) = error.as_db_error() else {
-            // What a row holds or a parameter is cannot be read or written; all else is the connection.
+            // Either a value cannot be decoded or encoded, or the connection failed.
             let source = std::error::Error::source(&error);
             let is_io =
                 error.is_closed() || source.is_some_and(<dyn std::error::Error>::is::<std::io::Error>);
@@ -87,7 +85,7 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// Two that wanted the same rows in another order, or a row that came into being between a look and a write.
+/// Returns true for conflicts that disappear on a retry: deadlocks and serialization failures.
 fn is_passing(code: &SqlState) -> bool {
     *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE
 }
@@ -103,7 +101,7 @@ fn meaning(failure: &DbError, text: String) -> StoreError {
     }
 }
 
-/// The server's own words, which tokio-postgres keeps behind "db error".
+/// Returns the server's message, which tokio-postgres hides behind "db error".
 pub(crate) fn described(error: &Error) -> String {
     match error.as_db_error() {
         Some(failure) => {
@@ -117,7 +115,7 @@ pub(crate) fn described(error: &Error) -> String {
     }
 }
 
-/// The constraint that was violated, if one was.
+/// Returns the name of the violated constraint if the error has this code.
 pub(crate) fn constraint(error: &Error, code: &SqlState) -> Option<String> {
     let failure = error.as_db_error().filter(|failure| failure.code() == code)?;
     Some(failure.constraint().unwrap_or_default().to_owned())

@@ -1,33 +1,34 @@
-//! Handles: how those that commits name are locked, how they are found, and what is over.
+//! Handles: locks those that commits name, lists them and cleans up expired ones.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepwell_core::shadow::{ShadowType, ShadowValue};
+use stepwell_core::shadow::ShadowType;
 use stepwell_core::{Name, RunId, Timestamp};
 use stepwell_store::handle::{handle_place, read_handle_cursor};
-use stepwell_store::shadow::split;
+use stepwell_store::shadow::{RangePlace, ShadowSpans, handle_range_cursor, leading, split};
 use stepwell_store::store::page_rows;
 use stepwell_store::{
-    CommitId, HandleHash, HandleKind, HandleQuery, HandleRow, Listing, Page, ProcessId, Record, TenantId,
+    CommitId, HandleHash, HandleKind, HandleQuery, HandleRow, Listing, Page, ProcessId, Record,
+    ShadowCondition, ShadowFilter, TenantId,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::connection::{Connections, Mode, Param, Sees, Transaction};
+use crate::connection::{Connections, Mode, Param, Transaction, Visibility};
 use crate::listed::{all, named, page};
 use crate::query::{ask, first, read};
 use crate::rows::{self, Read};
-use crate::shadows::Held;
+use crate::shadows::{self, ShadowFilters, SpanParams};
 use crate::statements as sql;
 
-/// Handles as they are under their locks, and as the plans made so far leave them; without a value they are gone.
+/// The locked handles, with the changes of the plans made so far. `None` marks a deleted handle.
 #[derive(Default)]
 pub(crate) struct HandleRows {
     rows: BTreeMap<HandleHash, Option<HandleRow>>,
-    /// What was there when it was read.
+    /// Handles that existed when they were read.
     old: BTreeSet<HandleHash>,
-    /// What is to be written.
+    /// Handles that the plans have changed.
     dirty: BTreeSet<HandleHash>,
 }
 
@@ -43,7 +44,7 @@ impl HandleRows {
         self.rows.get(handle).cloned().flatten()
     }
 
-    /// What a plan makes of them.
+    /// Applies the changes of a plan.
     pub(crate) fn follow(&mut self, handles: &[HandleRow], used: &[HandleHash]) {
         for handle in used {
             self.rows.insert(*handle, None);
@@ -55,7 +56,7 @@ impl HandleRows {
         }
     }
 
-    /// Those to be inserted, to be updated and to be deleted.
+    /// Returns the handles to insert, to update and to delete.
     pub(crate) fn written(&self) -> (Vec<&HandleRow>, Vec<&HandleRow>, Vec<&HandleHash>) {
         let (mut insert, mut update, mut delete) = (Vec::new(), Vec::new(), Vec::new());
         for (handle, row) in self.rows.iter().filter(|(handle, _)| self.dirty.contains(handle)) {
@@ -96,7 +97,7 @@ fn hash(row: &Row, column: usize) -> Read<HandleHash> {
     Ok(HandleHash(bytes.try_into().map_err(|_| rows::unreadable(column))?))
 }
 
-/// A handle.
+/// Returns a handle's row. If it is unreadable, the error names the handle.
 pub(crate) async fn get(
     on: &Connections,
     tenant: TenantId,
@@ -107,7 +108,7 @@ pub(crate) async fn get(
     named(first(&found, handle), bad)
 }
 
-/// The commit that a handle's row names.
+/// Returns the id of the commit that wrote a handle's row.
 pub(crate) async fn commit_of(
     on: &Connections,
     tenant: TenantId,
@@ -117,24 +118,27 @@ pub(crate) async fn commit_of(
     first(&found, |row| Ok(CommitId(rows::get(row, 0)?)))
 }
 
-/// Handles that a query is about.
+/// Lists the handles that match a query.
 pub(crate) async fn list(on: &Connections, tenant: TenantId, query: &HandleQuery) -> Read<Page<Record>> {
     query.check()?;
-    let after = read_handle_cursor(query.cursor.as_deref())?;
-    // The beginning is before every handle.
-    let after =
-        after.map_or_else(|| (Uuid::nil(), Vec::new()), |(run, handle)| (run.uuid(), handle.0.to_vec()));
-    // What cannot be written cannot be there.
-    let texts = query.workflow.iter().map(Name::as_str).chain(query.created_by.as_deref());
-    let mut texts = texts.chain(query.shadows.iter().map(|(name, _)| name.as_str()));
-    if texts.any(|text| text.contains('\0')) || query.shadows.iter().any(|(_, value)| !value.fits()) {
+    // A value that cannot be stored cannot be found.
+    let mut texts = query.workflow.iter().map(Name::as_str).chain(query.created_by.as_deref());
+    let is_unstorable =
+        texts.any(|text| text.contains('\0')) || query.shadows.iter().any(shadows::is_unstorable);
+    if let Some((lead, others)) = leading(&query.shadows) {
+        return Ok(by_shadow(on, tenant, query, &lead, &others, is_unstorable).await?.map(record));
+    }
+    let after = place(read_handle_cursor(query.cursor.as_deref())?);
+    if is_unstorable {
         return Ok(Page::of([]));
     }
-    let found = match query.shadows.split_first() {
-        Some((held, others)) => by_shadow(on, tenant, query, after, held, others).await?,
-        None => by_place(on, tenant, query, after).await?,
-    };
+    let found = by_place(on, tenant, query, after).await?;
     Ok(page(&found, Listing::of("handles"), query.limit, cursor, handle)?.map(record))
+}
+
+/// Returns the position after which a listing continues. Without a cursor it is before every handle.
+fn place(after: Option<(RunId, HandleHash)>) -> (Uuid, Vec<u8>) {
+    after.map_or_else(|| (Uuid::nil(), Vec::new()), |(run, handle)| (run.uuid(), handle.0.to_vec()))
 }
 
 fn cursor(row: &Row) -> Read<String> {
@@ -163,7 +167,7 @@ async fn by_place(
             (sql::handles_of_run, 6)
         }
         (None, Some(_)) => (sql::handles_of_workflow, 6),
-        // The workflow is the last parameter of the statements that look at it.
+        // The workflow is the last parameter, of the other statements only.
         (None, None) => (sql::handles_all, 5),
     };
     let (id, limited) = (tenant.uuid(), ask(query.limit));
@@ -171,44 +175,59 @@ async fn by_place(
     read(on, tenant, statement, &which[..given]).await
 }
 
-/// By the index of the first column; the others are filters.
+/// Finds flows by the index of one shadow column; the others are filters.
 async fn by_shadow(
     on: &Connections,
     tenant: TenantId,
     query: &HandleQuery,
-    (run, handle): (Uuid, Vec<u8>),
-    (name, value): &(Name, ShadowValue),
-    others: &[(Name, ShadowValue)],
-) -> Read<Vec<Row>> {
-    let (text, number, boolean) = split(value);
-    let (statement, held): (_, Param<'_>) = match value.kind() {
-        ShadowType::String => (sql::handles_by_text, &text),
-        ShadowType::Number => (sql::handles_by_number, &number),
-        ShadowType::Boolean => (sql::handles_by_boolean, &boolean),
-    };
-    let Held { names, texts, numbers, booleans } = Held::of(others);
+    lead: &ShadowFilter,
+    others: &[&ShadowFilter],
+    is_unstorable: bool,
+) -> Read<Page<HandleRow>> {
+    let ShadowFilters { names, texts, numbers, booleans, operators } = &ShadowFilters::of(others);
     let (id, wanted, limited, name) =
-        (tenant.uuid(), query.run.map(RunId::uuid), ask(query.limit), name.as_str());
-    let workflow = query.workflow.as_ref().map(Name::as_str);
-    let which: [Param<'_>; 13] = [
-        &id,
-        &run,
-        &handle,
-        &workflow,
-        &query.created_by,
-        &wanted,
-        &limited,
-        &name,
-        held,
-        &names,
-        &texts,
-        &numbers,
-        &booleans,
+        (tenant.uuid(), query.run.map(RunId::uuid), ask(query.limit), lead.name.as_str());
+    let (workflow, by) = (query.workflow.as_ref().map(Name::as_str), &query.created_by);
+    if let ShadowCondition::Equals(value) = &lead.is {
+        let (run, after) = place(read_handle_cursor(query.cursor.as_deref())?);
+        if is_unstorable {
+            return Ok(Page::of([]));
+        }
+        let (text, number, boolean) = split(value);
+        let (statement, held): (_, Param<'_>) = match value.kind() {
+            ShadowType::String => (sql::handles_by_text, &text),
+            ShadowType::Number => (sql::handles_by_number, &number),
+            ShadowType::Boolean => (sql::handles_by_boolean, &boolean),
+        };
+        let which: [Param<'_>; 14] = [
+            &id, &run, &after, &workflow, by, &wanted, &limited, &name, held, names, texts, numbers,
+            booleans, operators,
+        ];
+        let found = read(on, tenant, statement, &which).await?;
+        return page(&found, Listing::of("handles"), query.limit, cursor, handle);
+    }
+    let place = RangePlace::of_handle(query.cursor.as_deref())?;
+    let spans = ShadowSpans::of(&lead.is, place.as_ref())?.filter(|_| !is_unstorable);
+    let Some(spans) = spans else { return Ok(Page::of([])) };
+    let statement = match &spans {
+        ShadowSpans::Texts(_) => sql::handles_by_text_range,
+        ShadowSpans::Numbers(_) => sql::handles_by_number_range,
+    };
+    let last = place.and_then(|place| place.handle).map(|handle| handle.0.to_vec()).unwrap_or_default();
+    let SpanParams { from, after, to, before } = SpanParams::of(&spans);
+    let which: [Param<'_>; 16] = [
+        &id, after, &last, &workflow, by, &wanted, &limited, &name, from, names, texts, numbers, booleans,
+        operators, to, before,
     ];
-    read(on, tenant, statement, &which).await
+    let found = read(on, tenant, statement, &which).await?;
+    let cursor = |row: &Row| {
+        let (run, handle) = (rows::run_id(row, 2)?, hash(row, 0)?);
+        Ok(handle_range_cursor(run, handle, &shadows::value_at(row, 16, &spans)?))
+    };
+    page(&found, Listing::of("handles"), query.limit, cursor, handle)
 }
 
-/// Handles whose delivery is due.
+/// Lists handles whose delivery is due.
 pub(crate) async fn undelivered(
     on: &Connections,
     tenant: TenantId,
@@ -220,8 +239,8 @@ pub(crate) async fn undelivered(
     Ok(Page::all(all(&found, Listing::of("handles"), cursor, handle)?).map(record))
 }
 
-/// Handles that were over by a time go, and the shadow columns of the flows that rested there; gives how many handles.
-pub(crate) async fn sweep(
+/// Deletes handles that had expired by a time, with the shadow columns of their flows. Returns the number of handles.
+pub(crate) async fn cleanup(
     on: &Connections,
     tenant: TenantId,
     expired_by: Timestamp,
@@ -229,19 +248,19 @@ pub(crate) async fn sweep(
 ) -> Read<u64> {
     let id = tenant.uuid();
     let connection = on.get().await?;
-    let find = connection.statement(sql::sweep_handles).await?;
+    let find = connection.statement(sql::cleanup_handles).await?;
     let delete = connection.statement(sql::handles_delete).await?;
-    let unshade = connection.statement(sql::purge_shadows).await?;
+    let clear_shadows = connection.statement(sql::purge_shadows).await?;
     let transaction = Transaction::new(connection);
     let connection = transaction.on();
-    let begin = on.begin(Sees::Tenant(tenant), Mode::Writes);
+    let begin = on.begin(Visibility::Tenant(tenant), Mode::Writes);
     let which: [Param<'_>; 3] = [&id, &expired_by.micros(), &i64::from(limit)];
     let (begun, found) = tokio::join!(connection.begin(&begin), connection.ask(&find, &which));
     begun?;
     let (mut over, mut flows): (Vec<Vec<u8>>, Vec<Uuid>) = (Vec::new(), Vec::new());
     for row in &found? {
         over.push(rows::get(row, 0)?);
-        // What cannot be read goes too when it is over.
+        // An expired handle is deleted even if the rest of its row is unreadable.
         if rows::read(row, 1, HandleKind::parse).is_ok_and(|kind| kind == HandleKind::Flow) {
             flows.push(rows::get(row, 2)?);
         }
@@ -249,7 +268,7 @@ pub(crate) async fn sweep(
     let (over_by_hash, of_flows): ([Param<'_>; 2], [Param<'_>; 2]) = ([&id, &over], [&id, &flows]);
     let (gone, bare, ended) = tokio::join!(
         connection.ask(&delete, &over_by_hash),
-        connection.ask(&unshade, &of_flows),
+        connection.ask(&clear_shadows, &of_flows),
         connection.command("commit")
     );
     gone?;

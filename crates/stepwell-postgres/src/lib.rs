@@ -1,18 +1,20 @@
-//! Stepwell for many processes: PostgreSQL, batched commits, claims that nobody waits for, ready for Citus.
+//! The store for many processes: PostgreSQL, batched commits, claims that never wait for a lock, ready for Citus.
 //!
-//! Whatever waits of one tenant goes into one statement and one transaction; everybody is answered after it. Any number
-//! of processes share a database: each holds a session lock while it lives, and whoever looks knows who has died. Read
-//! `writer.rs` first, then `apply.rs` and `sql/commit.sql`.
+//! All queued commits of one tenant go into one statement and one transaction, and are answered after it. Any number of
+//! processes can share a database. Each holds a session lock while it is alive, so that the others notice when it has
+//! ended. Start reading with `writer.rs`, then `apply.rs` and `sql/commit.sql`.
 
 mod apply;
+#[cfg(test)]
+mod citus_rules;
+mod cleanup;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 mod columns;
 mod connection;
 mod error;
-#[cfg(feature = "cluster")]
-pub mod ground;
 mod handles;
+mod heartbeats;
 mod jobs;
 mod links;
 mod listed;
@@ -30,15 +32,16 @@ mod shadows;
 mod statements;
 mod status;
 mod store;
-mod sweep;
+#[cfg(feature = "cluster")]
+pub mod test_schema;
 mod view;
 mod writer;
 
 pub use connection::PoolUse;
 pub use error::OpenError;
-pub use own::Along;
-pub use status::Status;
+pub use own::TransactionalCommit;
+pub use status::DatabaseStatus;
 pub use store::{Options, PostgresStore};
-/// The driver whose transactions commits can be made part of.
+/// The driver whose transactions [`PostgresStore::commit_in`] takes.
 pub use tokio_postgres;
 pub use view::{flow_view_of, view_of};

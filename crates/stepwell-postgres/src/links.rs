@@ -1,24 +1,25 @@
-//! Links: how those that commits name are locked, and how they are found from either end.
+//! Links: locks those that commits name, and finds links from either end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepwell_core::{Limits, RunId};
 use stepwell_store::link::{
-    LinkPlace, Way, edge_cursor, merged, read_edge_cursor, read_place_cursor, rows_each_way,
+    LinkCursor, Way, edge_cursor, merged, read_edge_cursor, read_place_cursor, rows_each_way,
 };
 use stepwell_store::{
-    Commit, Direction, Edge, Ends, Entity, Link, LinkFilter, LinkQuery, LinkWrite, Listing, Page, TenantId,
+    Commit, Direction, Entity, Link, LinkEdge, LinkEnds, LinkFilter, LinkQuery, LinkWrite, Listing, Page,
+    TenantId,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::columns::Asked;
-use crate::connection::{Connections, Mode, Param, Sees};
+use crate::columns::BoundStatement;
+use crate::connection::{Connections, Mode, Param, Visibility};
 use crate::listed::{all, page};
 use crate::rows::{self, Read};
 use crate::statements as sql;
 
-/// The links that commits name, column by column.
+/// The links that commits name, stored by column.
 #[derive(Default)]
 pub(crate) struct LinkNames {
     edges: [Vec<String>; 6],
@@ -29,8 +30,8 @@ pub(crate) struct LinkNames {
 
 impl LinkNames {
     pub(crate) fn of(commits: &[&Commit], limits: &Limits) -> Self {
-        let mut edges: BTreeSet<&Edge> = BTreeSet::new();
-        let mut ends: BTreeSet<&Ends> = BTreeSet::new();
+        let mut edges: BTreeSet<&LinkEdge> = BTreeSet::new();
+        let mut ends: BTreeSet<&LinkEnds> = BTreeSet::new();
         for write in commits.iter().flat_map(|commit| &commit.links) {
             match write {
                 LinkWrite::Upsert { edge, .. } => drop(edges.insert(edge)),
@@ -44,7 +45,7 @@ impl LinkNames {
             let texts = [edge.namespace(), from.kind(), from.id(), to.kind(), to.id(), edge.relation()];
             names.edges.iter_mut().zip(texts).for_each(|(column, text)| column.push(text.to_owned()));
         }
-        for Ends { namespace, from, to, relation } in ends {
+        for LinkEnds { namespace, from, to, relation } in ends {
             let end = |end: &Option<Entity>| {
                 let end = end.as_ref();
                 [end.map(|end| end.kind().to_owned()), end.map(|end| end.id().to_owned())]
@@ -62,8 +63,8 @@ impl LinkNames {
         names
     }
 
-    /// The statement that locks and reads them, if there are any; it gives rows that [`LinkRows::read`] reads.
-    pub(crate) fn asked<'s>(&'s self, tenant: &'s Uuid) -> Option<Asked<'s>> {
+    /// Returns the statement that locks and reads the links, if there are any. [`LinkRows::read`] reads its rows.
+    pub(crate) fn bound<'s>(&'s self, tenant: &'s Uuid) -> Option<BoundStatement<'s>> {
         let (edges, beginning, ending) = (&self.edges, &self.beginning, &self.ending);
         if edges[0].is_empty() && beginning[0].is_empty() && ending[0].is_empty() {
             return None;
@@ -73,18 +74,18 @@ impl LinkNames {
         params.extend(beginning.iter().map(|column| column as Param<'s>));
         params.extend(ending.iter().map(|column| column as Param<'s>));
         params.push(&self.most);
-        Some(Asked { sql: sql::links_lock, params })
+        Some(BoundStatement { sql: sql::links_lock, params })
     }
 }
 
-/// Links as they are under their locks, and as the plans made so far leave them; without a value they are gone.
+/// The locked links, with the changes of the plans made so far. `None` marks a deleted link.
 #[derive(Default)]
 pub(crate) struct LinkRows {
-    rows: BTreeMap<Edge, Option<Link>>,
-    /// What was there when it was read.
-    old: BTreeSet<Edge>,
-    /// What is to be written.
-    dirty: BTreeSet<Edge>,
+    rows: BTreeMap<LinkEdge, Option<Link>>,
+    /// Edges that existed when they were read.
+    old: BTreeSet<LinkEdge>,
+    /// Edges that the plans have changed.
+    dirty: BTreeSet<LinkEdge>,
 }
 
 impl LinkRows {
@@ -95,17 +96,17 @@ impl LinkRows {
         Ok(())
     }
 
-    pub(crate) fn get(&self, edge: &Edge) -> Option<Link> {
+    pub(crate) fn get(&self, edge: &LinkEdge) -> Option<Link> {
         self.rows.get(edge).cloned().flatten()
     }
 
-    pub(crate) fn edges(&self, ends: &Ends, most: usize) -> Vec<Edge> {
+    pub(crate) fn edges(&self, ends: &LinkEnds, most: usize) -> Vec<LinkEdge> {
         let there = self.rows.iter().filter(|(edge, link)| link.is_some() && ends.has(edge));
         there.take(most).map(|(edge, _)| edge.clone()).collect()
     }
 
-    /// What a plan makes of them.
-    pub(crate) fn follow(&mut self, links: &[Link], unlink: &[Edge]) {
+    /// Applies the changes of a plan.
+    pub(crate) fn follow(&mut self, links: &[Link], unlink: &[LinkEdge]) {
         for link in links {
             self.rows.insert(link.edge.clone(), Some(link.clone()));
             self.dirty.insert(link.edge.clone());
@@ -116,8 +117,8 @@ impl LinkRows {
         }
     }
 
-    /// Those to be inserted, to be updated and to be deleted.
-    pub(crate) fn written(&self) -> (Vec<&Link>, Vec<&Link>, Vec<&Edge>) {
+    /// Returns the links to insert, to update and to delete.
+    pub(crate) fn written(&self) -> (Vec<&Link>, Vec<&Link>, Vec<&LinkEdge>) {
         let (mut insert, mut update, mut delete) = (Vec::new(), Vec::new(), Vec::new());
         for (edge, row) in self.rows.iter().filter(|(edge, _)| self.dirty.contains(edge)) {
             match (row, self.old.contains(edge)) {
@@ -131,17 +132,17 @@ impl LinkRows {
     }
 }
 
-fn edge(row: &Row) -> Read<Edge> {
+fn edge(row: &Row) -> Read<LinkEdge> {
     let text = |column| rows::get::<String>(row, column);
     let (from, to) = (Entity::new(text(1)?, text(2)?), Entity::new(text(3)?, text(4)?));
-    Ok(Edge::new(text(0)?, from, to, text(5)?))
+    Ok(LinkEdge::new(text(0)?, from, to, text(5)?))
 }
 
 fn link(row: &Row) -> Read<Link> {
     Ok(Link { attributes: rows::json(row, 7)?, ..without_attributes(row)? })
 }
 
-/// A link for whoever writes over its attributes or deletes it.
+/// Reads a link without its attributes, for a caller that overwrites them or deletes the link.
 fn without_attributes(row: &Row) -> Read<Link> {
     Ok(Link {
         edge: edge(row)?,
@@ -156,23 +157,24 @@ fn without_attributes(row: &Row) -> Read<Link> {
 pub(crate) async fn links(on: &Connections, tenant: TenantId, query: &LinkQuery) -> Read<Page<Link>> {
     let LinkQuery { namespace, which, relation, limit, cursor } = query;
     let (id, rows) = (tenant.uuid(), rows_each_way(*limit) as i64);
-    let sees = Sees::Tenant(tenant);
+    let visibility = Visibility::Tenant(tenant);
     match which {
         LinkFilter::All { from, to } => {
             let after = read_edge_cursor(namespace, cursor.as_deref())?;
-            let nowhere = || Edge::new(namespace, Entity::new("", ""), Entity::new("", ""), "");
+            let nowhere = || LinkEdge::new(namespace, Entity::new("", ""), Entity::new("", ""), "");
             let after = after.unwrap_or_else(nowhere);
             let ((_, past), begin, end) = (after.texts(), after.from().texts(), after.to().texts());
             let which: [Param<'_>; 11] =
                 [&id, namespace, begin.0, begin.1, end.0, end.1, past, from, to, relation, &rows];
-            let found = on.one(sees, Mode::Reads, sql::links_all, &which).await?;
+            let found = on.one(visibility, Mode::Reads, sql::links_all, &which).await?;
             let within = format!("{namespace} ");
             let of = Listing { table: "links", within: &within, run: None };
             page(&found, of, *limit, |row| Ok(edge_cursor(&edge(row)?)), link)
         }
         LinkFilter::Of { end, direction, far } => {
             let after = read_place_cursor(cursor.as_deref())?;
-            let LinkPlace { kind, id: at, relation: past, way } = after.unwrap_or_else(LinkPlace::beginning);
+            let LinkCursor { kind, id: at, relation: past, way } =
+                after.unwrap_or_else(LinkCursor::beginning);
             let (gone, with_own) = (way as i64, *direction != Direction::Either);
             let (mut found, mut bad) = (Vec::new(), Vec::new());
             for way in direction.ways() {
@@ -181,8 +183,8 @@ pub(crate) async fn links(on: &Connections, tenant: TenantId, query: &LinkQuery)
                     &id, namespace, near.0, near.1, &kind, &at, &past, &gone, far, relation, &rows, &with_own,
                 ];
                 let rows = match way {
-                    Way::Forward => on.one(sees, Mode::Reads, sql::links_forward, &which[..11]).await?,
-                    Way::Reverse => on.one(sees, Mode::Reads, sql::links_reverse, &which).await?,
+                    Way::Forward => on.one(visibility, Mode::Reads, sql::links_forward, &which[..11]).await?,
+                    Way::Reverse => on.one(visibility, Mode::Reads, sql::links_reverse, &which).await?,
                 };
                 let links = all(&rows, Listing::of("links"), |row| Ok(edge(row)?.address()), link)?;
                 let links = Page::all(links);

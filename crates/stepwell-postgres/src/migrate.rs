@@ -1,20 +1,22 @@
 //! Brings a database's schema up to date: numbered migrations, forward only, each applied once and never changed.
 //!
-//! Whoever owns the tables migrates; the engine's role only looks. Processes that start at the same time wait for
-//! each other. Where Citus is, the new tables are spread over its nodes by tenant.
+//! The owner of the tables migrates; the engine's role only checks the version. Processes that migrate at the same time
+//! wait for each other. With Citus, the new tables are distributed over its nodes by tenant.
 
 use sha2::{Digest, Sha256};
 use stepwell_store::{SchemaVersion, StoreError};
 use tokio_postgres::{Client, Transaction};
 
-use crate::error::described;
+use crate::connection::Param;
+use crate::error::{OpenError, described};
+use crate::statements as sql;
 
 /// A step from one schema to the next.
 struct Migration {
     version: i32,
     name: &'static str,
     sql: &'static str,
-    /// The tables it makes that begin with the tenant.
+    /// The tables it creates whose first column is the tenant.
     tables: &'static [&'static str],
 }
 
@@ -41,16 +43,16 @@ const MIGRATIONS: &[Migration] = &[Migration {
     ],
 }];
 
-/// The text of all migrations, which is another one when the tables are.
+/// Returns the text of all migrations, which changes when the tables change.
 #[cfg(feature = "cluster")]
 pub(crate) fn text() -> String {
     MIGRATIONS.iter().map(|migration| migration.sql).collect()
 }
 
-const LEDGER: &str = "create table if not exists stepwell_migrations (
+const LEDGER: &str = "create table stepwell_migrations (
     version integer not null primary key, name text not null, checksum bytea not null)";
 
-/// What the engine's role may do: append to what is only appended to, and no more than it does with the rest.
+/// The rights of the engine's role on each table: only those that it uses. Append-only tables cannot be updated.
 const RIGHTS: &[(&str, &str)] = &[
     (
         "select, insert, update, delete",
@@ -61,16 +63,29 @@ const RIGHTS: &[(&str, &str)] = &[
     ("select", "stepwell_migrations"),
 ];
 
-/// Only one process migrates a schema at a time.
+/// The reason to refuse a role that bypasses row-level security on every table.
+pub(crate) const BYPASSES: &str = "is a superuser or bypasses row-level security";
+
+/// The advisory lock that lets only one process migrate at a time.
 const LOCK: i64 = 0x5354_4550_5745_4c4c;
 
-/// Applies what is missing, all of it or nothing, and lets the engine's role use it.
+/// Applies the missing migrations in one transaction, and grants the engine's role its rights. Changes nothing if
+/// row-level security would not apply to that role.
 pub(crate) async fn migrate(
     client: &mut Client,
     schema: Option<&str>,
     role: &str,
-) -> Result<SchemaVersion, StoreError> {
-    apply(client, MIGRATIONS, schema, Some(role)).await
+) -> Result<SchemaVersion, OpenError> {
+    let found = client.query_opt(sql::role_info, &[&role]).await.map_err(failed)?;
+    let missing =
+        || StoreError::Schema(format!("role \"{role}\" does not exist: create it, then migrate again"));
+    let found = found.ok_or_else(missing)?;
+    let whys =
+        ["would own the tables", BYPASSES, "inherits the rights of the role that would own the tables"];
+    if let Some(why) = (0..).zip(whys).find(|(column, _)| found.get(*column)).map(|(_, why)| why) {
+        return Err(OpenError::SeesAll { role: role.to_owned(), why });
+    }
+    Ok(apply(client, MIGRATIONS, schema, Some(role)).await?)
 }
 
 async fn apply(
@@ -81,15 +96,22 @@ async fn apply(
 ) -> Result<SchemaVersion, StoreError> {
     let transaction = client.transaction().await.map_err(failed)?;
     transaction.execute("select pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
-    if let Some(schema) = schema {
-        let create = format!("create schema if not exists {}", quoted(schema));
+    // `if not exists` would not do: it needs the right to create, and Citus repeats it on its workers, even if there is
+    // nothing to create.
+    if let Some(schema) = schema
+        && is_missing(&transaction, "select from pg_namespace where nspname = $1", &[&schema]).await?
+    {
+        let create = format!("create schema {}", quoted(schema));
         transaction.batch_execute(&create).await.map_err(failed)?;
     }
-    transaction.batch_execute(LEDGER).await.map_err(failed)?;
+    let ledger = "select from pg_class where oid = to_regclass('stepwell_migrations')";
+    if is_missing(&transaction, ledger, &[]).await? {
+        transaction.batch_execute(LEDGER).await.map_err(failed)?;
+    }
     let applied = applied(&transaction).await?;
     check_known(&applied, migrations)?;
-    let citus = "select 1 from pg_extension where extname = 'citus'";
-    let has_citus = !transaction.query(citus, &[]).await.map_err(failed)?.is_empty();
+    let citus = "select from pg_extension where extname = 'citus'";
+    let has_citus = !is_missing(&transaction, citus, &[]).await?;
     for migration in &migrations[applied.len()..] {
         one(&transaction, migration, has_citus).await?;
     }
@@ -98,6 +120,15 @@ async fn apply(
     }
     transaction.commit().await.map_err(failed)?;
     Ok(newest(migrations))
+}
+
+/// Returns true if a query finds nothing.
+async fn is_missing(
+    transaction: &Transaction<'_>,
+    query: &str,
+    params: &[Param<'_>],
+) -> Result<bool, StoreError> {
+    Ok(transaction.query(query, params).await.map_err(failed)?.is_empty())
 }
 
 async fn one(
@@ -112,7 +143,7 @@ async fn one(
     transaction.batch_execute(sql).await.map_err(wrong)?;
     if has_citus {
         for table in *tables {
-            // All where the runs are, so that a tenant's rows are on one node.
+            // Colocated with the runs, so that all rows of a tenant are on one node.
             let with = if *table == "runs" { "none" } else { "runs" };
             let spread =
                 format!("select create_distributed_table('{table}', 'tenant', colocate_with => '{with}')");
@@ -139,13 +170,13 @@ async fn grant(transaction: &Transaction<'_>, schema: Option<&str>, role: &str) 
     transaction.batch_execute(&grants).await.map_err(failed)
 }
 
-/// What the schema of a database is, for a role that may not change it.
+/// Returns the schema version, for a role that may not change the schema. Fails if it is missing or out of date.
 pub(crate) async fn check(client: &Client) -> Result<SchemaVersion, StoreError> {
     let there = client.query_one("select to_regclass('stepwell_migrations') is not null", &[]);
     if !there.await.map_err(failed)?.get::<_, bool>(0) {
         return Err(StoreError::Schema(
-            "the database has no Stepwell schema where this role looks for it: migrate it as the owner of its \
-             tables first, and see to the schema or the search_path"
+            "the database has no Stepwell schema in the search path of this role: migrate it as the owner of its \
+             tables, or correct the schema or the search_path"
                 .to_owned(),
         ));
     }
@@ -156,14 +187,14 @@ pub(crate) async fn check(client: &Client) -> Result<SchemaVersion, StoreError> 
     let (found, newest) = (applied.len() as u32, newest(MIGRATIONS));
     if found < newest.0 {
         return Err(StoreError::Schema(format!(
-            "the database has schema version {found}, and this program needs {}: migrate it as the owner of its tables",
+            "the database has schema version {found}, but this program needs {}: migrate it as the owner of its tables",
             newest.0
         )));
     }
     Ok(newest)
 }
 
-/// Every table that the engine writes to.
+/// Returns every table that the engine writes to.
 pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
     RIGHTS.iter().filter(|(rights, _)| *rights != "select").flat_map(|(_, tables)| tables.split(", "))
 }
@@ -178,18 +209,18 @@ async fn applied(transaction: &Transaction<'_>) -> Result<Vec<(i32, Vec<u8>)>, S
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// What the database has must be what this program knows, in the same order and with the same content.
+/// Checks that the applied migrations are those of this program, in the same order and with the same content.
 fn check_known(applied: &[(i32, Vec<u8>)], migrations: &[Migration]) -> Result<(), StoreError> {
     for (index, (version, sum)) in applied.iter().enumerate() {
         let Some(known) = migrations.get(index).filter(|known| known.version == *version) else {
             let newest = newest(migrations).0;
             return Err(StoreError::Schema(format!(
-                "the database has schema version {version}, and this program knows up to {newest}: use a newer Stepwell"
+                "the database has schema version {version}, but this program knows only up to {newest}: use a newer Stepwell"
             )));
         };
         if checksum(known.sql) != *sum {
             return Err(StoreError::Schema(format!(
-                "migration {version} ({}) is not the one the database was made with: use the Stepwell that made it",
+                "migration {version} ({}) differs from the one the database was created with: use the Stepwell that created it, or an empty database",
                 known.name
             )));
         }
@@ -201,7 +232,7 @@ fn checksum(sql: &str) -> Vec<u8> {
     Sha256::digest(sql.as_bytes()).to_vec()
 }
 
-/// An identifier.
+/// Quotes an identifier for SQL.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

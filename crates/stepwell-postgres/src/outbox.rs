@@ -1,4 +1,4 @@
-//! What other processes are told: that a run or a cell has changed. It only makes somebody look sooner.
+//! Notifications to other processes that a run or a cell has changed. They only make the others look sooner.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +8,11 @@ use stepwell_core::RunId;
 use stepwell_store::{CellKey, Hint, HintSender, RunKey, Space, TenantId};
 use tokio::sync::Notify;
 
-/// Hints that go in one notification, and bytes it may have.
+/// Maximum number of hints and of bytes in one notification.
 const MOST_HINTS: usize = 100;
 const MOST_BYTES: usize = 7_900;
 
-/// What is said in a notification.
+/// The payload of a notification.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Note {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -23,15 +23,15 @@ struct Note {
     missed: bool,
 }
 
-/// Hints that others are to hear of.
+/// Hints to send to other processes; `None` if notifications are off.
 #[derive(Clone)]
-pub(crate) struct Outbox(Option<Arc<Letters>>);
+pub(crate) struct Outbox(Option<Arc<NotificationQueue>>);
 
 #[derive(Default)]
-struct Letters {
+struct NotificationQueue {
     waiting: Mutex<Note>,
     ready: Notify,
-    /// Another process is there to hear them.
+    /// Another process is alive to receive them.
     has_readers: AtomicBool,
 }
 
@@ -40,12 +40,11 @@ impl Outbox {
         Outbox(is_on.then(Arc::default))
     }
 
-    pub(crate) fn tell(&self, hint: &Hint) {
-        let Some(letters) = self.0.as_ref().filter(|letters| letters.has_readers.load(Ordering::Relaxed))
-        else {
+    pub(crate) fn notify(&self, hint: &Hint) {
+        let Some(queue) = self.0.as_ref().filter(|queue| queue.has_readers.load(Ordering::Relaxed)) else {
             return;
         };
-        let mut note = letters.waiting();
+        let mut note = queue.waiting();
         if note.runs.len() + note.cells.len() >= MOST_HINTS {
             note.missed = true;
         } else {
@@ -58,7 +57,7 @@ impl Outbox {
             }
         }
         drop(note);
-        letters.ready.notify_one();
+        queue.ready.notify_one();
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -66,17 +65,16 @@ impl Outbox {
     }
 
     /// Waits until there is something to send.
-    pub(crate) async fn filled(&self) {
+    pub(crate) async fn until_ready(&self) {
         match &self.0 {
-            Some(letters) => letters.ready.notified().await,
+            Some(queue) => queue.ready.notified().await,
             None => std::future::pending().await,
         }
     }
 
-    /// What there is to send, as one notification.
+    /// Takes all waiting hints as one notification. If they are too long, it only says that hints were missed.
     pub(crate) fn take(&self) -> String {
-        let mut note =
-            self.0.as_ref().map(|letters| std::mem::take(&mut *letters.waiting())).unwrap_or_default();
+        let mut note = self.0.as_ref().map(|queue| std::mem::take(&mut *queue.waiting())).unwrap_or_default();
         note.runs.sort_unstable();
         note.runs.dedup();
         let text = serde_json::to_string(&note).expect("ids and names are plain data");
@@ -88,20 +86,20 @@ impl Outbox {
     }
 
     pub(crate) fn has_readers(&self, others: bool) {
-        if let Some(letters) = &self.0 {
-            letters.has_readers.store(others, Ordering::Relaxed);
+        if let Some(queue) = &self.0 {
+            queue.has_readers.store(others, Ordering::Relaxed);
         }
     }
 }
 
-impl Letters {
+impl NotificationQueue {
     fn waiting(&self) -> MutexGuard<'_, Note> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Passes on what another process has said.
-pub(crate) fn heard(hints: &HintSender, text: &str) {
+/// Passes on the hints of another process's notification.
+pub(crate) fn forward_hints(hints: &HintSender, text: &str) {
     let Ok(note) = serde_json::from_str::<Note>(text) else {
         hints.send(Hint::Missed);
         return;

@@ -1,39 +1,41 @@
-//! A commit inside a transaction of the caller's own: both are there afterwards, or neither.
+//! Applies a commit inside a transaction of the caller: both are stored, or neither.
 //!
 //! The commit is planned and written by the same statements as any other, one after the other on the caller's
-//! connection, inside a savepoint: whatever becomes of it, the caller's transaction goes on.
+//! connection. They run inside a savepoint, so that the caller's transaction can continue whatever the outcome.
 
 use stepwell_store::{Commit, CommitError, Committed, Hint, StoreError, TenantId, TenantScope};
 use tokio_postgres::{Row, Transaction};
 
-use crate::apply::is_raced;
-use crate::columns::Asked;
+use crate::apply::{is_missing_tenant, is_raced, missing_tenant};
+use crate::columns::BoundStatement;
 use crate::error::Failure;
 use crate::migrate::quoted;
 use crate::planned::{Gathered, Names};
 use crate::statements as sql;
 use crate::store::PostgresStore;
 
-/// How often a commit is planned again because somebody else's rows came into being meanwhile.
-const TRIES: u32 = 10;
+/// Attempts to plan a commit again after another transaction has inserted one of its rows.
+const MAX_ATTEMPTS: u32 = 10;
 
-/// A commit that stands or falls with the caller's transaction.
+/// A commit that is stored if and only if the caller's transaction is committed.
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "tell the store when the transaction is committed, or others find out only by looking"]
-pub struct Along {
-    /// What the commit gives back, once the transaction is committed.
+#[must_use = "pass it to `PostgresStore::tell` after the commit, or other processes find out only by polling"]
+pub struct TransactionalCommit {
+    /// The result of the commit. It is valid once the transaction is committed.
     pub committed: Committed,
     pub(crate) hints: Vec<Hint>,
 }
 
 impl PostgresStore {
-    /// Makes a commit part of the caller's own transaction: both are there afterwards, or neither.
+    /// Applies a commit inside the caller's transaction: both are stored, or neither.
     ///
-    /// A commit that is refused leaves the transaction as it was. The rows it writes stay locked until the transaction
-    /// ends, and other commits on those runs wait for it, two seconds at most: end it at once. The caller's role needs the
-    /// rights of the engine's. Settings that it makes are taken back, unless the future is dropped before it is done: then
-    /// the transaction is to be rolled back. When the transaction is committed, [`PostgresStore::tell`] lets others know; without that they find out by
-    /// looking, a moment later.
+    /// A refused commit leaves the transaction unchanged. The written rows stay locked until the transaction ends.
+    /// Other commits on those runs wait for it for at most two seconds, so end the transaction soon. The caller's role
+    /// needs the rights of the engine's role.
+    ///
+    /// The settings of the transaction are restored afterwards. If the future is dropped before it is done, they are
+    /// not: roll the transaction back then. After the transaction is committed, call [`PostgresStore::notify`] to notify
+    /// other processes. Without that they find out by polling, a moment later.
     ///
     /// ```no_run
     /// # use stepwell_postgres::{PostgresStore, tokio_postgres::Client};
@@ -42,9 +44,9 @@ impl PostgresStore {
     /// #     -> Result<(), Box<dyn std::error::Error>> {
     /// let transaction = client.transaction().await?;
     /// transaction.execute("insert into shop_orders (id) values ($1)", &[&42_i64]).await?;
-    /// let along = store.commit_in(&transaction, scope, start).await?;
+    /// let pending = store.commit_in(&transaction, scope, start).await?;
     /// transaction.commit().await?;
-    /// store.tell(&along);
+    /// store.notify(&pending);
     /// # Ok(())
     /// # }
     /// ```
@@ -53,40 +55,44 @@ impl PostgresStore {
         transaction: &Transaction<'_>,
         scope: TenantScope,
         commit: Commit,
-    ) -> Result<Along, CommitError> {
+    ) -> Result<TransactionalCommit, CommitError> {
         commit.check(&self.shared.applier.limits)?;
-        let before = self.enter(transaction, scope.tenant()).await?;
-        let mut tries = 0;
+        let before = self.replace_settings(transaction, scope.tenant()).await?;
+        let mut attempts = 0;
         let result = loop {
-            tries += 1;
+            attempts += 1;
             command(transaction, "savepoint stepwell_own").await?;
             let result = self.planned_in(transaction, scope.tenant(), &commit).await;
             let end = if result.is_ok() { "release" } else { "rollback to" };
             command(transaction, &format!("{end} savepoint stepwell_own")).await?;
             match result {
-                Err(Wrong::Sql(error)) if is_raced(&error) && tries < TRIES => {}
+                Err(CommitInError::Sql(error)) if is_raced(&error) && attempts < MAX_ATTEMPTS => {}
                 other => break other,
             }
         };
-        leave(transaction, &before).await?;
+        apply_settings(transaction, &before).await?;
         Ok(result?)
     }
 
-    /// Lets others know of a commit whose transaction is committed.
-    pub fn tell(&self, along: &Along) {
-        for hint in &along.hints {
-            self.shared.outbox.tell(hint);
+    /// Notifies other processes of a commit whose transaction is committed.
+    pub fn notify(&self, pending: &TransactionalCommit) {
+        for hint in &pending.hints {
+            self.shared.outbox.notify(hint);
             self.shared.hints.send(hint.clone());
         }
     }
 
-    /// Says whose rows are meant, and where they are; gives what was said before.
-    async fn enter(&self, transaction: &Transaction<'_>, tenant: TenantId) -> Result<Settings, Wrong> {
+    /// Sets the tenant and the search path of the transaction. Returns the previous settings.
+    async fn replace_settings(
+        &self,
+        transaction: &Transaction<'_>,
+        tenant: TenantId,
+    ) -> Result<Settings, CommitInError> {
         let row = transaction.query_one(sql::settings, &[]).await?;
         let before = Settings { tenant: row.get(0), path: row.get(1), has_citus: self.on.has_citus() };
         let path = self.in_schema.as_ref().map_or_else(|| before.path.clone(), |schema| quoted(schema));
         let now = Settings { tenant: tenant.to_string(), path, has_citus: before.has_citus };
-        leave(transaction, &now).await?;
+        apply_settings(transaction, &now).await?;
         Ok(before)
     }
 
@@ -95,83 +101,91 @@ impl PostgresStore {
         transaction: &Transaction<'_>,
         tenant: TenantId,
         commit: &Commit,
-    ) -> Result<Along, Wrong> {
+    ) -> Result<TransactionalCommit, CommitInError> {
         let id = tenant.uuid();
         let names = Names::of(&[commit], &self.shared.applier.limits);
-        let found = one_by_one(transaction, &names.asked(&id)).await?;
+        let found = one_by_one(transaction, &names.bound(&id)).await?;
         let mut gathered = Gathered::read(&names, &found)?;
         let (applied, written) = gathered.plan(tenant, &[commit], &self.shared.applier.limits);
         let columns = written.columns(&gathered);
         let applied = applied.into_iter().next().transpose()?;
-        one_by_one(transaction, &columns.asked(&id, true)).await?;
+        one_by_one(transaction, &columns.bound(&id, true)).await?;
         let (committed, hints) = applied.expect("there is an answer to every commit");
-        Ok(Along { committed, hints })
+        Ok(TransactionalCommit { committed, hints })
     }
 }
 
-/// What a transaction says of itself.
+/// The settings of a transaction that a commit needs.
 struct Settings {
     tenant: String,
     path: String,
     has_citus: bool,
 }
 
-/// Says this of the transaction from here on.
-async fn leave(transaction: &Transaction<'_>, settings: &Settings) -> Result<(), Wrong> {
+/// Applies settings to the transaction.
+async fn apply_settings(transaction: &Transaction<'_>, settings: &Settings) -> Result<(), CommitInError> {
     let Settings { tenant, path, has_citus } = settings;
     if *has_citus {
         command(transaction, crate::connection::PROPAGATE).await?;
     }
     let tenant = tenant.replace('\'', "''");
     command(transaction, &format!("set local app.current_tenant = '{tenant}'")).await?;
-    // As a value: not every list that the server gives can be written as a command.
+    // Passed as a parameter, because not every value that the server returns can be written in a `set` command.
     transaction.execute(sql::search_path, &[path]).await?;
     Ok(())
 }
 
-async fn command(transaction: &Transaction<'_>, commands: &str) -> Result<(), Wrong> {
+async fn command(transaction: &Transaction<'_>, commands: &str) -> Result<(), CommitInError> {
     Ok(transaction.batch_execute(commands).await?)
 }
 
-async fn one_by_one(transaction: &Transaction<'_>, asked: &[Asked<'_>]) -> Result<Vec<Vec<Row>>, Wrong> {
-    let mut all = Vec::with_capacity(asked.len());
-    for Asked { sql, params } in asked {
-        all.push(transaction.query(*sql, params).await?);
+async fn one_by_one(
+    transaction: &Transaction<'_>,
+    bound: &[BoundStatement<'_>],
+) -> Result<Vec<Vec<Row>>, CommitInError> {
+    let mut all = Vec::with_capacity(bound.len());
+    for BoundStatement { sql, params } in bound {
+        let rows =
+            transaction.query(*sql, params).await.map_err(|error| match is_missing_tenant(sql, &error) {
+                true => CommitInError::Failed(missing_tenant().into()),
+                false => CommitInError::Sql(error),
+            })?;
+        all.push(rows);
     }
     Ok(all)
 }
 
-/// Why a commit is not part of a transaction.
-enum Wrong {
+/// The reason that a commit was not applied in the caller's transaction.
+enum CommitInError {
     Sql(tokio_postgres::Error),
     Failed(Failure),
     Commit(CommitError),
 }
 
-impl From<tokio_postgres::Error> for Wrong {
+impl From<tokio_postgres::Error> for CommitInError {
     fn from(error: tokio_postgres::Error) -> Self {
-        Wrong::Sql(error)
+        CommitInError::Sql(error)
     }
 }
 
-impl From<Failure> for Wrong {
+impl From<Failure> for CommitInError {
     fn from(failure: Failure) -> Self {
-        Wrong::Failed(failure)
+        CommitInError::Failed(failure)
     }
 }
 
-impl From<CommitError> for Wrong {
+impl From<CommitError> for CommitInError {
     fn from(error: CommitError) -> Self {
-        Wrong::Commit(error)
+        CommitInError::Commit(error)
     }
 }
 
-impl From<Wrong> for CommitError {
-    fn from(wrong: Wrong) -> Self {
+impl From<CommitInError> for CommitError {
+    fn from(wrong: CommitInError) -> Self {
         match wrong {
-            Wrong::Sql(error) => StoreError::from(Failure::from(error)).into(),
-            Wrong::Failed(failure) => StoreError::from(failure).into(),
-            Wrong::Commit(error) => error,
+            CommitInError::Sql(error) => StoreError::from(Failure::from(error)).into(),
+            CommitInError::Failed(failure) => StoreError::from(failure).into(),
+            CommitInError::Commit(error) => error,
         }
     }
 }

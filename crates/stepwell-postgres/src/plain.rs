@@ -1,36 +1,36 @@
-//! Plain commits of one tenant: the statement they go in, and what came of each.
+//! Plain commits of one tenant: builds their statements, and the answer to each commit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use stepwell_core::{RunId, Timestamp};
-use stepwell_store::plan::{is_told, is_unfenced, refuse_step};
+use stepwell_store::plan::{is_unfenced, refuse_step, sends_hint};
 use stepwell_store::{Commit, Committed, Hint, Refused, RunKey, RunRow, StoreError, TenantId};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::apply::{Applied, Prepared, beside};
-use crate::columns::{Asked, Audit, Closed, Definitions, Opened, Plain, Runs, Shadows, Trace};
+use crate::apply::{Applied, Prepared, push_common_statements};
+use crate::columns::{Audit, BoundStatement, Closed, Definitions, Opened, Plain, Runs, Shadows, Trace};
 use crate::error::Failure;
 use crate::records::Records;
 use crate::{rows, statements as sql};
 
-/// Plain commits of one tenant.
+/// A batch of plain commits of one tenant.
 pub(crate) struct PlainBatch<'a> {
     pub(crate) tenant: TenantId,
     id: Uuid,
-    /// In the order they came.
+    /// The commits in the order of arrival.
     commits: Vec<&'a Prepared>,
     columns: PlainColumns<'a>,
     records: Option<(Records, Records)>,
-    /// Nobody knows the tenant yet, as far as this process knows.
+    /// The tenant may not be recorded in the table `tenants` yet.
     pub(crate) is_new: bool,
 }
 
-/// What a batch has written.
+/// The result of writing a batch.
 pub(crate) struct PlainWritten {
-    /// Runs that have moved or begun.
+    /// Runs that were advanced or created.
     pub(crate) moved: HashSet<RunId>,
-    /// When runs that were given up are to be looked at.
+    /// Wake times of runs that were released, as stored in their rows.
     woken: BTreeMap<RunId, Option<Timestamp>>,
 }
 
@@ -38,25 +38,25 @@ impl<'a> PlainBatch<'a> {
     pub(crate) fn new(tenant: TenantId, batch: &[&'a Prepared], is_new: bool, has_citus: bool) -> Self {
         let commits = batch.to_vec();
         let mut sorted = commits.clone();
-        // Whoever locks several rows locks them in this order.
+        // Every transaction locks several rows in this order, which prevents deadlocks.
         sorted.sort_unstable_by_key(|prepared| prepared.run());
         let columns = PlainColumns::of(sorted.into_iter());
         let records = (!has_citus).then(|| (columns.runs.records(), columns.checkpoints.records()));
         PlainBatch { tenant, id: tenant.uuid(), commits, columns, records, is_new }
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked<'_>> {
-        self.columns.asked(&self.id, self.is_new, self.records.as_ref())
+    pub(crate) fn bound(&self) -> Vec<BoundStatement<'_>> {
+        self.columns.bound(&self.id, self.is_new, self.records.as_ref())
     }
 
-    /// Reads what the statements of [`PlainBatch::asked`] gave.
+    /// Reads the rows that the statements of [`PlainBatch::bound`] returned.
     pub(crate) fn written(&self, mut rows: Vec<Vec<Row>>) -> Result<PlainWritten, Failure> {
         let woken = if self.columns.woken.is_empty() { Vec::new() } else { rows.pop().unwrap_or_default() };
         let woken = woken.iter().map(|row| Ok((rows::run_id(row, 0)?, rows::instant(row, 1)?)));
         let woken = woken.collect::<Result<_, Failure>>()?;
         let moved = rows.get(usize::from(self.is_new)).into_iter().flatten();
         let moved = match &self.records {
-            // One list of them all.
+            // `commit_runs` returns one array of all runs.
             Some(_) => {
                 let list =
                     moved.map(|row| rows::get::<Option<Vec<Uuid>>>(row, 0)).collect::<Result<Vec<_>, _>>()?;
@@ -67,13 +67,25 @@ impl<'a> PlainBatch<'a> {
         Ok(PlainWritten { moved, woken })
     }
 
-    /// The runs of the commits that were left out.
+    /// Returns the runs of the commits that were refused.
     pub(crate) fn left_out(&self, written: &PlainWritten) -> Vec<Uuid> {
         let runs = self.commits.iter().filter_map(|prepared| prepared.run());
         runs.filter(|run| !written.moved.contains(run)).map(RunId::uuid).collect()
     }
 
-    /// What each commit came to, given the rows of those that were left out.
+    /// Returns true if a commit was refused although the current row of its run gives no reason.
+    pub(crate) fn has_unexplained_refusal(&self, found: &Result<HashMap<RunId, RunRow>, StoreError>) -> bool {
+        let Ok(found) = found else { return false };
+        self.commits.iter().any(|prepared| {
+            let row = prepared.run().and_then(|run| found.get(&run));
+            match (prepared, &prepared.commit().step) {
+                (Prepared::Step { .. }, Some(step)) => refuse_step(row, step).is_none(),
+                _ => row.is_none(),
+            }
+        })
+    }
+
+    /// Returns the answer to each commit. `found` has the current rows of the runs whose commits were refused.
     pub(crate) fn answers(
         &self,
         written: &PlainWritten,
@@ -86,7 +98,7 @@ impl<'a> PlainBatch<'a> {
             }
             match found {
                 Ok(found) => Err(refusal(prepared, run.and_then(|run| found.get(&run))).into()),
-                // Why is not known, only that it was not applied.
+                // The commit was not applied, but the reason could not be looked up.
                 Err(error) => Err(error.clone().into()),
             }
         };
@@ -94,7 +106,7 @@ impl<'a> PlainBatch<'a> {
     }
 }
 
-/// What plain commits write.
+/// The rows that plain commits write.
 #[derive(Default)]
 struct PlainColumns<'a> {
     runs: Runs<'a>,
@@ -104,7 +116,7 @@ struct PlainColumns<'a> {
     shadows: Shadows<'a>,
     definitions: Definitions<'a>,
     audit: Audit<'a>,
-    /// Runs whose wake time the row has the last word on.
+    /// Runs that are released. An unseen message may have set an earlier wake time in their rows, so it is read back.
     woken: Vec<Uuid>,
 }
 
@@ -116,7 +128,7 @@ impl<'a> PlainColumns<'a> {
     }
 
     fn push(&mut self, prepared: &'a Prepared) {
-        // Taken apart without `..`: a new field does not compile until it is written here.
+        // Destructured without `..`, so that a new field does not compile until it is handled here.
         let Commit {
             id,
             at,
@@ -127,7 +139,7 @@ impl<'a> PlainColumns<'a> {
             cells: _,
             links: _,
             actor: _,
-            fills: _,
+            bindings: _,
             documents: _,
             keys: _,
             definitions,
@@ -167,32 +179,34 @@ impl<'a> PlainColumns<'a> {
         self.audit.push_all(audit, *at, None, trace);
     }
 
-    /// The statements, in order; the one that says when runs wake is the last, if there is one.
-    fn asked<'s>(
+    /// Returns the statements in order. If wake times are read back, that is the last statement.
+    fn bound<'s>(
         &'s self,
         tenant: &'s Uuid,
         is_new: bool,
         records: Option<&'s (Records, Records)>,
-    ) -> Vec<Asked<'s>> {
-        let mut asked = Vec::with_capacity(4);
+    ) -> Vec<BoundStatement<'s>> {
+        let mut bound = Vec::with_capacity(4);
         if is_new {
-            asked.push(Asked { sql: sql::tenant_put, params: vec![tenant] });
+            bound.push(BoundStatement { sql: sql::tenant_put, params: vec![tenant] });
         }
-        asked.push(match records {
-            Some((runs, checkpoints)) => Asked { sql: sql::commit, params: vec![tenant, runs, checkpoints] },
+        bound.push(match records {
+            Some((runs, checkpoints)) => {
+                BoundStatement { sql: sql::commit, params: vec![tenant, runs, checkpoints] }
+            }
             None => {
-                let mut commit = self.runs.asked(sql::commit_spread, tenant);
-                let checkpoints = self.checkpoints.asked(sql::commit_spread, tenant);
+                let mut commit = self.runs.bound(sql::commit_spread, tenant);
+                let checkpoints = self.checkpoints.bound(sql::commit_spread, tenant);
                 commit.params.extend(checkpoints.params.into_iter().skip(1));
                 commit
             }
         });
         let PlainColumns { close, open, shadows, definitions, audit, .. } = self;
-        beside(&mut asked, tenant, close, open, shadows, definitions, audit);
+        push_common_statements(&mut bound, tenant, close, open, shadows, definitions, audit);
         if !self.woken.is_empty() {
-            asked.push(Asked { sql: sql::runs_wake, params: vec![tenant, &self.woken] });
+            bound.push(BoundStatement { sql: sql::runs_wake, params: vec![tenant, &self.woken] });
         }
-        asked
+        bound
     }
 }
 
@@ -203,25 +217,25 @@ fn answer(
 ) -> (Committed, Vec<Hint>) {
     let nothing = Committed { head: None, created: Vec::new(), results: Vec::new(), sent: Vec::new() };
     let at = prepared.commit().at;
-    let (committed, is_told, run) = match prepared {
+    let (committed, sends_hint, run) = match prepared {
         Prepared::Step { commit, head, .. } => {
             let step = commit.step.as_ref();
             let wake = step.and_then(|step| step.wake);
             let wake = woken.get(&head.run).copied().unwrap_or(wake);
-            let told = is_told(head.owner, wake, at, step.is_some_and(is_unfenced));
+            let told = sends_hint(head.owner, wake, at, step.is_some_and(is_unfenced));
             (Committed { head: Some((**head).clone()), ..nothing }, told, head.run)
         }
         Prepared::Create { commit, row, .. } => {
             let state = commit.create.first().map(|new| new.first.state.clone()).unwrap_or_default();
-            let told = is_told(row.owner, row.wake, at, false);
+            let told = sends_hint(row.owner, row.wake, at, false);
             (Committed { created: vec![row.head(state)], ..nothing }, told, row.run)
         }
         Prepared::Planned { .. } => return (nothing, Vec::new()),
     };
-    (committed, if is_told { vec![Hint::Run(RunKey { tenant, run })] } else { Vec::new() })
+    (committed, if sends_hint { vec![Hint::Run(RunKey { tenant, run })] } else { Vec::new() })
 }
 
-/// Why a commit was left out, by the row as it is.
+/// Returns the reason that a commit was refused, from the current row of its run.
 pub(crate) fn refusal(prepared: &Prepared, row: Option<&RunRow>) -> Refused {
     match prepared {
         Prepared::Create { row, .. } => Refused::RunExists { run: row.run },

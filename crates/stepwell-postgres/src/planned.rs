@@ -1,4 +1,5 @@
-//! Commits that are decided on the rows they name: which rows those are, the plans, and what is written in the end.
+//! Planned commits: collects the rows that they name, plans them one after the other, and builds the statements that
+//! write the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,25 +8,25 @@ use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::document::{DocumentEnd, DocumentRow};
 use stepwell_store::plan::{self, CheckpointRow, KeyRow, MessageRow, Plan, Rows};
 use stepwell_store::{
-    AuditRow, BadRow, Cell, CellKey, Commit, CommitError, CommitId, Edge, Ends, HandleHash, HandleRow, Link,
-    Listing, OpenWait, RunRow, StoreError, StoredDefinition, TenantId, Whereabouts,
+    AuditRow, BadRow, Cell, CellKey, Commit, CommitError, CommitId, CommitTrace, HandleHash, HandleRow, Link,
+    LinkEdge, LinkEnds, Listing, RunRow, StoreError, StoredDefinition, StoredWait, TenantId,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::apply::{Applied, beside};
+use crate::apply::{Applied, push_common_statements};
 use crate::columns::{
-    Asked, Audit, Cells, Checkpoints, Closed, Definitions, Documents, Edges, Handles, Hashes, Hidden, Keys,
-    Links, Messages, Numbers, Opened, Runs, Shadows, Trace,
+    Audit, BoundStatement, Cells, Checkpoints, Closed, Definitions, Documents, Edges, Handles, Hashes,
+    Hidden, Keys, Links, Messages, Numbers, Opened, Runs, Shadows, Trace,
 };
 use crate::error::Failure;
 use crate::handles::HandleRows;
 use crate::links::{LinkNames, LinkRows};
-use crate::listed::{named, seen};
-use crate::shadows::Shading;
+use crate::listed::{named, read_listed};
+use crate::shadows::ShadowChanges;
 use crate::{rows, statements as sql};
 
-/// The rows that commits name, in the order in which they are locked.
+/// The rows that commits name, in the order of locking.
 pub(crate) struct Names {
     runs: Vec<Uuid>,
     taken_from: Vec<Uuid>,
@@ -38,7 +39,7 @@ pub(crate) struct Names {
     owners: Vec<String>,
     cell_keys: Vec<String>,
     links: LinkNames,
-    /// Commits that are looked up in the audit trail.
+    /// Commits whose outcome is looked up in the audit trail.
     traced: Vec<Uuid>,
 }
 
@@ -62,7 +63,7 @@ impl Names {
             keys.extend(used.map(|key| (key.operation.clone(), key.key.clone())));
             cells.extend(commit.cells.iter().map(|write| write.key.clone()));
         }
-        let traced = commits.iter().filter(|commit| commit.reference().at == Whereabouts::Audit);
+        let traced = commits.iter().filter(|commit| commit.reference().at == CommitTrace::Audit);
         let traced = traced.map(|commit| commit.id.0);
         let (taken_from, taken) = taken.into_iter().unzip();
         let (operations, keys) = keys.into_iter().unzip();
@@ -83,35 +84,42 @@ impl Names {
         }
     }
 
-    /// The statements that lock and read them. A run's messages change only under its lock, so they come after it.
-    pub(crate) fn asked<'s>(&'s self, tenant: &'s Uuid) -> Vec<Asked<'s>> {
-        let mut asked = Vec::with_capacity(4);
+    /// Returns the statements that lock and read the rows. The messages of a run change only under its lock, so they
+    /// are read after it is taken.
+    pub(crate) fn bound<'s>(&'s self, tenant: &'s Uuid) -> Vec<BoundStatement<'s>> {
+        let mut bound = Vec::with_capacity(4);
         if !self.runs.is_empty() {
-            asked.push(Asked { sql: sql::runs_lock, params: vec![tenant, &self.runs] });
+            bound.push(BoundStatement { sql: sql::runs_lock, params: vec![tenant, &self.runs] });
         }
         if !self.taken.is_empty() {
-            asked.push(Asked { sql: sql::inbox_find, params: vec![tenant, &self.taken_from, &self.taken] });
+            bound.push(BoundStatement {
+                sql: sql::inbox_find,
+                params: vec![tenant, &self.taken_from, &self.taken],
+            });
         }
         if !self.handles.is_empty() {
-            asked.push(Asked { sql: sql::handles_lock, params: vec![tenant, &self.handles] });
+            bound.push(BoundStatement { sql: sql::handles_lock, params: vec![tenant, &self.handles] });
         }
         if !self.keys.is_empty() {
-            asked.push(Asked { sql: sql::keys_lock, params: vec![tenant, &self.operations, &self.keys] });
+            bound.push(BoundStatement {
+                sql: sql::keys_lock,
+                params: vec![tenant, &self.operations, &self.keys],
+            });
         }
         if !self.cells.is_empty() {
             let params: Vec<crate::connection::Param<'_>> =
                 vec![tenant, &self.spaces, &self.owners, &self.cell_keys];
-            asked.push(Asked { sql: sql::cells_lock, params });
+            bound.push(BoundStatement { sql: sql::cells_lock, params });
         }
         if !self.traced.is_empty() {
-            asked.push(Asked { sql: sql::audit_find, params: vec![tenant, &self.traced] });
+            bound.push(BoundStatement { sql: sql::audit_find, params: vec![tenant, &self.traced] });
         }
-        asked.extend(self.links.asked(tenant));
-        asked
+        bound.extend(self.links.bound(tenant));
+        bound
     }
 }
 
-/// Rows as they are under their locks, and as the plans made so far leave them.
+/// The locked rows, with the changes of the plans made so far.
 #[derive(Default)]
 pub(crate) struct Gathered {
     runs: BTreeMap<RunId, RunRow>,
@@ -121,9 +129,10 @@ pub(crate) struct Gathered {
     keys: BTreeMap<(String, String), KeyRow>,
     cells: BTreeMap<CellKey, Cell>,
     links: LinkRows,
-    /// Commits that are looked up in the audit trail and are there.
+    /// Commits that have rows in the audit trail.
     on_record: BTreeSet<CommitId>,
-    /// What was there when it was read, of what may not have been.
+    /// Runs that existed when they were read; the others are inserted. The next two fields are the same for keys and
+    /// cells.
     old_runs: BTreeSet<RunId>,
     old_keys: BTreeSet<(String, String)>,
     old_cells: BTreeSet<CellKey>,
@@ -159,21 +168,21 @@ impl Rows for Gathered {
         Ok(self.cells.get(key).cloned())
     }
 
-    fn is_on_record(&mut self, commit: CommitId) -> Result<bool, BadRow> {
+    fn has_audit_rows(&mut self, commit: CommitId) -> Result<bool, BadRow> {
         Ok(self.on_record.contains(&commit))
     }
 
-    fn link(&mut self, edge: &Edge) -> Result<Option<Link>, BadRow> {
+    fn link(&mut self, edge: &LinkEdge) -> Result<Option<Link>, BadRow> {
         Ok(self.links.get(edge))
     }
 
-    fn edges(&mut self, ends: &Ends, most: usize) -> Result<Vec<Edge>, BadRow> {
+    fn edges(&mut self, ends: &LinkEnds, most: usize) -> Result<Vec<LinkEdge>, BadRow> {
         Ok(self.links.edges(ends, most))
     }
 }
 
 impl Gathered {
-    /// Reads what the statements of [`Names::asked`] gave.
+    /// Reads the rows that the statements of [`Names::bound`] returned.
     pub(crate) fn read(names: &Names, found: &[Vec<Row>]) -> Result<Self, Failure> {
         let mut gathered = Gathered::default();
         let mut found = found.iter();
@@ -181,7 +190,7 @@ impl Gathered {
         if !names.runs.is_empty() {
             for row in next() {
                 let run = rows::run_id(row, 0)?;
-                match seen(Listing::of("runs"), Some(run.to_string()), rows::run(row))?.1 {
+                match read_listed(Listing::of("runs"), Some(run.to_string()), rows::run(row))?.1 {
                     Ok(row) => drop(gathered.runs.insert(run, row)),
                     Err(row) => drop(gathered.bad_runs.insert(run, row)),
                 }
@@ -223,7 +232,7 @@ impl Gathered {
         Ok(gathered)
     }
 
-    /// Plans the commits one after the other, each on what those before it leave.
+    /// Plans the commits one after the other. Each plan sees the changes of the plans before it.
     pub(crate) fn plan(
         &mut self,
         tenant: TenantId,
@@ -269,7 +278,7 @@ impl Gathered {
     }
 }
 
-/// What the plans of a batch come to.
+/// The combined changes of a batch's plans.
 #[derive(Default)]
 pub(crate) struct Written {
     runs: BTreeSet<RunId>,
@@ -280,8 +289,8 @@ pub(crate) struct Written {
     put: BTreeMap<(RunId, u64), MessageRow>,
     take: Vec<(RunId, u64)>,
     checkpoints: Vec<(CommitId, Timestamp, CheckpointRow)>,
-    waits: Vec<(CommitId, RunId, Vec<OpenWait>, Vec<u64>)>,
-    shadows: Shading,
+    waits: Vec<(CommitId, RunId, Vec<StoredWait>, Vec<u64>)>,
+    shadows: ShadowChanges,
     hide: Vec<DocumentEnd>,
     documents: Vec<DocumentRow>,
     definitions: Vec<(CommitId, StoredDefinition)>,
@@ -300,7 +309,7 @@ impl Written {
     }
 
     fn add(&mut self, plan: Plan) {
-        // Taken apart without `..`: a new field does not compile until it is written here.
+        // Destructured without `..`, so that a new field does not compile until it is handled here.
         let Plan {
             commit,
             at,
@@ -311,7 +320,7 @@ impl Written {
             take,
             open,
             close,
-            unshade,
+            clear_shadows,
             shadows,
             used,
             handles,
@@ -329,14 +338,14 @@ impl Written {
         } = plan;
         self.runs.extend(insert.into_iter().chain(update).map(|row| row.run));
         self.checkpoints.extend(checkpoints.into_iter().map(|row| (commit, at, row)));
-        // A message that came in the same batch was never there.
+        // A message that was sent in the same batch is not in the database yet: do not write it at all.
         self.take.extend(take.into_iter().filter(|name| self.put.remove(name).is_none()));
         self.put.extend(put.into_iter().map(|row| ((row.run, row.message.seq), row)));
-        let mut waits: BTreeMap<RunId, (Vec<OpenWait>, Vec<u64>)> = BTreeMap::new();
+        let mut waits: BTreeMap<RunId, (Vec<StoredWait>, Vec<u64>)> = BTreeMap::new();
         open.into_iter().for_each(|(run, wait)| waits.entry(run).or_default().0.push(wait));
         close.into_iter().for_each(|(run, activation)| waits.entry(run).or_default().1.push(activation));
         self.waits.extend(waits.into_iter().map(|(run, (open, close))| (commit, run, open, close)));
-        self.shadows.add(commit, unshade, shadows);
+        self.shadows.add(commit, clear_shadows, shadows);
         self.has_handles |= !used.is_empty() || !handles.is_empty();
         self.cells.extend(cells.into_iter().map(|cell| cell.key));
         self.has_links |= !links.is_empty() || !unlink.is_empty();
@@ -349,7 +358,7 @@ impl Written {
         }
     }
 
-    /// The rows to write, as they are after all plans.
+    /// Returns the rows to write, in their state after all plans.
     pub(crate) fn columns<'a>(&'a self, gathered: &'a Gathered) -> PlannedColumns<'a> {
         let mut columns = PlannedColumns::default();
         for row in self.runs.iter().filter_map(|run| gathered.runs.get(run)) {
@@ -367,7 +376,7 @@ impl Written {
             columns.open.push_all(*run, open, trace);
             close.iter().for_each(|activation| columns.close.push(*run, *activation, trace));
         }
-        (columns.unshade, columns.shadows) = (self.shadows.bare(), self.shadows.columns());
+        (columns.clear_shadows, columns.shadows) = (self.shadows.cleared(), self.shadows.columns());
         let (insert, update, delete) = gathered.handles.written();
         insert.into_iter().for_each(|row| columns.new_handles.push(row));
         update.into_iter().for_each(|row| columns.handles.push(row));
@@ -396,7 +405,7 @@ impl Written {
     }
 }
 
-/// What a batch of plans writes.
+/// The rows that a batch of plans writes.
 #[derive(Default)]
 pub(crate) struct PlannedColumns<'a> {
     insert: Runs<'a>,
@@ -406,7 +415,7 @@ pub(crate) struct PlannedColumns<'a> {
     put: Messages<'a>,
     close: Closed<'a>,
     open: Opened<'a>,
-    unshade: Vec<Uuid>,
+    clear_shadows: Vec<Uuid>,
     shadows: Shadows<'a>,
     used: Hashes<'a>,
     new_handles: Handles<'a>,
@@ -425,36 +434,40 @@ pub(crate) struct PlannedColumns<'a> {
 }
 
 impl PlannedColumns<'_> {
-    /// The statements, in order.
-    pub(crate) fn asked<'s>(&'s self, tenant: &'s Uuid, is_new: bool) -> Vec<Asked<'s>> {
-        let mut asked = Vec::with_capacity(8);
+    /// Returns the statements in order. `is_new` also records the tenant. The last one fails if the tenant is not
+    /// recorded, because the inserts before it have written nothing then.
+    pub(crate) fn bound<'s>(&'s self, tenant: &'s Uuid, is_new: bool) -> Vec<BoundStatement<'s>> {
+        let mut bound = Vec::with_capacity(8);
         if is_new {
-            asked.push(Asked { sql: sql::tenant_put, params: vec![tenant] });
+            bound.push(BoundStatement { sql: sql::tenant_put, params: vec![tenant] });
         }
         let filled = [
-            (!self.new_keys.is_empty()).then(|| self.new_keys.asked(sql::keys_insert, tenant)),
-            (!self.keys.is_empty()).then(|| self.keys.asked(sql::keys_put, tenant)),
-            (!self.insert.is_empty()).then(|| self.insert.asked(sql::runs_insert, tenant)),
-            (!self.update.is_empty()).then(|| self.update.asked(sql::runs_write, tenant)),
-            (!self.checkpoints.is_empty()).then(|| self.checkpoints.asked(sql::checkpoints_insert, tenant)),
-            (!self.take.is_empty()).then(|| self.take.asked(sql::inbox_delete, tenant)),
-            (!self.put.is_empty()).then(|| self.put.asked(sql::inbox_insert, tenant)),
-            (!self.used.is_empty()).then(|| self.used.asked(sql::handles_delete, tenant)),
-            (!self.new_handles.is_empty()).then(|| self.new_handles.asked(sql::handles_insert, tenant)),
-            (!self.handles.is_empty()).then(|| self.handles.asked(sql::handles_put, tenant)),
-            (!self.unshade.is_empty())
-                .then(|| Asked { sql: sql::purge_shadows, params: vec![tenant, &self.unshade] }),
-            (!self.new_cells.is_empty()).then(|| self.new_cells.asked(sql::cells_insert, tenant)),
-            (!self.cells.is_empty()).then(|| self.cells.asked(sql::cells_put, tenant)),
-            (!self.unlink.is_empty()).then(|| self.unlink.asked(sql::links_delete, tenant)),
-            (!self.new_links.is_empty()).then(|| self.new_links.asked(sql::links_insert, tenant)),
-            (!self.links.is_empty()).then(|| self.links.asked(sql::links_put, tenant)),
-            (!self.hide.is_empty()).then(|| self.hide.asked(sql::documents_hide, tenant)),
-            (!self.documents.is_empty()).then(|| self.documents.asked(sql::documents_insert, tenant)),
+            (!self.new_keys.is_empty()).then(|| self.new_keys.bound(sql::keys_insert, tenant)),
+            (!self.keys.is_empty()).then(|| self.keys.bound(sql::keys_put, tenant)),
+            (!self.insert.is_empty()).then(|| self.insert.bound(sql::runs_insert, tenant)),
+            (!self.update.is_empty()).then(|| self.update.bound(sql::runs_write, tenant)),
+            (!self.checkpoints.is_empty()).then(|| self.checkpoints.bound(sql::checkpoints_insert, tenant)),
+            (!self.take.is_empty()).then(|| self.take.bound(sql::inbox_delete, tenant)),
+            (!self.put.is_empty()).then(|| self.put.bound(sql::inbox_insert, tenant)),
+            (!self.used.is_empty()).then(|| self.used.bound(sql::handles_delete, tenant)),
+            (!self.new_handles.is_empty()).then(|| self.new_handles.bound(sql::handles_insert, tenant)),
+            (!self.handles.is_empty()).then(|| self.handles.bound(sql::handles_put, tenant)),
+            (!self.clear_shadows.is_empty()).then(|| BoundStatement {
+                sql: sql::purge_shadows,
+                params: vec![tenant, &self.clear_shadows],
+            }),
+            (!self.new_cells.is_empty()).then(|| self.new_cells.bound(sql::cells_insert, tenant)),
+            (!self.cells.is_empty()).then(|| self.cells.bound(sql::cells_put, tenant)),
+            (!self.unlink.is_empty()).then(|| self.unlink.bound(sql::links_delete, tenant)),
+            (!self.new_links.is_empty()).then(|| self.new_links.bound(sql::links_insert, tenant)),
+            (!self.links.is_empty()).then(|| self.links.bound(sql::links_put, tenant)),
+            (!self.hide.is_empty()).then(|| self.hide.bound(sql::documents_hide, tenant)),
+            (!self.documents.is_empty()).then(|| self.documents.bound(sql::documents_insert, tenant)),
         ];
-        asked.extend(filled.into_iter().flatten());
+        bound.extend(filled.into_iter().flatten());
         let PlannedColumns { close, open, shadows, definitions, audit, .. } = self;
-        beside(&mut asked, tenant, close, open, shadows, definitions, audit);
-        asked
+        push_common_statements(&mut bound, tenant, close, open, shadows, definitions, audit);
+        bound.push(BoundStatement { sql: sql::tenant_check, params: vec![tenant] });
+        bound
     }
 }

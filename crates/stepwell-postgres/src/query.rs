@@ -1,4 +1,4 @@
-//! The reads, each in one transaction of its own; and two small writes, the claim and the beat.
+//! The queries, each in its own transaction; also one small write, the claim.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -8,35 +8,36 @@ use stepwell_store::delta;
 use stepwell_store::document::{DocumentRow, place_cursor, read_place};
 use stepwell_store::plan::{KeyRow, bad_key, decode_results};
 use stepwell_store::store::{
-    after_prefix, bad_cursor, definition_place, key_cursor, page_rows, read_cursor, read_definition_cursor,
-    read_key_cursor,
+    after_prefix, bad_cursor, definition_place, due_cursor, key_cursor, page_rows, read_cursor,
+    read_definition_cursor, read_due_cursor, read_key_cursor,
 };
 use stepwell_store::{
-    BadRow, Cell, CellFilter, CellKey, CellQuery, Claim, CommitId, CommitRef, Document, DocumentQuery, Due,
-    HistoryQuery, HistoryRow, Listing, Loaded, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery,
-    RunRow, RunSummary, Seen, Status, Tally, TenantId, WaitQuery, WaitRow, WaitsOf, Whereabouts,
+    BadRow, Cell, CellFilter, CellKey, CellQuery, Claim, CommitId, CommitRef, CommitTrace, CountQuery,
+    Document, DocumentQuery, DueTenant, HistoryQuery, HistoryRow, Listing, Loaded, Page, ProcessId, Record,
+    RecordQuery, Recorded, RunQuery, RunRow, RunSummary, Seen, Status, TenantId, WaitFilter, WaitQuery,
+    WaitRow,
 };
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
-use crate::connection::{Begin, Connection, Connections, Mode, Param, Sees, Transaction};
-use crate::listed::{all, named, page, seen};
+use crate::connection::{Begin, Connection, Connections, Mode, Param, Transaction, Visibility};
+use crate::listed::{all, named, page, read_listed};
 use crate::rows::{self, Read};
 use crate::{handles, seals, shadows, statements as sql};
 
-/// The rows to ask for: one more than the page has tells whether there is another page.
+/// Returns the number of rows to query for a page. One extra row shows whether another page follows.
 pub(crate) fn ask(limit: u32) -> i64 {
     page_rows(limit) as i64 + 1
 }
 
-/// One statement that reads a tenant's rows.
+/// Runs one statement that reads a tenant's rows.
 pub(crate) async fn read(
     on: &Connections,
     tenant: TenantId,
     sql: &'static str,
     params: &[Param<'_>],
 ) -> Read<Vec<Row>> {
-    on.one(Sees::Tenant(tenant), Mode::Reads, sql, params).await
+    on.one(Visibility::Tenant(tenant), Mode::Reads, sql, params).await
 }
 
 pub(crate) fn each<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Vec<T>> {
@@ -50,6 +51,11 @@ pub(crate) fn first<T>(rows: &[Row], value: impl Fn(&Row) -> Read<T>) -> Read<Op
 pub(crate) async fn load(on: &Connections, tenant: TenantId, run: RunId) -> Read<Option<Loaded>> {
     let rows = read(on, tenant, sql::loads, &[&tenant.uuid(), &vec![run.uuid()]]).await?;
     named(first(&rows, rows::loaded), |why| BadRow::run(run, why))
+}
+
+/// Returns true if the tenant is recorded in the table `tenants`.
+pub(crate) async fn has_tenant(on: &Connections, tenant: TenantId) -> Read<bool> {
+    Ok(!read(on, tenant, sql::tenant_get, &[&tenant.uuid()]).await?.is_empty())
 }
 
 pub(crate) async fn runs_by_id(
@@ -71,7 +77,7 @@ pub(crate) async fn outcome(
     commit: &CommitRef,
 ) -> Read<Option<Recorded>> {
     match &commit.at {
-        Whereabouts::Checkpoint { run, version } => {
+        CommitTrace::Checkpoint { run, version } => {
             let which: [Param<'_>; 3] = [&tenant.uuid(), &run.uuid(), &rows::int(*version)];
             let found = read(on, tenant, sql::checkpoint_commit, &which).await?;
             let found =
@@ -79,17 +85,17 @@ pub(crate) async fn outcome(
             let Some((_, results)) = found.filter(|(id, _)| *id == commit.id.0) else { return Ok(None) };
             Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
         }
-        Whereabouts::Handle(handle) => {
+        CommitTrace::Handle(handle) => {
             let left = handles::commit_of(on, tenant, handle).await? == Some(commit.id);
             Ok(left.then(|| Recorded { results: Vec::new(), answer: None, request: None }))
         }
-        Whereabouts::Key { operation, key } => {
+        CommitTrace::Key { operation, key } => {
             let row = key_row(on, tenant, operation, key).await?;
             let Some(row) = row.filter(|row| row.commit == commit.id) else { return Ok(None) };
             let results = decode_results(row.results.as_deref())?;
             Ok(Some(Recorded { results, answer: Some(row.answer), request: None }))
         }
-        Whereabouts::Audit => {
+        CommitTrace::Audit => {
             let Some(results) = seals::trace(on, tenant, commit.id).await? else { return Ok(None) };
             Ok(Some(Recorded { results: decode_results(results.as_deref())?, answer: None, request: None }))
         }
@@ -97,7 +103,7 @@ pub(crate) async fn outcome(
 }
 
 async fn key_row(on: &Connections, tenant: TenantId, operation: &str, key: &str) -> Read<Option<KeyRow>> {
-    // What cannot be written cannot be there.
+    // PostgreSQL cannot store a NUL character, so no row can match.
     if operation.contains('\0') || key.contains('\0') {
         return Ok(None);
     }
@@ -105,8 +111,8 @@ async fn key_row(on: &Connections, tenant: TenantId, operation: &str, key: &str)
     named(first(&found, |row| rows::key(row, operation, key)), |why| bad_key(operation, key, why))
 }
 
-/// Finds or takes runs: those of the dead by id, then by the time they are due. What is taken is locked until it is
-/// read, so that the two fit together.
+/// Finds or claims runs: those of expired processes by id, then due runs by their due time. Claimed runs stay locked
+/// until they are read, so that their state matches the claim.
 pub(crate) async fn claim(on: &Connections, tenant: TenantId, claim: &Claim) -> Read<Page<Loaded>> {
     let connection = on.get().await?;
     let by = claim.by.map(|by| by.0);
@@ -118,17 +124,17 @@ pub(crate) async fn claim(on: &Connections, tenant: TenantId, claim: &Claim) -> 
     let loads = connection.statement(sql::loads).await?;
     let transaction = Transaction::new(connection);
     let connection = transaction.on();
-    let mut begin = Some(on.begin(Sees::Tenant(tenant), mode));
-    let dead: Vec<Uuid> = claim.dead.iter().map(|process| process.0).collect();
+    let mut begin = Some(on.begin(Visibility::Tenant(tenant), mode));
+    let expired: Vec<Uuid> = claim.expired.iter().map(|process| process.0).collect();
     let known = claim.definitions.as_ref();
     let known: Option<Vec<&[u8]>> =
         known.map(|known| known.iter().map(|hash| &hash.as_bytes()[..]).collect());
     let (id, now, limit) = (tenant.uuid(), claim.now.micros(), i64::from(claim.limit));
-    // Who takes them is the last parameter of the statements that take.
+    // The statements that claim have one more parameter at the end: the new owner.
     let given = if by.is_some() { 5 } else { 4 };
     let mut taken: Vec<Uuid> = Vec::new();
-    if !dead.is_empty() {
-        let which: [Param<'_>; 5] = [&id, &dead, &known, &limit, &by];
+    if !expired.is_empty() {
+        let which: [Param<'_>; 5] = [&id, &expired, &known, &limit, &by];
         taken = found(connection, begin.take(), &orphans, &which[..given]).await?;
     }
     let orphaned: HashSet<Uuid> = taken.iter().copied().collect();
@@ -155,7 +161,7 @@ pub(crate) fn run_cursor(row: &Row) -> Read<String> {
     Ok(rows::run_id(row, 0)?.to_string())
 }
 
-/// The ids a statement gives, with the beginning of the transaction before it, if it has not begun.
+/// Returns the ids that a statement finds. Begins the transaction first, if it has not begun.
 async fn found(
     connection: &Connection,
     begin: Option<Begin>,
@@ -176,21 +182,26 @@ async fn found(
 pub(crate) async fn tenants(on: &Connections, after: Option<TenantId>, limit: u32) -> Read<Vec<TenantId>> {
     let after = after.map(TenantId::uuid);
     let which: [Param<'_>; 2] = [&after, &i64::from(limit)];
-    let rows = on.one(Sees::Due, Mode::Reads, sql::tenants_after, &which).await?;
+    let rows = on.spanning(sql::tenants_after, &which).await?;
     each(&rows, |row| Ok(TenantId::new(rows::get(row, 0)?)))
 }
 
-/// Which tenants have work: since or from when, and since ever if one of the dead owns a run of theirs, or, where the
-/// living are named, somebody who is not one of them.
-pub(crate) async fn due(on: &Connections, dead: &[ProcessId], living: Option<&[Uuid]>) -> Read<Vec<Due>> {
-    let dead: Vec<Uuid> = dead.iter().map(|process| process.0).collect();
+/// Returns the tenants that have work, with their earliest due time. A tenant is due since [`Timestamp::MIN`] if an
+/// expired process owns one of its runs. With a list of alive processes, the same holds for any owner that is not in
+/// it.
+pub(crate) async fn due(
+    on: &Connections,
+    expired: &[ProcessId],
+    alive: Option<&[Uuid]>,
+) -> Read<Vec<DueTenant>> {
+    let expired: Vec<Uuid> = expired.iter().map(|process| process.0).collect();
     let statement = if on.has_citus() { sql::due_spread } else { sql::due };
-    let which: [Param<'_>; 3] = [&dead, &living, &Timestamp::MIN.micros()];
-    let rows = on.one(Sees::Due, Mode::Reads, statement, &which).await?;
+    let which: [Param<'_>; 3] = [&expired, &alive, &Timestamp::MIN.micros()];
+    let rows = on.spanning(statement, &which).await?;
     let mut found = Vec::new();
     for row in &rows {
         if let Some(at) = rows::instant(row, 1)? {
-            found.push(Due { tenant: TenantId::new(rows::get(row, 0)?), at });
+            found.push(DueTenant { tenant: TenantId::new(rows::get(row, 0)?), at });
         }
     }
     found.sort_unstable();
@@ -198,14 +209,14 @@ pub(crate) async fn due(on: &Connections, dead: &[ProcessId], living: Option<&[U
 }
 
 pub(crate) async fn cells(on: &Connections, tenant: TenantId, query: &CellQuery) -> Read<Page<Cell>> {
-    let CellQuery { space, owner, filter, now, with_dead, limit, cursor } = query;
+    let CellQuery { space, owner, filter, now, include_deleted, limit, cursor } = query;
     let (id, word) = (tenant.uuid(), space.as_str());
     let prefix = match filter {
         CellFilter::Key(key) => {
             let rows = read(on, tenant, sql::cell_get, &[&id, &word, owner, key]).await?;
             let cell = first(&rows, |row| rows::whole_cell(row, 0, *space, owner))?;
             let wanted = |cell: &Cell| {
-                (*with_dead || cell.live(*now).is_some())
+                (*include_deleted || cell.live(*now).is_some())
                     && cursor.as_ref().is_none_or(|cursor| cell.key.key > *cursor)
             };
             return Ok(Page::of(cell.into_iter().filter(wanted)));
@@ -214,18 +225,18 @@ pub(crate) async fn cells(on: &Connections, tenant: TenantId, query: &CellQuery)
     };
     let (end, after) = (after_prefix(prefix), cursor.as_deref().unwrap_or_default());
     let which: [Param<'_>; 9] =
-        [&id, &word, owner, prefix, &end, &after, with_dead, &now.micros(), &ask(*limit)];
+        [&id, &word, owner, prefix, &end, &after, include_deleted, &now.micros(), &ask(*limit)];
     let rows = read(on, tenant, sql::cells_list, &which).await?;
     let within = CellKey { space: *space, owner: owner.clone(), key: String::new() }.address();
     let of = Listing { table: "cells", within: &within, run: None };
     page(&rows, of, *limit, |row| rows::get(row, 0), |row| rows::whole_cell(row, 0, *space, owner))
 }
 
-/// Where a listing of runs goes on: before this id.
+/// Returns the id before which a listing of runs continues; without a cursor it is after every id.
 pub(crate) fn before(cursor: Option<&str>) -> Read<Uuid> {
     let run: Option<RunId> =
         cursor.map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor))).transpose()?;
-    // The greatest of all ids is nobody's.
+    // No run has the greatest possible id.
     Ok(run.map_or(Uuid::max(), RunId::uuid))
 }
 
@@ -234,39 +245,44 @@ pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -
     if !query.shadows.is_empty() {
         return shadows::runs(on, tenant, query).await;
     }
-    let RunQuery { workflow, without: _, status, parent, shadows: _, limit, cursor } = query;
+    let RunQuery { workflow, without_prefix: _, status, parent, shadows: _, limit, cursor } = query;
     let before = before(cursor.as_deref())?;
     let in_need = matches!(status, Some(Status::Pending | Status::Suspended | Status::Failed));
     let statement = match (parent, in_need, workflow) {
         (Some(_), ..) => sql::runs_of_parent,
-        (None, true, _) => sql::runs_in_need,
+        (None, true, _) => sql::runs_not_running,
         (None, false, Some(_)) => sql::runs_of_workflow,
         (None, false, None) => sql::runs_all,
     };
     let (workflow, status) = (workflow.as_ref().map(Name::as_str), status.map(Status::as_str));
-    let (parent, barred) = (parent.map(RunId::uuid), query.barred());
-    let which: [Param<'_>; 7] = [&tenant.uuid(), &before, &workflow, &status, &parent, &ask(*limit), &barred];
+    let (parent, excluded_prefix) = (parent.map(RunId::uuid), query.excluded_prefix());
+    let which: [Param<'_>; 7] =
+        [&tenant.uuid(), &before, &workflow, &status, &parent, &ask(*limit), &excluded_prefix];
     let rows = read(on, tenant, statement, &which).await?;
     page(&rows, Listing::of("runs"), *limit, run_cursor, |row| rows::run(row).map(RunRow::summary))
 }
 
 pub(crate) async fn waits(on: &Connections, tenant: TenantId, query: &WaitQuery) -> Read<Page<WaitRow>> {
     let WaitQuery { of, limit, cursor } = query;
+    if *of == WaitFilter::Due {
+        return due_waits(on, tenant.uuid(), *limit, cursor.as_deref()).await;
+    }
     let (after, activation) = after(cursor.as_deref())?;
     let rows = match of {
-        WaitsOf::All => {
+        WaitFilter::All => {
             let which: [Param<'_>; 4] = [&tenant.uuid(), &after, &activation, &ask(*limit)];
             read(on, tenant, sql::waits_all, &which).await?
         }
-        WaitsOf::Topic(topic) => {
+        WaitFilter::Due => Vec::new(),
+        WaitFilter::Topic(topic) => {
             let which: [Param<'_>; 5] = [&tenant.uuid(), topic, &after, &activation, &ask(*limit)];
             read(on, tenant, sql::waits_of_topic, &which).await?
         }
-        WaitsOf::FirstTopic { from, before } => {
+        WaitFilter::FirstTopic { from, before } => {
             let which: [Param<'_>; 3] = [&tenant.uuid(), from, before];
             read(on, tenant, sql::waits_first, &which).await?
         }
-        WaitsOf::Run(run) => {
+        WaitFilter::Run(run) => {
             let activation = match after.cmp(&run.uuid()) {
                 Ordering::Less => -1,
                 Ordering::Equal => activation,
@@ -277,10 +293,24 @@ pub(crate) async fn waits(on: &Connections, tenant: TenantId, query: &WaitQuery)
         }
     };
     let cursor = |row: &Row| Ok(format!("{}:{}", rows::run_id(row, 0)?, rows::unsigned(row, 1)?));
-    page(&rows, Listing::of("waits"), *limit, cursor, rows::wait)
+    let mut found = page(&rows, Listing::of("waits"), *limit, cursor, rows::wait)?;
+    if matches!(of, WaitFilter::FirstTopic { .. }) && !found.bad.is_empty() {
+        found.next = rows.first().map(|row| rows::get::<String>(row, 6)).transpose()?;
+    }
+    Ok(found)
 }
 
-/// Where a listing by id and number begins: after the cursor, or before everything.
+/// Lists waits in the order of due time, run and activation.
+async fn due_waits(on: &Connections, id: Uuid, limit: u32, cursor: Option<&str>) -> Read<Page<WaitRow>> {
+    let (due, run, activation) = read_due_cursor(cursor)?;
+    let which: [Param<'_>; 5] = [&id, &due.micros(), &run.uuid(), &activation, &ask(limit)];
+    let rows = read(on, TenantId::new(id), sql::waits_due, &which).await?;
+    let cursor =
+        |row: &Row| Ok(due_cursor(rows::at(row, 7)?, rows::run_id(row, 0)?, rows::unsigned(row, 1)?));
+    page(&rows, Listing::of("waits"), limit, cursor, rows::wait)
+}
+
+/// Returns the position after which a listing by id and number continues; without a cursor it is before every row.
 pub(crate) fn after(cursor: Option<&str>) -> Read<(Uuid, i64)> {
     Ok(match read_cursor(cursor)? {
         Some((id, number)) => (id, rows::int(number)),
@@ -302,7 +332,7 @@ pub(crate) async fn history(
     } else {
         (read(on, tenant, sql::history, &which).await?, Vec::new())
     };
-    // Whatever is built on a state that cannot be read cannot be read either.
+    // A state that is built on an unreadable one is unreadable too.
     let mut before = match &before[..] {
         [] => None,
         before => delta::read(before.iter().map(Vec::as_slice)).ok(),
@@ -320,14 +350,14 @@ pub(crate) async fn history(
                 state: body.map(|body| delta::read_one(last.as_deref(), body)).transpose()?,
             })
         };
-        let row = seen(of, Some((rows::unsigned(row, 0)? + 1).to_string()), read())?;
+        let row = read_listed(of, Some((rows::unsigned(row, 0)? + 1).to_string()), read())?;
         before = row.1.as_ref().ok().and_then(|row| row.state.clone());
         all.push(row);
     }
     Ok(Page::sorted(all, *limit)?)
 }
 
-/// A part of a history, and the stored states before it that the first of it is built on.
+/// Returns a part of a history, and the stored states before it that its first state is built from.
 async fn history_with_base(
     on: &Connections,
     tenant: TenantId,
@@ -336,7 +366,7 @@ async fn history_with_base(
     let connection = on.get().await?;
     let history = connection.statement(sql::history).await?;
     let base = connection.statement(sql::history_base).await?;
-    let begin = on.begin(Sees::Tenant(tenant), Mode::ReadsOnce);
+    let begin = on.begin(Visibility::Tenant(tenant), Mode::ReadsOnce);
     let (begun, history, base, ended) = tokio::join!(
         connection.begin(&begin),
         connection.ask(&history, which),
@@ -363,7 +393,7 @@ pub(crate) async fn documents(
         let which: [Param<'_>; 4] = [&id, &run_id, key, &rows::int(at.unwrap_or(u64::MAX))];
         let found = read(on, tenant, sql::document_get, &which).await?;
         let wanted =
-            |row: &DocumentRow| query.wants(&row.document) && after.is_none_or(|after| row.place() > after);
+            |row: &DocumentRow| query.matches(&row.document) && after.is_none_or(|after| row.place() > after);
         let found = named(first(&found, document), |why| of.bad(Some(key), why))?;
         return Ok(Page::of(found.filter(wanted)).map(|row| row.document));
     }
@@ -405,22 +435,28 @@ pub(crate) async fn records(on: &Connections, tenant: TenantId, query: &RecordQu
             };
             page(&rows, Listing::of("idempotency"), *limit, cursor, record)
         }
-        RecordQuery::Audit { limit, cursor } => seals::audit(on, tenant, *limit, cursor.as_deref()).await,
+        RecordQuery::Audit { limit, cursor } => {
+            seals::audit(on, tenant, None, *limit, cursor.as_deref()).await
+        }
+        RecordQuery::AuditOfRun { run, limit, cursor } => {
+            seals::audit(on, tenant, Some(*run), *limit, cursor.as_deref()).await
+        }
         RecordQuery::Seals { from, limit } => seals::seals(on, tenant, *from, *limit).await,
         RecordQuery::Unsealed { limit, cursor } => {
             seals::unsealed(on, tenant, *limit, cursor.as_deref()).await
         }
-        RecordQuery::Shadows(run) => {
-            Ok(Page::of(shadows::of_run(on, tenant, *run).await?).map(Record::Shadow))
+        RecordQuery::Shadows(run) => Ok(shadows::of_run(on, tenant, *run).await?.map(Record::Shadow)),
+        RecordQuery::ShadowsOf(runs) => {
+            Ok(Page::of(shadows::of_runs(on, tenant, runs).await?).map(Record::Shadow))
         }
         RecordQuery::Handle(handle) => {
             Ok(one(handles::get(on, tenant, handle).await?.map(|row| Record::Handle(Box::new(row)))))
         }
         RecordQuery::Handles(query) => handles::list(on, tenant, query).await,
         RecordQuery::Undelivered { now, limit } => handles::undelivered(on, tenant, *now, *limit).await,
-        // Nobody's row: the store answers it, which knows whose sessions stand.
-        RecordQuery::Living { .. } | RecordQuery::Processes { .. } => Ok(one(None)),
-        RecordQuery::Tally { of, limit, cursor } => tally(on, tenant, of, *limit, cursor.as_deref()).await,
+        // The store answers these itself, because it knows which sessions are lost.
+        RecordQuery::AliveProcess { .. } | RecordQuery::Processes { .. } => Ok(one(None)),
+        RecordQuery::Count { of, limit, cursor } => tally(on, tenant, of, *limit, cursor.as_deref()).await,
     }
 }
 
@@ -459,31 +495,31 @@ async fn definitions(
 async fn tally(
     on: &Connections,
     tenant: TenantId,
-    of: &Tally,
+    of: &CountQuery,
     limit: u32,
     cursor: Option<&str>,
 ) -> Read<Page<Record>> {
     let (id, after, asked) = (tenant.uuid(), cursor.unwrap_or_default(), ask(limit));
     let which: [Param<'_>; 3] = [&id, &after, &asked];
     let rows = match of {
-        Tally::Keys { now } => {
+        CountQuery::Keys { now } => {
             let which: [Param<'_>; 4] = [&id, &after, &asked, &now.micros()];
             read(on, tenant, sql::tally_keys, &which).await?
         }
-        Tally::Links => read(on, tenant, sql::tally_links, &which).await?,
-        Tally::Types { namespace } => {
+        CountQuery::Links => read(on, tenant, sql::tally_links, &which).await?,
+        CountQuery::Types { namespace } => {
             let which: [Param<'_>; 4] = [&id, &after, &asked, namespace];
             read(on, tenant, sql::tally_types, &which).await?
         }
-        Tally::Relations { namespace } => {
+        CountQuery::Relations { namespace } => {
             let which: [Param<'_>; 4] = [&id, &after, &asked, namespace];
             read(on, tenant, sql::tally_relations, &which).await?
         }
-        Tally::Runs { max } => {
+        CountQuery::Runs { max } => {
             let which: [Param<'_>; 4] = [&id, &after, &asked, &i64::from(*max)];
             read(on, tenant, sql::tally_runs, &which).await?
         }
     };
     let found = each(&rows, |row| Ok((rows::get::<String>(row, 0)?, rows::unsigned(row, 1)?)))?;
-    Ok(Page::cut(found, limit, |(name, _)| name.clone()).map(|(name, count)| Record::Tally { name, count }))
+    Ok(Page::cut(found, limit, |(name, _)| name.clone()).map(|(name, count)| Record::Count { name, count }))
 }

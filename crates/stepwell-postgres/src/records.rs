@@ -1,10 +1,13 @@
-//! Rows as an array of one composite value each, in the server's binary form.
+//! Encodes rows as an array of composite values, in PostgreSQL's binary format.
 
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, Kind, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
-/// Rows that are handed over as one array.
+/// Rows that are passed as one array parameter.
+// One array per column takes a third more time in the server, and each array costs two microseconds. The
+// function `commit_runs` also needs one message instead of the three of a transaction. With Citus, one array
+// per column is used (`commit_spread.sql`), because its nodes may not know our types.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     rows: Vec<u8>,
@@ -12,7 +15,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Adds a row of so many fields.
+    /// Adds a row. `put` must write this many fields.
     pub(crate) fn add(&mut self, fields: i32, put: impl FnOnce(&mut Vec<u8>)) {
         let begin = self.rows.len();
         self.rows.extend([0; 4]);
@@ -30,8 +33,8 @@ impl ToSql for Records {
         kind: &Type,
         out: &mut BytesMut,
     ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
-        let Kind::Array(member) = kind.kind() else { return Err("rows are handed over as an array".into()) };
-        // One dimension, no row is missing, the type of a row, how many, and numbered from 1.
+        let Kind::Array(member) = kind.kind() else { return Err("rows are passed as an array".into()) };
+        // The array header: one dimension, no NULL elements, the element type, the length, and the lower bound 1.
         for number in [1, 0, member.oid() as i32, self.count, 1] {
             out.extend_from_slice(&number.to_be_bytes());
         }
@@ -46,12 +49,12 @@ impl ToSql for Records {
     to_sql_checked!();
 }
 
-/// A value of a row.
+/// A value in a row that is passed as a composite value.
 pub(crate) trait Field {
-    /// Its type on the server.
+    /// The type on the server.
     const TYPE: Type;
 
-    /// Its length and itself; a length of -1 is a missing value.
+    /// Writes the length and the value. NULL has the length -1.
     fn put(&self, out: &mut Vec<u8>);
 }
 
@@ -105,7 +108,7 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// The type of a value, and the value.
+/// Writes the type of a field and its value.
 pub(crate) fn field<F: Field>(value: &F, out: &mut Vec<u8>) {
     out.extend((F::TYPE.oid() as i32).to_be_bytes());
     value.put(out);

@@ -1,4 +1,4 @@
-//! Rows to values and back.
+//! Converts rows to values and back.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -7,8 +7,8 @@ use stepwell_store::delta;
 use stepwell_store::document::DocumentRow;
 use stepwell_store::plan::KeyRow;
 use stepwell_store::{
-    Cell, CellKey, Chain, CommitId, Document, Listing, Lives, Loaded, Message, OpenWait, Parent, ProcessId,
-    RunRow, Space, StoreError, StoredDefinition, ValueType, WaitRow,
+    Cell, CellKey, Chain, CommitId, Document, KeyLifetime, Listing, Loaded, Parent, ProcessId, RunRow, Space,
+    StoreError, StoredDefinition, StoredMessage, StoredWait, ValueType, WaitRow,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -16,36 +16,35 @@ use uuid::Uuid;
 
 use crate::error::Failure;
 
-/// What is read out of a row.
+/// The result of reading from a row or from the database.
 pub(crate) type Read<T> = Result<T, Failure>;
 
-/// A number the database keeps signed. Counters begin at 0 and do not come near the sign; a number that somebody made up
-/// and that does is greater than every counter here too.
+/// Converts a counter for a signed column. Counters start at 0 and never reach the sign bit. A larger number, which
+/// only a caller can make up, becomes the maximum and stays greater than every stored counter.
 pub(crate) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// An instant as the database keeps it.
+/// Converts an optional time to microseconds.
 pub(crate) fn time(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::micros)
 }
 
-/// The places as the database keeps them: a JSON list.
+/// Encodes places as a JSON list.
 pub(crate) fn places(places: &[Name]) -> String {
     serde_json::to_string(places).expect("names are text")
 }
 
-/// A document's tags as the database keeps them: a JSON list.
+/// Encodes the tags of a document as a JSON list.
 pub(crate) fn tags(tags: &[String]) -> String {
     serde_json::to_string(tags).expect("tags are text")
 }
 
-/// A column's value.
 pub(crate) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Read<T> {
     Ok(row.try_get(column)?)
 }
 
-/// A run's row, its id first.
+/// Reads a run's row; the id is the first column.
 pub(crate) fn run(row: &Row) -> Read<RunRow> {
     let parent = match get::<Option<Uuid>>(row, 15)? {
         None => None,
@@ -67,7 +66,7 @@ pub(crate) fn run(row: &Row) -> Read<RunRow> {
         inbox_seq: unsigned(row, 10)?,
         inbox_len: unsigned(row, 11)?,
         chain: Chain { base: unsigned(row, 12)?, bytes: unsigned(row, 13)? },
-        attempt: optional_bytes(row, 14)?,
+        ledger: optional_bytes(row, 14)?,
         parent,
         root: run_id(row, 18)?,
         created_at: at(row, 19)?,
@@ -75,7 +74,7 @@ pub(crate) fn run(row: &Row) -> Read<RunRow> {
     })
 }
 
-/// A run as loaded: its row, the stored states it is built from, and its inbox.
+/// Reads a loaded run: its row, the stored states that its state is built from, and its inbox.
 pub(crate) fn loaded(row: &Row) -> Read<Loaded> {
     let known = run(row)?;
     let bodies: Option<Vec<&[u8]>> = get(row, 21)?;
@@ -95,7 +94,7 @@ pub(crate) fn loaded(row: &Row) -> Read<Loaded> {
             let texts = topics.into_iter().zip(bodies);
             let times = received.into_iter().zip(expires);
             let message =
-                |(seq, ((topic, body), (received, expires))): (i64, ((String, &[u8]), _))| Message {
+                |(seq, ((topic, body), (received, expires))): (i64, ((String, &[u8]), _))| StoredMessage {
                     seq: seq as u64,
                     topic,
                     body: Bytes::copy_from_slice(body),
@@ -108,22 +107,22 @@ pub(crate) fn loaded(row: &Row) -> Read<Loaded> {
     Ok(known.loaded(state, inbox))
 }
 
-/// An open wait.
 pub(crate) fn wait(row: &Row) -> Read<WaitRow> {
     Ok(WaitRow {
         run: run_id(row, 0)?,
-        wait: OpenWait {
+        wait: StoredWait {
             activation: unsigned(row, 1)?,
             place: name(row, 2)?,
             since: at(row, 3)?,
             until: instant(row, 4)?,
             detail: bytes(row, 5)?,
             topic: row.try_get(6)?,
+            due: instant(row, 7)?,
         },
     })
 }
 
-/// A document of a run that is known.
+/// Reads a document of the given run; the row does not contain the run.
 pub(crate) fn document(row: &Row, run: RunId) -> Read<DocumentRow> {
     let document = Document {
         run,
@@ -138,7 +137,6 @@ pub(crate) fn document(row: &Row, run: RunId) -> Read<DocumentRow> {
     Ok(DocumentRow { document, ordinal: unsigned(row, 7)? })
 }
 
-/// A definition.
 pub(crate) fn definition(row: &Row) -> Read<StoredDefinition> {
     Ok(StoredDefinition {
         hash: hash(row, 0)?,
@@ -149,19 +147,19 @@ pub(crate) fn definition(row: &Row) -> Read<StoredDefinition> {
     })
 }
 
-/// JSON that is kept as text.
+/// Reads JSON from a text column.
 pub(crate) fn json(row: &Row, column: usize) -> Read<serde_json::Value> {
     serde_json::from_str(get(row, column)?).map_err(|_| unreadable(column))
 }
 
-/// A cell of a space and owner that are known; its key is in this column, and what else it has after it. What it holds
-/// may be unreadable.
+/// Reads a cell of the given space and owner. Column `from` has the key, and the other columns follow. If the value is
+/// unreadable, [`Cell::damage`] is set.
 pub(crate) fn cell(row: &Row, from: usize, space: Space, owner: &str) -> Read<Cell> {
     let (text, word): (Option<&str>, &str) = (get(row, from + 1)?, get(row, from + 2)?);
     let value = text.map(serde_json::from_str).transpose();
     let (value, value_type, damage) = match (value, ValueType::from_word(word)) {
         (Ok(value), Some(value_type)) => (value, value_type, None),
-        (Ok(_), None) => (Some(Value::Null), ValueType::Json, Some(format!("`{word}` is no type of values"))),
+        (Ok(_), None) => (Some(Value::Null), ValueType::Json, Some(format!("`{word}` is not a value type"))),
         (Err(error), _) => (Some(Value::Null), ValueType::Json, Some(error.to_string())),
     };
     Ok(Cell {
@@ -177,17 +175,17 @@ pub(crate) fn cell(row: &Row, from: usize, space: Space, owner: &str) -> Read<Ce
     })
 }
 
-/// The same where it is read by somebody: an error that names it if what it holds is unreadable.
+/// Reads a cell whose value is needed. If the value is unreadable, the error names the cell.
 pub(crate) fn whole_cell(row: &Row, from: usize, space: Space, owner: &str) -> Read<Cell> {
     cell(row, from, space, owner)?.whole().map_err(|row| StoreError::Bad(row).into())
 }
 
-/// A key's record.
+/// Reads the record of an idempotency key.
 pub(crate) fn key(row: &Row, operation: &str, key: &str) -> Read<KeyRow> {
     let run: Option<Uuid> = get(row, 4)?;
-    let lives = match (instant(row, 3)?, run) {
-        (Some(until), _) => Lives::Until(until),
-        (None, Some(run)) => Lives::WithRun(RunId::new(run)),
+    let lifetime = match (instant(row, 3)?, run) {
+        (Some(until), _) => KeyLifetime::Until(until),
+        (None, Some(run)) => KeyLifetime::WithRun(RunId::new(run)),
         (None, None) => return Err(unreadable(3)),
     };
     let request: &[u8] = get(row, 0)?;
@@ -197,55 +195,50 @@ pub(crate) fn key(row: &Row, operation: &str, key: &str) -> Read<KeyRow> {
         request: request.try_into().map_err(|_| unreadable(0))?,
         answer: bytes(row, 1)?,
         results: optional_bytes(row, 2)?,
-        lives,
+        lifetime,
         commit: CommitId(get(row, 5)?),
     })
 }
 
-/// How long a key holds, as its two columns.
-pub(crate) fn lives(lives: Lives) -> (Option<i64>, Option<Uuid>) {
-    match lives {
-        Lives::Until(until) => (Some(until.micros()), None),
-        Lives::WithRun(run) => (None, Some(run.uuid())),
+/// Returns the lifetime of an idempotency key as its two columns.
+pub(crate) fn lifetime(lifetime: KeyLifetime) -> (Option<i64>, Option<Uuid>) {
+    match lifetime {
+        KeyLifetime::Until(until) => (Some(until.micros()), None),
+        KeyLifetime::WithRun(run) => (None, Some(run.uuid())),
     }
 }
 
-/// A run's id.
 pub(crate) fn run_id(row: &Row, column: usize) -> Read<RunId> {
     Ok(RunId::new(get(row, column)?))
 }
 
-/// A counter.
 pub(crate) fn unsigned(row: &Row, column: usize) -> Read<u64> {
     Ok(get::<i64>(row, column)? as u64)
 }
 
-/// An instant.
+/// Reads a time from a column in microseconds.
 pub(crate) fn at(row: &Row, column: usize) -> Read<Timestamp> {
     Ok(Timestamp::from_micros(get(row, column)?))
 }
 
-/// An optional instant.
+/// Reads an optional time from a column in microseconds.
 pub(crate) fn instant(row: &Row, column: usize) -> Read<Option<Timestamp>> {
     Ok(get::<Option<i64>>(row, column)?.map(Timestamp::from_micros))
 }
 
-/// Bytes.
 pub(crate) fn bytes(row: &Row, column: usize) -> Read<Bytes> {
     Ok(Bytes::copy_from_slice(get(row, column)?))
 }
 
-/// Optional bytes.
 pub(crate) fn optional_bytes(row: &Row, column: usize) -> Read<Option<Bytes>> {
     Ok(get::<Option<&[u8]>>(row, column)?.map(Bytes::copy_from_slice))
 }
 
-/// A name.
 pub(crate) fn name(row: &Row, column: usize) -> Read<Name> {
     Ok(Name::from(get::<&str>(row, column)?))
 }
 
-/// A definition's hash.
+/// Reads the hash of a definition. Fails if it does not have 32 bytes.
 pub(crate) fn hash(row: &Row, column: usize) -> Read<DefinitionHash> {
     let bytes: &[u8] = get(row, column)?;
     Ok(DefinitionHash::from_bytes(bytes.try_into().map_err(|_| unreadable(column))?))
@@ -255,12 +248,12 @@ fn small(row: &Row, column: usize) -> Read<u32> {
     u32::try_from(get::<i64>(row, column)?).map_err(|_| unreadable(column))
 }
 
-/// A word, read.
+/// Reads a text column and parses it.
 pub(crate) fn read<T>(row: &Row, column: usize, parse: impl FnOnce(&str) -> Option<T>) -> Read<T> {
     parse(get(row, column)?).ok_or_else(|| unreadable(column))
 }
 
 pub(crate) fn unreadable(column: usize) -> Failure {
-    let what = format!("column {column} of a row holds a value this version does not know");
+    let what = format!("column {column} of a row has a value that this version does not know");
     StoreError::Corrupt(what).into()
 }

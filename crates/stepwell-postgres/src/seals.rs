@@ -3,19 +3,19 @@
 use stepwell_core::{RunId, Timestamp};
 use stepwell_store::seal::{Seal, sealed};
 use stepwell_store::store::read_commit_cursor;
-use stepwell_store::{AuditRow, CommitId, Listing, Page, Record, StoreError, Swept, TenantId};
+use stepwell_store::{AuditRow, CleanupResult, CommitId, Listing, Page, Record, StoreError, TenantId};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use crate::connection::{Connections, Mode, Param, Sees, Transaction, Unanswered};
+use crate::connection::{Connections, Mode, Param, Transaction, Unanswered, Visibility};
 use crate::error::constraint;
 use crate::listed::page;
 use crate::query::{after, ask, each, read};
 use crate::rows::{self, Read};
 use crate::statements as sql;
 
-/// A row of the audit trail, and where it is in it.
+/// A row of the audit trail with its position.
 struct Found {
     commit: CommitId,
     ordinal: u64,
@@ -38,19 +38,23 @@ fn found(row: &Row) -> Read<Found> {
 pub(crate) async fn audit(
     on: &Connections,
     tenant: TenantId,
+    run: Option<RunId>,
     limit: u32,
     cursor: Option<&str>,
 ) -> Read<Page<Record>> {
     let (commit, ordinal) = after(cursor)?;
-    let which: [Param<'_>; 4] = [&tenant.uuid(), &commit, &ordinal, &ask(limit)];
-    let rows = read(on, tenant, sql::audit_list, &which).await?;
+    let (id, most) = (tenant.uuid(), ask(limit));
+    let rows = match run.map(RunId::uuid) {
+        None => read(on, tenant, sql::audit_list, &[&id, &commit, &ordinal, &most]).await?,
+        Some(run) => read(on, tenant, sql::audit_of_run, &[&id, &run, &commit, &ordinal, &most]).await?,
+    };
     let cursor = |row: &Row| Ok(format!("{}:{}", rows::get::<Uuid>(row, 0)?, rows::unsigned(row, 1)?));
     let found = page(&rows, Listing::of("audit"), limit, cursor, found)?;
     let record = |Found { commit, ordinal, at, row }| Record::Audit { commit, ordinal, at, row };
     Ok(found.map(record))
 }
 
-/// The results of a commit that is looked up in the audit trail; nothing if it is not there.
+/// Returns the stored results of a commit that is looked up in the audit trail; `None` if it has no row there.
 pub(crate) async fn trace(
     on: &Connections,
     tenant: TenantId,
@@ -91,11 +95,19 @@ pub(crate) async fn seals(on: &Connections, tenant: TenantId, from: u64, limit: 
 
 fn hash(row: &Row, column: usize) -> Read<[u8; 32]> {
     let bytes: Vec<u8> = rows::get(row, column)?;
-    Ok(bytes.try_into().map_err(|_| StoreError::Corrupt("a seal's hash".to_owned()))?)
+    Ok(bytes
+        .try_into()
+        .map_err(|_| StoreError::Corrupt("a seal's hash does not have 32 bytes".to_owned()))?)
 }
 
-/// One seal over what is not sealed yet. If somebody else seals at the same time, one of the two does nothing.
-pub(crate) async fn seal(on: &Connections, tenant: TenantId, now: Timestamp, limit: u32) -> Read<Swept> {
+/// Writes one seal over the audit rows of up to `limit` unsealed commits. If two processes seal at the same time, one
+/// of them does nothing.
+pub(crate) async fn seal(
+    on: &Connections,
+    tenant: TenantId,
+    now: Timestamp,
+    limit: u32,
+) -> Read<CleanupResult> {
     let id = tenant.uuid();
     let connection = on.get().await?;
     let list = connection.statement(sql::unsealed_list).await?;
@@ -105,10 +117,10 @@ pub(crate) async fn seal(on: &Connections, tenant: TenantId, now: Timestamp, lim
     let insert = connection.statement(sql::seal_insert).await?;
     let transaction = Transaction::new(connection);
     let connection = transaction.on();
-    let begin = on.begin(Sees::Tenant(tenant), Mode::Writes);
+    let begin = on.begin(Visibility::Tenant(tenant), Mode::Writes);
     let which: [Param<'_>; 3] = [&id, &Uuid::nil(), &(i64::from(limit) + 1)];
-    // The last seal is looked up before what is to be sealed: whoever seals in between has either taken away what is
-    // listed then, or has the number that this seal is to get.
+    // Read the last seal before the unsealed commits. If another process seals in between, either the commits are no
+    // longer listed, or this seal's number is already taken.
     let (begun, last, waiting) = tokio::join!(
         connection.begin(&begin),
         connection.ask(&last, &which[..1]),
@@ -122,7 +134,7 @@ pub(crate) async fn seal(on: &Connections, tenant: TenantId, now: Timestamp, lim
     taken.truncate(limit as usize);
     if taken.is_empty() {
         transaction.roll_back().await?;
-        return Ok(Swept { count: 0, more: false });
+        return Ok(CleanupResult { count: 0, more: false });
     }
     let which: [Param<'_>; 3] = [&id, &taken, &i64::MAX];
     let audit = connection.ask(&audit, &which).await?;
@@ -132,7 +144,7 @@ pub(crate) async fn seal(on: &Connections, tenant: TenantId, now: Timestamp, lim
     let seal = Seal::after(tenant, last.transpose()?, now, rows);
     let (number, at, sealed_rows) = (rows::int(seal.number), seal.at.micros(), seal.encoded_rows());
     let row: [Param<'_>; 6] = [&id, &number, &at, &&seal.before[..], &sealed_rows, &&seal.hash[..]];
-    // They are listed in their order.
+    // The commits are listed in order, so the first and the last bound the range.
     let sealed: [Param<'_>; 4] = [&id, &taken, &taken[0], &taken[taken.len() - 1]];
     let (put, gone, done) = tokio::join!(
         connection.try_ask(&insert, &row),
@@ -142,12 +154,12 @@ pub(crate) async fn seal(on: &Connections, tenant: TenantId, now: Timestamp, lim
     match put {
         Err(Unanswered::Error(error)) if constraint(&error, &SqlState::UNIQUE_VIOLATION).is_some() => {
             transaction.roll_back().await?;
-            return Ok(Swept { count: 0, more: true });
+            return Ok(CleanupResult { count: 0, more: true });
         }
         put => put?,
     };
     gone?;
     done?;
     transaction.over();
-    Ok(Swept { count, more })
+    Ok(CleanupResult { count, more })
 }

@@ -1,10 +1,10 @@
-//! A session of this process's own, beside the pool: it holds a lock for as long as the process lives, hears and sends
-//! notifications, and looks whose locks are gone.
+//! A session in addition to the pool. It holds a lock for as long as the process is alive, receives and sends
+//! notifications, and checks whose locks are gone.
 //!
-//! None of it is a promise. A process whose session is lost is taken for dead a moment later and its runs are taken
-//! over, which their fences make safe; where sessions mean nothing (behind a transaction pooler) they are switched
-//! off, and the lease decides alone. Notifications only make somebody look sooner, and are sent outside of every
-//! transaction that writes.
+//! Nothing depends on it for correctness. A process whose session is lost counts as expired a moment later, and other
+//! processes claim its runs; the fences make that safe. Behind a transaction pooler sessions mean nothing; they are
+//! switched off there, and only the lease decides. Notifications only make other processes look sooner. They are sent
+//! outside of every transaction that writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
@@ -19,21 +19,21 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
-use crate::connection::{Connector, PATIENCE, Told, Unanswered};
+use crate::connection::{CONNECTION_TIMEOUT, Connector, NotificationCallback, Unanswered};
 use crate::error::Failure;
-use crate::outbox::{Outbox, heard};
+use crate::outbox::{Outbox, forward_hints};
 use crate::statements as sql;
 
-/// Between two looks at who has gone.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long a session that was lost and made again must have stood before it judges others: after a restart of the
-/// server all of them come back.
-const STANDS: Duration = Duration::from_millis(1_500);
-/// How long notifications wait for others to go with.
+/// Interval between two checks for lost sessions.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Age that a reconnected session must have before it judges others. After a restart of the server all sessions
+/// reconnect.
+const MIN_SESSION_AGE: Duration = Duration::from_millis(1_500);
+/// Time to collect further hints for one notification.
 const GATHER: Duration = Duration::from_millis(2);
-/// How long a beat waits for its lock; without it the lease decides alone.
-const VOUCHED: Duration = Duration::from_secs(1);
-/// What is a schema's own among several in a database: channels and locks are the database's.
+/// Maximum time that a heartbeat waits for its lock. Without the lock only the lease decides.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// A number that identifies a schema. Channels and locks belong to the whole database, which may have several schemas.
 #[derive(Debug, Clone, Copy)]
 struct Mark(u64);
 
@@ -43,28 +43,28 @@ impl Mark {
         Mark(u64::from_be_bytes(digest[..8].try_into().expect("a digest is longer")))
     }
 
-    /// The channel of its processes.
+    /// Returns the notification channel of the schema's processes.
     fn channel(self) -> String {
         format!("stepwell_{:016x}", self.0)
     }
 
-    /// The lock a process is known by.
+    /// Returns the number of the lock that a process holds while it is alive.
     fn lock(self, process: ProcessId) -> i64 {
         let (high, low) = process.0.as_u64_pair();
         (high ^ low ^ self.0).cast_signed()
     }
 }
 
-/// A process that this one vouches for, until its lease is over.
-struct Vouched {
+/// A request to hold the lock of a process until its lease expires.
+struct LockRequest {
     process: ProcessId,
     until: Timestamp,
     locked: oneshot::Sender<()>,
 }
 
-/// The session.
+/// A handle on the session's task. Dropping it ends the session.
 pub(crate) struct Session {
-    vouch: mpsc::Sender<Vouched>,
+    request_lock: mpsc::Sender<LockRequest>,
     shared: Arc<Shared>,
     mark: Mark,
     task: JoinHandle<()>,
@@ -72,48 +72,53 @@ pub(crate) struct Session {
 
 #[derive(Default)]
 struct Shared {
-    /// Processes whose session is gone.
-    gone: Mutex<BTreeSet<ProcessId>>,
-    /// The engine's time at the newest beat.
+    /// Processes whose session is lost.
+    lost: Mutex<BTreeSet<ProcessId>>,
+    /// The engine's time at the newest heartbeat, in microseconds.
     now: AtomicI64,
-    /// The server process of the session that stands.
+    /// Id of the server process of the current session.
     pid: AtomicI32,
 }
 
 impl Shared {
-    fn gone(&self) -> MutexGuard<'_, BTreeSet<ProcessId>> {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lost(&self) -> MutexGuard<'_, BTreeSet<ProcessId>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Session {
     pub(crate) fn start(connector: Connector, schema: &str, hints: HintSender, outbox: Outbox) -> Self {
-        let (vouch, vouched) = mpsc::channel(64);
+        let (request_lock, requested) = mpsc::channel(64);
         let (shared, mark) = (Arc::new(Shared::default()), Mark::of(schema));
-        let held = BTreeMap::new();
-        let keeper = Keeper { connector, mark, hints, outbox, shared: shared.clone(), vouched, held };
-        Session { vouch, shared, mark, task: tokio::spawn(keeper.run()) }
+        let locks = BTreeMap::new();
+        let keeper = SessionTask { connector, mark, hints, outbox, shared: shared.clone(), requested, locks };
+        Session { request_lock, shared, mark, task: tokio::spawn(keeper.run()) }
     }
 
-    /// Holds a process's lock; gives it if it is held.
-    pub(crate) async fn vouch(&self, process: ProcessId, now: Timestamp, until: Timestamp) -> Option<i64> {
+    /// Takes the lock of a process. Returns its number, or `None` if it was not taken in time.
+    pub(crate) async fn request_lock(
+        &self,
+        process: ProcessId,
+        now: Timestamp,
+        until: Timestamp,
+    ) -> Option<i64> {
         self.shared.now.fetch_max(now.micros(), Ordering::AcqRel);
         let (locked, answer) = oneshot::channel();
-        let held = async {
-            self.vouch.send(Vouched { process, until, locked }).await.ok()?;
+        let locks = async {
+            self.request_lock.send(LockRequest { process, until, locked }).await.ok()?;
             answer.await.ok()
         };
-        tokio::time::timeout(VOUCHED, held).await.ok().flatten().map(|()| self.mark.lock(process))
+        tokio::time::timeout(LOCK_TIMEOUT, locks).await.ok().flatten().map(|()| self.mark.lock(process))
     }
 
-    /// Whether a process's session is gone.
-    pub(crate) fn has_lost(&self, process: ProcessId) -> bool {
-        self.shared.gone().contains(&process)
+    /// Returns true if the session of a process is lost.
+    pub(crate) fn is_lost(&self, process: ProcessId) -> bool {
+        self.shared.lost().contains(&process)
     }
 
-    /// Processes whose session is gone.
-    pub(crate) fn gone(&self) -> BTreeSet<ProcessId> {
-        self.shared.gone().clone()
+    /// Returns the processes whose session is lost.
+    pub(crate) fn lost(&self) -> BTreeSet<ProcessId> {
+        self.shared.lost().clone()
     }
 }
 
@@ -123,37 +128,37 @@ impl Drop for Session {
     }
 }
 
-/// Keeps the session up.
-struct Keeper {
+/// The task of the session. It reconnects when the session is lost.
+struct SessionTask {
     connector: Connector,
     mark: Mark,
     hints: HintSender,
     outbox: Outbox,
     shared: Arc<Shared>,
-    vouched: mpsc::Receiver<Vouched>,
-    /// Whose locks are held, and until when their lease goes.
-    held: BTreeMap<ProcessId, Timestamp>,
+    requested: mpsc::Receiver<LockRequest>,
+    /// Processes whose locks are held, with the end of their leases.
+    locks: BTreeMap<ProcessId, Timestamp>,
 }
 
-impl Keeper {
+impl SessionTask {
     async fn run(mut self) {
         let mut pause = Duration::from_millis(20);
         let mut stands = Duration::ZERO;
         loop {
             let (hints, shared) = (self.hints.clone(), self.shared.clone());
-            let told: Told = Box::new(move |text, pid| {
+            let on_notification: NotificationCallback = Box::new(move |text, pid| {
                 if pid != shared.pid.load(Ordering::Relaxed) {
-                    heard(&hints, text);
+                    forward_hints(&hints, text);
                 }
             });
-            let failed = match self.connector.connect(Some(told)).await {
+            let failed = match self.connector.connect(Some(on_notification)).await {
                 Ok((client, driver)) => {
                     let driver = tokio::spawn(driver);
                     let begun = tokio::time::Instant::now();
                     let ended = self.serve(&client, begun + stands).await;
-                    stands = STANDS;
+                    stands = MIN_SESSION_AGE;
                     driver.abort();
-                    if begun.elapsed() > STANDS {
+                    if begun.elapsed() > MIN_SESSION_AGE {
                         pause = Duration::from_millis(20);
                     }
                     match ended {
@@ -169,61 +174,65 @@ impl Keeper {
         }
     }
 
-    /// Does what the session is for, until it is lost; without an error when the store is closed. It judges others from
-    /// a time on.
+    /// Runs the session until it is lost. Returns without an error when the store is closed. Judges other processes
+    /// from the given time on.
     async fn serve(&mut self, client: &Client, judges: tokio::time::Instant) -> Result<(), Failure> {
-        let gone = in_time(self.begin(client)).await?;
-        // Who knows what was said while nobody listened.
+        let lost = in_time(self.begin(client)).await?;
+        // Notifications may have been missed while there was no session.
         self.hints.send(Hint::Missed);
-        let mut looks = tokio::time::interval(LOOK_EVERY);
+        let mut looks = tokio::time::interval(CHECK_INTERVAL);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut watch = Watch { gone, looks, suspects: BTreeSet::new(), judges };
-        // There is always a look to come: a turn that takes longer is one that waits for an answer.
-        while in_time(self.turn(client, &mut watch)).await? {}
+        let mut watch = Watch { lost, looks, suspects: BTreeSet::new(), judges };
+        // A check comes at every interval, so a longer turn is one that waits for an answer of the server.
+        while in_time(self.handle_next(client, &mut watch)).await? {}
         Ok(())
     }
 
-    /// Takes its locks and listens.
+    /// Takes all locks and starts to listen. Returns the prepared statement that finds lost sessions.
     async fn begin(&self, client: &Client) -> Result<Statement, tokio_postgres::Error> {
         let pid: i32 = client.query_one("select pg_backend_pid()", &[]).await?.get(0);
         self.shared.pid.store(pid, Ordering::Relaxed);
-        for process in self.held.keys() {
+        for process in self.locks.keys() {
             lock(client, self.mark.lock(*process)).await?;
         }
         if self.outbox.is_on() {
             client.batch_execute(&format!("listen {}", self.mark.channel())).await?;
         }
-        client.prepare(sql::process_gone).await
+        client.prepare(sql::process_disconnected).await
     }
 
-    /// Does what comes next; gives whether there is more to come.
-    async fn turn(&mut self, client: &Client, watch: &mut Watch) -> Result<bool, tokio_postgres::Error> {
+    /// Waits for the next request, hint or check and handles it. Returns false when the store is closed.
+    async fn handle_next(
+        &mut self,
+        client: &Client,
+        watch: &mut Watch,
+    ) -> Result<bool, tokio_postgres::Error> {
         tokio::select! {
-            vouched = self.vouched.recv() => {
-                let Some(Vouched { process, until, locked }) = vouched else { return Ok(false) };
-                if self.held.insert(process, until).is_none() {
+            requested = self.requested.recv() => {
+                let Some(LockRequest { process, until, locked }) = requested else { return Ok(false) };
+                if self.locks.insert(process, until).is_none() {
                     lock(client, self.mark.lock(process)).await?;
                 }
                 let _ = locked.send(());
             }
-            () = self.outbox.filled() => {
+            () = self.outbox.until_ready() => {
                 tokio::time::sleep(GATHER).await;
                 let text = self.outbox.take();
                 client.query_one("select pg_notify($1, $2)", &[&self.mark.channel(), &text]).await?;
             }
-            _ = watch.looks.tick() => self.look(client, watch).await?,
+            _ = watch.looks.tick() => self.check_locks(client, watch).await?,
         }
         Ok(true)
     }
 
-    /// Looks whose locks are gone.
-    async fn look(&mut self, client: &Client, watch: &mut Watch) -> Result<(), tokio_postgres::Error> {
+    /// Checks whose locks are gone.
+    async fn check_locks(&mut self, client: &Client, watch: &mut Watch) -> Result<(), tokio_postgres::Error> {
         let now = self.shared.now.load(Ordering::Acquire);
         self.release(client, now).await?;
-        if self.held.is_empty() {
+        if self.locks.is_empty() {
             return client.check_connection().await;
         }
-        let rows = client.query(&watch.gone, &[&now]).await?;
+        let rows = client.query(&watch.lost, &[&now]).await?;
         let seen: BTreeSet<_> = rows.iter().map(|row| ProcessId(row.get::<_, Uuid>(0))).collect();
         if tokio::time::Instant::now() >= watch.judges {
             self.judge(&watch.suspects, &seen);
@@ -232,48 +241,49 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whoever was gone at two looks is gone.
+    /// Counts a process as lost if its lock was missing at two checks in a row.
     fn judge(&self, before: &BTreeSet<ProcessId>, now: &BTreeSet<ProcessId>) {
-        let own = |process: &ProcessId| self.held.contains_key(process);
+        let own = |process: &ProcessId| self.locks.contains_key(process);
         let found: BTreeSet<_> = before.intersection(now).filter(|process| !own(process)).copied().collect();
-        let mut gone = self.shared.gone();
-        let is_news = *gone != found;
-        *gone = found;
-        drop(gone);
+        let mut lost = self.shared.lost();
+        let is_news = *lost != found;
+        *lost = found;
+        drop(lost);
         if is_news {
             self.hints.send(Hint::Processes);
         }
     }
 
-    /// Lets go of locks whose lease is over: those are dead anyway.
+    /// Releases the locks of processes whose lease has expired; they count as expired anyway.
     async fn release(&mut self, client: &Client, now: i64) -> Result<(), tokio_postgres::Error> {
         let over: Vec<_> =
-            self.held.iter().filter(|(_, until)| until.micros() <= now).map(|(id, _)| *id).collect();
+            self.locks.iter().filter(|(_, until)| until.micros() <= now).map(|(id, _)| *id).collect();
         for process in over {
-            self.held.remove(&process);
+            self.locks.remove(&process);
             client.execute("select pg_advisory_unlock_shared($1)", &[&self.mark.lock(process)]).await?;
         }
         Ok(())
     }
 }
 
-/// What is looked at, and when.
+/// The checks of other processes' sessions.
 struct Watch {
-    gone: Statement,
+    lost: Statement,
     looks: tokio::time::Interval,
-    /// Who was gone at the last look.
+    /// Processes whose lock was missing at the last check.
     suspects: BTreeSet<ProcessId>,
     judges: tokio::time::Instant,
 }
 
 async fn in_time<T>(asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
-    match tokio::time::timeout(PATIENCE, asked).await {
+    match tokio::time::timeout(CONNECTION_TIMEOUT, asked).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(Unanswered::Silence(PATIENCE).into()),
+        Err(_) => Err(Unanswered::Silence(CONNECTION_TIMEOUT).into()),
     }
 }
 
-/// Shared: a new session of the same process need not wait until the server has noticed that the old one is gone.
+/// Takes a shared lock, so that a new session of the process need not wait until the server has noticed the end of the
+/// old one.
 async fn lock(client: &Client, lock: i64) -> Result<(), tokio_postgres::Error> {
     client.execute("select pg_advisory_lock_shared($1)", &[&lock]).await?;
     Ok(())

@@ -1,94 +1,191 @@
-//! Shadow columns: runs found by them, and refills. What a step writes of them goes beside its run, in either lane.
+//! Shadow columns: finds runs by them and refills them. The columns that a step changes are written with its run, in
+//! either lane.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stepwell_core::shadow::{ShadowType, ShadowValue};
 use stepwell_core::{Name, RunId};
-use stepwell_store::shadow::{joined, split};
+use stepwell_store::shadow::{RangePlace, ShadowSpans, joined, leading, range_cursor, split};
 use stepwell_store::{
-    CommitId, Listing, Page, Refill, Refilled, RunQuery, RunRow, RunSummary, ShadowRow, ShadowWrite, Status,
-    Swept, TenantId,
+    CleanupResult, CommitId, Listing, Page, RefillColumn, RunQuery, RunRow, RunSummary, ShadowCondition,
+    ShadowFilter, ShadowRefill, ShadowRow, ShadowWrite, Status, StoreError, TenantId,
 };
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::columns::{Shaded, Shadows, Trace};
-use crate::connection::{Connections, Mode, Param, Sees, Transaction};
-use crate::listed::page;
+use crate::connection::{Connections, Mode, Param, Transaction, Visibility};
+use crate::listed::{all, page};
 use crate::query::{ask, before, each, read, run_cursor};
 use crate::rows::{self, Read};
 use crate::statements as sql;
 
-/// What a run's columns hold.
-pub(crate) async fn of_run(on: &Connections, tenant: TenantId, run: RunId) -> Read<Vec<ShadowRow>> {
+/// Returns the shadow columns of a run.
+pub(crate) async fn of_run(on: &Connections, tenant: TenantId, run: RunId) -> Read<Page<ShadowRow>> {
     let found = read(on, tenant, sql::shadows_of_run, &[&tenant.uuid(), &run.uuid()]).await?;
-    let rows = each(&found, |row| {
+    let of = Listing::of_run("shadows", run);
+    let shadow = |row: &Row| {
         let value = joined(rows::get(row, 2)?, rows::get(row, 3)?, rows::get(row, 4)?);
         let (workflow, name) = (rows::get::<&str>(row, 0)?.into(), rows::get::<&str>(row, 1)?.into());
+        let value = value.ok_or_else(|| StoreError::Corrupt("it has no value".to_owned()))?;
+        Ok(ShadowRow { run, workflow, name, value })
+    };
+    let name = |row: &Row| Ok(rows::get::<&str>(row, 1)?.to_owned());
+    Ok(Page::all(all(&found, of, name, shadow)?))
+}
+
+/// Returns the shadow columns of several runs.
+pub(crate) async fn of_runs(on: &Connections, tenant: TenantId, runs: &[RunId]) -> Read<Vec<ShadowRow>> {
+    let runs: Vec<Uuid> = runs.iter().map(|run| run.uuid()).collect();
+    let found = read(on, tenant, sql::shadows_of_runs, &[&tenant.uuid(), &runs]).await?;
+    let rows = each(&found, |row| {
+        let value = joined(rows::get(row, 3)?, rows::get(row, 4)?, rows::get(row, 5)?);
+        let (workflow, name) = (rows::get::<&str>(row, 1)?.into(), rows::get::<&str>(row, 2)?.into());
+        let run = rows::run_id(row, 0)?;
         Ok(value.map(|value| ShadowRow { run, workflow, name, value }))
     })?;
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// Runs whose columns hold what the query says: by the index of the first, the others are filters.
+/// Returns true if a filter contains a name or value that cannot be stored, and so cannot be found.
+pub(crate) fn is_unstorable(ShadowFilter { name, is }: &ShadowFilter) -> bool {
+    name.contains('\0') || is.is_unstorable()
+}
+
+/// Lists runs by their shadow columns: by the index of one column, with the others as filters.
 pub(crate) async fn runs(on: &Connections, tenant: TenantId, query: &RunQuery) -> Read<Page<RunSummary>> {
-    // Columns are those of a workflow that is named, so nothing is barred.
-    let RunQuery { workflow, without: _, status, parent, shadows, limit, cursor } = query;
-    let before = before(cursor.as_deref())?;
+    // The query names a workflow, so `without_prefix` has no effect.
+    let RunQuery { workflow, without_prefix: _, status, parent, shadows, limit, cursor } = query;
     let nothing = Page::of([]);
-    let Some(((name, value), others)) = shadows.split_first() else { return Ok(nothing) };
-    // What cannot be written cannot be there.
-    if shadows.iter().any(|(name, value)| name.contains('\0') || !value.fits()) {
+    let Some((lead, others)) = leading(shadows) else { return Ok(nothing) };
+    let (workflow, status) = (workflow.as_ref().map(Name::as_str), status.map(Status::as_str));
+    let ShadowFilters { names, texts, numbers, booleans, operators } = &ShadowFilters::of(&others);
+    let (id, parent, limited, name) =
+        (tenant.uuid(), parent.map(RunId::uuid), ask(*limit), lead.name.as_str());
+    if let ShadowCondition::Equals(value) = &lead.is {
+        let before = before(cursor.as_deref())?;
+        if shadows.iter().any(is_unstorable) {
+            return Ok(nothing);
+        }
+        let (text, number, boolean) = split(value);
+        let (statement, held): (_, Param<'_>) = match value.kind() {
+            ShadowType::String => (sql::runs_by_text, &text),
+            ShadowType::Number => (sql::runs_by_number, &number),
+            ShadowType::Boolean => (sql::runs_by_boolean, &boolean),
+        };
+        let which: [Param<'_>; 13] = [
+            &id, &before, &workflow, &status, &parent, &limited, &name, held, names, texts, numbers,
+            booleans, operators,
+        ];
+        let rows = read(on, tenant, statement, &which).await?;
+        return page(&rows, Listing::of("runs"), *limit, run_cursor, |row| {
+            rows::run(row).map(RunRow::summary)
+        });
+    }
+    let place = RangePlace::of_run(cursor.as_deref())?;
+    let Some(spans) = ShadowSpans::of(&lead.is, place.as_ref())? else { return Ok(nothing) };
+    if shadows.iter().any(is_unstorable) {
         return Ok(nothing);
     }
-    let (workflow, status) = (workflow.as_ref().map(Name::as_str), status.map(Status::as_str));
-    let (text, number, boolean) = split(value);
-    let (statement, held): (_, Param<'_>) = match value.kind() {
-        ShadowType::String => (sql::runs_by_text, &text),
-        ShadowType::Number => (sql::runs_by_number, &number),
-        ShadowType::Boolean => (sql::runs_by_boolean, &boolean),
+    let statement = match &spans {
+        ShadowSpans::Texts(_) => sql::runs_by_text_range,
+        ShadowSpans::Numbers(_) => sql::runs_by_number_range,
     };
-    let Held { names, texts, numbers, booleans } = Held::of(others);
-    let (id, parent, limited, name) = (tenant.uuid(), parent.map(RunId::uuid), ask(*limit), name.as_str());
-    let which: [Param<'_>; 12] = [
-        &id, &before, &workflow, &status, &parent, &limited, &name, held, &names, &texts, &numbers, &booleans,
+    let SpanParams { from, after, to, before } = SpanParams::of(&spans);
+    let which: [Param<'_>; 15] = [
+        &id, after, &workflow, &status, &parent, &limited, &name, from, names, texts, numbers, booleans,
+        operators, to, before,
     ];
     let rows = read(on, tenant, statement, &which).await?;
-    page(&rows, Listing::of("runs"), *limit, run_cursor, |row| rows::run(row).map(RunRow::summary))
+    let cursor = |row: &Row| Ok(range_cursor(rows::run_id(row, 0)?, &value_at(row, 21, &spans)?));
+    page(&rows, Listing::of("runs"), *limit, cursor, |row| rows::run(row).map(RunRow::summary))
 }
 
-/// What columns are to hold, as filters: an array of each.
-pub(crate) struct Held<'a> {
-    pub(crate) names: Vec<&'a str>,
-    pub(crate) texts: Vec<Option<&'a str>>,
-    pub(crate) numbers: Vec<Option<f64>>,
-    pub(crate) booleans: Vec<Option<bool>>,
+/// The ends of a span as parameters.
+pub(crate) struct SpanParams<'s> {
+    pub(crate) from: Param<'s>,
+    pub(crate) after: Param<'s>,
+    pub(crate) to: Param<'s>,
+    pub(crate) before: Param<'s>,
 }
 
-impl<'a> Held<'a> {
-    pub(crate) fn of(wanted: &'a [(Name, ShadowValue)]) -> Self {
-        let values: Vec<_> = wanted.iter().map(|(_, value)| split(value)).collect();
-        Held {
-            names: wanted.iter().map(|(name, _)| name.as_str()).collect(),
-            texts: values.iter().map(|(text, ..)| *text).collect(),
-            numbers: values.iter().map(|(_, number, _)| *number).collect(),
-            booleans: values.iter().map(|(.., boolean)| *boolean).collect(),
+impl<'s> SpanParams<'s> {
+    pub(crate) fn of(spans: &'s ShadowSpans) -> Self {
+        match spans {
+            ShadowSpans::Texts(span) => SpanParams {
+                from: &span.after.0,
+                after: &span.after.1,
+                to: &span.before.0,
+                before: &span.before.1,
+            },
+            ShadowSpans::Numbers(span) => SpanParams {
+                from: &span.after.0,
+                after: &span.after.1,
+                to: &span.before.0,
+                before: &span.before.1,
+            },
         }
     }
 }
 
-/// What the plans of a batch come to: of several writes to one column the last counts.
+/// Reads the value of the column that orders a listing.
+pub(crate) fn value_at(row: &Row, index: usize, spans: &ShadowSpans) -> Read<ShadowValue> {
+    match spans {
+        ShadowSpans::Texts(_) => Ok(ShadowValue::Text(rows::get(row, index)?)),
+        ShadowSpans::Numbers(_) => Ok(ShadowValue::Number(rows::get(row, index)?)),
+    }
+}
+
+/// Filters on shadow columns as comparisons, with one array for each parameter.
+pub(crate) struct ShadowFilters {
+    pub(crate) names: Vec<String>,
+    pub(crate) texts: Vec<Option<String>>,
+    pub(crate) numbers: Vec<Option<f64>>,
+    pub(crate) booleans: Vec<Option<bool>>,
+    pub(crate) operators: Vec<&'static str>,
+}
+
+impl ShadowFilters {
+    pub(crate) fn of(wanted: &[&ShadowFilter]) -> Self {
+        let mut filters = ShadowFilters {
+            names: Vec::new(),
+            texts: Vec::new(),
+            numbers: Vec::new(),
+            booleans: Vec::new(),
+            operators: Vec::new(),
+        };
+        for filter in wanted {
+            for (operator, value) in filter.is.comparisons() {
+                let (text, number, boolean) = split(&value);
+                filters.names.push(filter.name.as_str().to_owned());
+                filters.texts.push(text.map(str::to_owned));
+                filters.numbers.push(number);
+                filters.booleans.push(boolean);
+                filters.operators.push(operator);
+            }
+        }
+        filters
+    }
+}
+
+/// The combined changes of shadow columns by a batch's plans. Of several writes to one column, only the last is kept.
 #[derive(Default)]
-pub(crate) struct Shading {
-    /// Flows whose columns all go, before any is written.
+pub(crate) struct ShadowChanges {
+    /// Flows whose columns are all deleted before new ones are written.
     all: BTreeSet<RunId>,
     writes: BTreeMap<RunId, BTreeMap<Name, (CommitId, ShadowWrite)>>,
 }
 
-impl Shading {
-    /// What a plan writes, after those before it.
-    pub(crate) fn add(&mut self, commit: CommitId, unshade: Vec<RunId>, shadows: Vec<(RunId, ShadowWrite)>) {
-        for run in unshade {
-            // What was written before would be written after.
+impl ShadowChanges {
+    /// Adds the changes of the next plan.
+    pub(crate) fn add(
+        &mut self,
+        commit: CommitId,
+        clear_shadows: Vec<RunId>,
+        shadows: Vec<(RunId, ShadowWrite)>,
+    ) {
+        for run in clear_shadows {
+            // Earlier writes must be dropped, because all writes come after the deletion.
             self.writes.remove(&run);
             self.all.insert(run);
         }
@@ -97,12 +194,12 @@ impl Shading {
         }
     }
 
-    /// The flows whose columns all go.
-    pub(crate) fn bare(&self) -> Vec<Uuid> {
+    /// Returns the flows whose columns are all deleted.
+    pub(crate) fn cleared(&self) -> Vec<Uuid> {
         self.all.iter().map(|run| run.uuid()).collect()
     }
 
-    /// The columns that change after that.
+    /// Returns the columns that are written after that.
     pub(crate) fn columns(&self) -> Shadows<'_> {
         let mut columns = Shadows::default();
         for (run, writes) in &self.writes {
@@ -115,19 +212,25 @@ impl Shading {
     }
 }
 
-/// Columns become what they should be, of runs that have not moved since they were read: they cannot until it is done.
-pub(crate) async fn refill(on: &Connections, tenant: TenantId, refills: &[Refill]) -> Read<Swept> {
+/// Sets the columns of runs to the given values. Skips runs that have advanced since they were read. The runs are
+/// locked, so that they cannot advance meanwhile.
+pub(crate) async fn refill(
+    on: &Connections,
+    tenant: TenantId,
+    refills: &[ShadowRefill],
+) -> Read<CleanupResult> {
     let id = tenant.uuid();
     let connection = on.get().await?;
-    let still = connection.statement(sql::runs_still).await?;
+    let still = connection.statement(sql::runs_active).await?;
     let keep = connection.statement(sql::shadows_keep).await?;
     let put = connection.statement(sql::shadows_put).await?;
     let begin = connection.statement(sql::shadows_begin).await?;
+    let record = connection.statement(sql::tenant_put).await?;
     let transaction = Transaction::new(connection);
     let connection = transaction.on();
-    let asked: Vec<Uuid> = refills.iter().map(|refill| refill.run.uuid()).collect();
-    let which: [Param<'_>; 2] = [&id, &asked];
-    let opened = on.begin(Sees::Tenant(tenant), Mode::Writes);
+    let bound: Vec<Uuid> = refills.iter().map(|refill| refill.run.uuid()).collect();
+    let which: [Param<'_>; 2] = [&id, &bound];
+    let opened = on.begin(Visibility::Tenant(tenant), Mode::Writes);
     let (begun, found) = tokio::join!(connection.begin(&opened), connection.ask(&still, &which));
     begun?;
     let versions = each(&found?, |row| Ok((rows::run_id(row, 0)?, rows::unsigned(row, 1)?)))?;
@@ -141,21 +244,25 @@ pub(crate) async fn refill(on: &Connections, tenant: TenantId, refills: &[Refill
             None => {}
         }
     }
-    let (is, begins) = (wanted.is.asked(sql::shadows_put, &id), wanted.begins.asked(sql::shadows_begin, &id));
+    let (is, begins) = (wanted.is.bound(sql::shadows_put, &id), wanted.begins.bound(sql::shadows_begin, &id));
     let kept: [Param<'_>; 4] = [&id, &wanted.runs, &wanted.of, &wanted.names];
-    let (gone, put, begun, ended) = tokio::join!(
+    let tenant: [Param<'_>; 1] = [&id];
+    let (recorded, gone, put, begun, ended) = tokio::join!(
+        // The inserts take the tenant from this row.
+        connection.ask(&record, &tenant),
         connection.ask(&keep, &kept),
         connection.ask(&put, &is.params),
         connection.ask(&begin, &begins.params),
         connection.command("commit")
     );
+    recorded?;
     let count = gone?.len() + put?.len() + begun?.len();
     ended?;
     transaction.over();
-    Ok(Swept { count: count as u64, more })
+    Ok(CleanupResult { count: count as u64, more })
 }
 
-/// What the columns of some runs should be.
+/// The wanted columns of some runs.
 #[derive(Default)]
 struct Wanted<'a> {
     runs: Vec<Uuid>,
@@ -166,16 +273,16 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    fn push(&mut self, refill: &'a Refill) {
-        let Refill { run, version: _, workflow, columns } = refill;
+    fn push(&mut self, refill: &'a ShadowRefill) {
+        let ShadowRefill { run, version: _, workflow, columns } = refill;
         let trace = Trace { commit: CommitId(Uuid::nil()), at: None };
         self.runs.push(run.uuid());
         for (name, refilled) in columns {
             self.of.push(run.uuid());
             self.names.push(name);
             match refilled {
-                Refilled::Is(value) => self.is.push(*run, (workflow, name), value, trace),
-                Refilled::Begins(value) => self.begins.push(*run, (workflow, name), value, trace),
+                RefillColumn::Set(value) => self.is.push(*run, (workflow, name), value, trace),
+                RefillColumn::SetIfMissing(value) => self.begins.push(*run, (workflow, name), value, trace),
             }
         }
     }

@@ -1,34 +1,39 @@
-//! What an operator asks of a database first: which server, which schema, how large, how full.
+//! The status of a database for operators: server, schema, size and number of rows.
 
 use std::collections::BTreeMap;
 
 use stepwell_store::SchemaVersion;
 
-use crate::connection::{Connections, Mode, Sees};
+use crate::connection::{Connections, Mode, Visibility};
 use crate::rows::{self, Read};
 use crate::{migrate, statements as sql};
 
-/// What a database is, as its server says; nothing is counted for it.
+/// The status of a database as reported by its server, without counting rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
-    /// The server's version.
+pub struct DatabaseStatus {
+    /// Version of the PostgreSQL server.
     pub server: String,
-    /// The schema's.
+    /// Version of Stepwell's schema.
     pub schema: SchemaVersion,
-    /// The size of the whole database, with what else is in it.
+    /// Size of the whole database in bytes, including data of other programs.
     pub database_bytes: u64,
-    /// About how many rows each of Stepwell's tables has. `None` until the server has counted them once, which it does by
-    /// itself, and where tenants are spread over nodes.
+    /// Estimated number of rows in each of Stepwell's tables, from the server's statistics. `None` until the server has
+    /// collected them, which it does by itself, and always `None` with Citus.
     pub rows: BTreeMap<String, Option<u64>>,
-    /// Citus is there.
+    /// The Citus extension is installed.
     pub has_citus: bool,
 }
 
-pub(crate) async fn status(on: &Connections, schema: SchemaVersion) -> Read<Status> {
+pub(crate) async fn status(on: &Connections, schema: SchemaVersion) -> Read<DatabaseStatus> {
     let tables: Vec<&str> = migrate::tables().collect();
-    let found = on.one(Sees::None, Mode::Reads, sql::database_status, &[&tables]).await?;
-    let mut status =
-        Status { server: String::new(), schema, database_bytes: 0, rows: BTreeMap::new(), has_citus: false };
+    let found = on.one(Visibility::None, Mode::Reads, sql::database_status, &[&tables]).await?;
+    let mut status = DatabaseStatus {
+        server: String::new(),
+        schema,
+        database_bytes: 0,
+        rows: BTreeMap::new(),
+        has_citus: false,
+    };
     for row in &found {
         status.server = rows::get(row, 0)?;
         status.database_bytes = rows::get::<i64>(row, 1)? as u64;

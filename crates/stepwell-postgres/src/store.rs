@@ -1,65 +1,64 @@
-//! The store itself: opens the database, hands commits to the committers and asks questions through the pool.
+//! The PostgreSQL store: opens the database, passes commits to the committers and runs queries on pooled connections.
 
-use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use stepwell_core::{Limits, RunId, Timestamp};
 use stepwell_store::store::page_rows;
 use stepwell_store::{
-    BatchMeter, Beat, Beaten, Cell, CellQuery, Claim, Commit, CommitError, CommitRef, Committed, Document,
-    DocumentQuery, Due, HintSender, Hints, HistoryQuery, HistoryRow, Link, LinkQuery, Loaded, Page,
-    ProcessId, Reading, Record, RecordQuery, Recorded, RunQuery, RunSummary, SchemaVersion, Store,
-    StoreError, Sweep, Swept, TenantId, TenantScope, WaitQuery, WaitRow,
+    BatchMeter, Cell, CellQuery, Claim, Cleanup, CleanupResult, Commit, CommitError, CommitRef, Committed,
+    Document, DocumentQuery, DueTenant, Heartbeat, HintSender, Hints, HistoryQuery, HistoryRow, Link,
+    LinkQuery, Loaded, Membership, Page, ProcessId, Record, RecordQuery, Recorded, RunQuery, RunSummary,
+    SchemaVersion, Store, StoreError, TenantId, TenantScope, WaitQuery, WaitRow,
 };
 use tokio::sync::{Semaphore, oneshot};
 use tokio_postgres::{Client, Config};
-use uuid::Uuid;
 
 use crate::apply::{Applier, Known, Prepared};
-use crate::connection::{Backend, Connections, Connector, Mode, NEEDED, PoolUse, Sees, Tls};
+use crate::connection::{Backend, Connections, Connector, Mode, NEEDED, PoolUse, Tls, Visibility};
 use crate::error::{Failure, OpenError, described};
+use crate::heartbeats::Heartbeats;
 use crate::jobs::{CommitJob, Queue};
 use crate::outbox::Outbox;
 use crate::rows::{self, Read};
 use crate::session::Session;
-use crate::status::{self, Status};
+use crate::status::{self, DatabaseStatus};
 use crate::writer::{self, Shared};
-use crate::{links, migrate, query, statements as sql, sweep};
+use crate::{cleanup, links, migrate, query, statements as sql};
 
-/// How a database is opened.
+/// Options for opening a database.
 #[derive(Clone)]
 pub struct Options {
-    /// The schema the tables are in; `None` = where the role's `search_path` points.
+    /// Schema of the tables; `None` = the role's `search_path`. Default: `None`.
     pub schema: Option<String>,
-    /// The owner's connection string. With it, the schema is made and brought up to date first.
+    /// Connection string of the role that owns the tables. If set, the schema is created or brought up to date on open.
+    /// Default: `None`.
     pub migrate_as: Option<String>,
-    /// Connections at most, beside one for the session.
+    /// Maximum number of pooled connections. The session and the heartbeats use one more each. Default: 16.
     pub connections: usize,
-    /// Transactions that write commits at a time.
+    /// Maximum number of concurrent transactions that write commits. Default: 8.
     pub committers: usize,
-    /// Commits in one transaction at most.
+    /// Maximum number of commits in one transaction. Default: 256.
     pub batch: usize,
-    /// Commits that may wait for their turn; more wait at the door.
+    /// Maximum number of queued commits. Further callers wait until there is room. Default: 4,096.
     pub queue: usize,
-    /// How long an answer of the server may take before the connection counts as lost. Nothing here takes long: a row that
-    /// somebody else holds is waited for for two seconds at most.
-    pub patience: Duration,
-    /// Other processes are told at once of what concerns them. Without it they find out by looking.
+    /// Maximum time for an answer of the server. After that the connection counts as lost. Statements are short: they
+    /// wait at most two seconds for a row that another transaction has locked. Default: 30 s.
+    pub response_timeout: Duration,
+    /// Notifies other processes at once of changed runs and cells. Without it they find out by polling. Default: true.
     pub notify: bool,
-    /// A session of its own tells others that this process lives. Behind a transaction pooler sessions tell nothing:
-    /// switch this and `notify` off there.
+    /// Keeps a separate session open, which shows other processes that this one is alive. Behind a transaction pooler a
+    /// session shows nothing: set this and `notify` to false there. Default: true.
     pub session: bool,
-    /// Speaks as it does where tenants are spread over nodes, also where they are not: the statements for that are
-    /// tried so without a cluster.
+    /// Uses the statements for tenants that are spread over nodes, even without Citus. For tests of those statements.
     #[doc(hidden)]
     pub spread: bool,
-    /// Encrypts the connections.
+    /// TLS configuration; `None` = connections are not encrypted. Default: `None`.
     #[cfg(feature = "tls")]
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// The limits in force.
+    /// Limits that every commit is checked against.
     pub limits: Limits,
 }
 
@@ -72,7 +71,7 @@ impl Default for Options {
             committers: 8,
             batch: 256,
             queue: 4_096,
-            patience: Duration::from_secs(30),
+            response_timeout: Duration::from_secs(30),
             notify: true,
             session: true,
             spread: false,
@@ -85,7 +84,7 @@ impl Default for Options {
 
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the owner's connection string: it may have a password in it.
+        // The owner's connection string is left out, because it may contain a password.
         f.debug_struct("Options")
             .field("schema", &self.schema)
             .field("connections", &self.connections)
@@ -110,7 +109,8 @@ impl Options {
 pub struct PostgresStore {
     pub(crate) on: Connections,
     pub(crate) shared: Arc<Shared>,
-    room: Arc<Semaphore>,
+    queue_permits: Arc<Semaphore>,
+    heartbeats: Heartbeats,
     session: Option<Session>,
     schema: SchemaVersion,
     pub(crate) in_schema: Option<String>,
@@ -123,51 +123,66 @@ impl std::fmt::Debug for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens a database whose schema is there and up to date.
+    /// Opens a database whose schema exists and is up to date.
     pub async fn open(connection: &str) -> Result<Self, OpenError> {
         Self::open_with(connection, Options::default()).await
     }
 
-    /// [`PostgresStore::open`] with options of one's own.
+    /// Opens a database like [`PostgresStore::open`], with the given options.
     pub async fn open_with(connection: &str, options: Options) -> Result<Self, OpenError> {
         let config = read(connection)?;
         let connector = Connector::new(&config, options.schema.as_deref(), options.tls());
-        let mut looked = match (look(&connector).await, &options.migrate_as) {
-            // Where there is nothing to migrate nothing is changed, and the engine's own rights are enough.
+        let mut database = match (inspect(&connector).await, &options.migrate_as) {
+            // Migrate only if the schema is missing or out of date. Otherwise the engine's role is enough.
             (Err(OpenError::Store(_)), Some(owner)) => {
                 let role = config.get_user().unwrap_or_default();
                 Self::migrate_as(owner, role, &options).await?;
-                look(&connector).await?
+                inspect(&connector).await?
             }
-            (looked, _) => looked?,
+            (database, _) => database?,
         };
-        looked.has_citus |= options.spread;
-        let connector = if looked.has_citus { connector.spread() } else { connector };
-        let impatient = connector.clone().impatient();
-        let on = Connections::new(impatient, options.connections, options.patience, looked.has_citus)?;
+        database.has_citus |= options.spread;
+        let connector = if database.has_citus { connector.spread() } else { connector };
+        let pool = |most| {
+            let connector = connector.clone().with_lock_timeout();
+            Connections::new(connector, most, options.response_timeout, database.has_citus)
+        };
+        let on = pool(options.connections)?;
+        // Heartbeats have their own: queries to a node that does not answer can occupy the whole pool.
+        let heartbeats = Heartbeats::new(pool(1)?, on.clone());
         let (hints, outbox) = (HintSender::default(), Outbox::new(options.notify && options.session));
-        let session =
-            options.session.then(|| Session::start(connector, &looked.schema, hints.clone(), outbox.clone()));
+        let session = options
+            .session
+            .then(|| Session::start(connector, &database.schema, hints.clone(), outbox.clone()));
         let applier = Applier { on: on.clone(), known: Known::default(), limits: options.limits.clone() };
         let shared = Arc::new(Shared {
             applier,
-            queue: Queue::new(!looked.has_citus),
+            queue: Queue::new(!database.has_citus),
             hints,
             outbox,
-            ghosts: Mutex::default(),
+            lost_backends: Mutex::default(),
             batch: options.batch.max(1),
             meter: OnceLock::new(),
         });
         writer::start(&shared, options.committers.min(options.connections));
-        let room = Arc::new(Semaphore::new(options.queue.max(1)));
-        Ok(PostgresStore { on, shared, room, session, schema: looked.version, in_schema: options.schema })
+        let queue_permits = Arc::new(Semaphore::new(options.queue.max(1)));
+        Ok(PostgresStore {
+            on,
+            shared,
+            queue_permits,
+            heartbeats,
+            session,
+            schema: database.version,
+            in_schema: options.schema,
+        })
     }
 
-    /// Makes the schema or brings it up to date, as the owner of the tables, and lets `role` use it. Any number of
-    /// processes may do so at the same time.
+    /// Creates the schema or brings it up to date, as the owner of the tables, and grants `role` the rights to use it.
+    /// Any number of processes may do so at the same time. Changes nothing if row-level security would not apply to
+    /// `role`.
     pub async fn migrate_as(owner: &str, role: &str, options: &Options) -> Result<SchemaVersion, OpenError> {
         if role.is_empty() {
-            return Err(OpenError::Config("it names no user, whom the tables are for".to_owned()));
+            return Err(OpenError::Config("it names no user: add the role that uses the tables".to_owned()));
         }
         let connector = Connector::new(&read(owner)?, options.schema.as_deref(), options.tls());
         let (mut client, driver) = connector.connect(None).await?;
@@ -176,122 +191,63 @@ impl PostgresStore {
         let migrated = migrate::migrate(&mut client, options.schema.as_deref(), role).await;
         drop(client);
         let _ = driver.await;
-        Ok(migrated?)
+        migrated
     }
 
-    /// Makes sure that no server process is still at a commit whose connection was lost: what is not there after that
-    /// will not be there later.
-    async fn lay_ghosts(&self) -> Result<(), StoreError> {
-        let ghosts = self.shared.ghosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for ghost in ghosts {
-            self.lay(&ghost).await?;
-            self.shared.ghosts.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != ghost);
+    /// Ensures that no server process still runs a commit whose connection was lost. A commit that is not stored after
+    /// this will never be stored.
+    async fn end_lost_backends(&self) -> Result<(), StoreError> {
+        let lost_backends = self.shared.lost_backends.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for backend in lost_backends {
+            self.end_backend(&backend).await?;
+            self.shared
+                .lost_backends
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retain(|other| *other != backend);
         }
         Ok(())
     }
 
-    async fn lay(&self, ghost: &Backend) -> Result<(), StoreError> {
-        let Backend { pid, began } = ghost;
-        // Behind a pooler the server process is somebody else's by now.
+    async fn end_backend(&self, backend: &Backend) -> Result<(), StoreError> {
+        let Backend { pid, began } = backend;
+        // Without a session there may be a pooler, and another client may use the server process by now: do not end it.
         let statement = if self.session.is_some() { sql::backend_end } else { sql::backend_busy };
         for _ in 0..200 {
-            let gone = self.on.one(Sees::None, Mode::Writes, statement, &[pid, began]).await;
-            if gone.map_err(StoreError::from)?.is_empty() {
+            let lost = self.on.one(Visibility::None, Mode::Writes, statement, &[pid, began]).await;
+            if lost.map_err(StoreError::from)?.is_empty() {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let what = format!("server process {pid} may still be at a commit, and cannot be ended");
+        let what = format!("server process {pid} may still be running a commit and cannot be ended");
         Err(StoreError::Unavailable(what))
     }
 
-    async fn beaten(&self, beat: &Beat) -> Read<Beaten> {
-        let until = beat.now.plus_ms(beat.lease_ms);
-        let session = match &self.session {
-            Some(session) => session.vouch(beat.process, beat.now, until).await,
-            None => None,
-        };
-        let id = beat.process.0;
-        let which: [crate::connection::Param<'_>; 3] = [&id, &until.micros(), &session];
-        self.on.one(Sees::None, Mode::Writes, sql::process_beat, &which).await?;
-        let (living, clock) = self.living(beat).await?;
-        self.shared.outbox.has_readers(living.len() > 1);
-        // This process lives, also if a node that is away cannot say whose runs are free.
-        let dues = query::due(&self.on, &[], Some(&living)).await.unwrap_or_else(|failure| {
-            let error = StoreError::from(failure);
-            tracing::warn!(%error, "what dead processes own could not be read");
-            Vec::new()
-        });
-        let mut dead = BTreeSet::new();
-        for due in dues.iter().filter(|due| due.at == Timestamp::MIN) {
-            let tenant = due.tenant;
-            let which: [crate::connection::Param<'_>; 2] = [&tenant.uuid(), &living];
-            let owners = self.on.one(Sees::Tenant(tenant), Mode::Reads, sql::owners, &which).await;
-            let owners = owners.unwrap_or_else(|failure| {
-                let error = StoreError::from(failure);
-                tracing::warn!(%tenant, %error, "what dead processes own of a tenant's could not be read");
-                Vec::new()
-            });
-            for row in &owners {
-                dead.insert(ProcessId(rows::get(row, 0)?));
-            }
-        }
-        if !dead.is_empty() {
-            // Who has come since, and owned a run before this one looked, lives.
-            let (living, _) = self.living(beat).await?;
-            dead.retain(|process| !living.contains(&process.0));
-        }
-        let owners: Vec<Uuid> = dead.iter().map(|process| process.0).collect();
-        let forgotten = beat.now.micros().saturating_sub(REMEMBERED.as_micros() as i64);
-        let which: [crate::connection::Param<'_>; 2] = [&forgotten, &owners];
-        self.on.one(Sees::None, Mode::Writes, sql::process_forget, &which).await?;
-        Ok(Beaten { dead: dead.into_iter().collect(), living: living.len() as u64, clock })
-    }
-
-    /// Whether a process's lease goes on and its session stands, as far as a beat would say.
-    async fn lives(&self, process: ProcessId, now: Timestamp) -> Read<bool> {
+    /// Returns true if the lease of a process is valid and its session is not lost, as a heartbeat would judge.
+    async fn is_alive(&self, process: ProcessId, now: Timestamp) -> Read<bool> {
         let which: [crate::connection::Param<'_>; 2] = [&process.0, &now.micros()];
-        let leased = self.on.one(Sees::None, Mode::Reads, sql::process_lives, &which).await?;
-        let is_gone = self.session.as_ref().is_some_and(|session| session.has_lost(process));
-        Ok(!leased.is_empty() && !is_gone)
+        let leased = self.on.one(Visibility::None, Mode::Reads, sql::process_is_alive, &which).await?;
+        let is_lost = self.session.as_ref().is_some_and(|session| session.is_lost(process));
+        Ok(!leased.is_empty() && !is_lost)
     }
 
-    /// The processes that are known; the lease of one whose session is gone is over.
+    /// Lists the recorded processes. A process whose session is lost counts as expired.
     async fn processes(&self, limit: u32) -> Read<Page<Record>> {
-        let gone = self.session.as_ref().map(Session::gone).unwrap_or_default();
-        let rows = self.on.one(Sees::None, Mode::Reads, sql::process_list, &[]).await?;
+        let lost = self.session.as_ref().map(Session::lost).unwrap_or_default();
+        let rows = self.on.one(Visibility::None, Mode::Reads, sql::process_list, &[]).await?;
         let mut items = Vec::new();
         for row in &rows {
-            let (process, lives_until) = (ProcessId(rows::get(row, 0)?), rows::at(row, 1)?);
-            let lives_until = if gone.contains(&process) { Timestamp::MIN } else { lives_until };
-            items.push((process, lives_until));
+            let (process, lease_until) = (ProcessId(rows::get(row, 0)?), rows::at(row, 1)?);
+            let lease_until = if lost.contains(&process) { Timestamp::MIN } else { lease_until };
+            items.push((process, lease_until));
         }
         items.sort_unstable();
         items.truncate(page_rows(limit));
-        let shown = items.into_iter().map(|(process, lives_until)| Record::Process { process, lives_until });
+        let shown = items.into_iter().map(|(process, lease_until)| Record::Process { process, lease_until });
         Ok(Page::of(shown))
     }
-
-    /// Processes whose lease goes on and whose session stands; and what time it is there.
-    async fn living(&self, beat: &Beat) -> Read<(Vec<Uuid>, Option<Reading>)> {
-        let gone = self.session.as_ref().map(Session::gone).unwrap_or_default();
-        let asked = std::time::Instant::now();
-        let rows = self.on.one(Sees::None, Mode::Reads, sql::process_list, &[]).await?;
-        let within = asked.elapsed() / 2;
-        let (mut living, mut clock) = (Vec::new(), None);
-        for row in &rows {
-            clock = Some(Reading { at: asked + within, showed: rows::at(row, 2)?, within });
-            let (id, until): (Uuid, Timestamp) = (rows::get(row, 0)?, rows::at(row, 1)?);
-            if until > beat.now && !gone.contains(&ProcessId(id)) {
-                living.push(id);
-            }
-        }
-        Ok((living, clock))
-    }
 }
-
-/// A commit of a process that is not known any more could not be under way for longer.
-const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn read(connection: &str) -> Result<Config, OpenError> {
     Config::from_str(connection).map_err(|error| {
@@ -306,28 +262,29 @@ fn unreachable(error: tokio_postgres::Error) -> OpenError {
     OpenError::Unreachable(described(&error))
 }
 
-/// What a database is found to be.
-struct Looked {
+/// The properties of a database that are read when it is opened.
+struct DatabaseInfo {
     version: SchemaVersion,
     schema: String,
     has_citus: bool,
 }
 
-async fn look(connector: &Connector) -> Result<Looked, OpenError> {
+async fn inspect(connector: &Connector) -> Result<DatabaseInfo, OpenError> {
     let (client, driver) = connector.connect(None).await?;
     tokio::spawn(driver);
     check_version(&client).await?;
-    let version = migrate::check(&client).await?;
-    let row = client.query_one(sql::database_look, &[]).await.map_err(unreachable)?;
+    let row = client.query_one(sql::database_info, &[]).await.map_err(unreachable)?;
     let (role, schema): (String, String) = (row.get(0), row.get(1));
     let sees_all = |why| OpenError::SeesAll { role: role.clone(), why };
+    // The role first: tables must not be created for a role that is refused afterwards.
     if row.get(2) {
-        return Err(sees_all("is a superuser or bypasses row-level security"));
+        return Err(sees_all(migrate::BYPASSES));
     }
     if row.get(3) {
-        return Err(sees_all("owns the tables"));
+        return Err(sees_all("owns the tables or inherits the rights of their owner"));
     }
-    Ok(Looked { version, schema, has_citus: row.get(4) })
+    let version = migrate::check(&client).await?;
+    Ok(DatabaseInfo { version, schema, has_citus: row.get(4) })
 }
 
 async fn check_version(client: &Client) -> Result<(), OpenError> {
@@ -340,21 +297,29 @@ async fn check_version(client: &Client) -> Result<(), OpenError> {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        // What waits is still done, by tasks of their own.
+        // The committer tasks still apply the queued commits.
         self.shared.queue.close();
     }
 }
 
-/// How often a read is tried whose connection was lost.
+/// Attempts for a read whose connection is lost.
 const READS: usize = 3;
+/// Time within which a failed read across tenants is repeated. After that a node may be silent.
+const REPEATED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Reads, again if the connection was lost: a read changes nothing.
+/// Runs a read, and repeats it if the connection was lost. That is safe because a read changes nothing. With a time,
+/// the read is repeated only until then, so that silence is not waited for several times.
 macro_rules! again {
-    ($read:expr) => {{
-        let mut tries = 1;
+    ($read:expr) => {
+        again!($read, Duration::MAX)
+    };
+    ($read:expr, $within:expr) => {{
+        let (began, mut attempts) = (Instant::now(), 1);
         loop {
-            match $read.await {
-                Err(Failure::Unknown(_) | Failure::Again(_)) if tries < READS => tries += 1,
+            let read = $read.await;
+            let may_repeat = attempts < READS && began.elapsed() < $within;
+            match read {
+                Err(Failure::Unknown(_) | Failure::Again(_)) if may_repeat => attempts += 1,
                 other => break other.map_err(StoreError::from),
             }
         }
@@ -362,17 +327,17 @@ macro_rules! again {
 }
 
 impl PostgresStore {
-    /// What the database is: its server, its schema, how large it is and about how many rows it has.
-    pub async fn status(&self) -> Result<Status, StoreError> {
+    /// Returns the server version, the schema version, the size of the database and the estimated number of rows.
+    pub async fn status(&self) -> Result<DatabaseStatus, StoreError> {
         again!(status::status(&self.on, self.schema))
     }
 
-    /// Counts its batches from here on, for the first who asks.
-    pub fn measured_by(&self, meter: BatchMeter) {
+    /// Reports every batch to `meter` from now on. Only the first call has an effect.
+    pub fn set_meter(&self, meter: BatchMeter) {
         let _ = self.shared.meter.set(meter);
     }
 
-    /// How its connections are used.
+    /// Returns the current use of the connection pool.
     pub fn pool(&self) -> PoolUse {
         self.on.used()
     }
@@ -383,7 +348,7 @@ impl Store for PostgresStore {
     async fn commit(&self, scope: TenantScope, commit: Commit) -> Result<Committed, CommitError> {
         commit.check(&self.shared.applier.limits)?;
         let closed = || StoreError::Unavailable("the database is closed".to_owned());
-        let place = self.room.clone().acquire_owned().await.map_err(|_| closed())?;
+        let place = self.queue_permits.clone().acquire_owned().await.map_err(|_| closed())?;
         let reference = commit.reference();
         let (reply, answer) = oneshot::channel();
         let job =
@@ -393,12 +358,12 @@ impl Store for PostgresStore {
         }
         match answer.await {
             Ok((result, _)) => result,
-            Err(_) => Err(CommitError::Unknown { reference, why: "the committer is gone".to_owned() }),
+            Err(_) => Err(CommitError::Unknown { reference, why: "the committer task has ended".to_owned() }),
         }
     }
 
     async fn outcome(&self, scope: TenantScope, commit: CommitRef) -> Result<Option<Recorded>, StoreError> {
-        self.lay_ghosts().await?;
+        self.end_lost_backends().await?;
         again!(query::outcome(&self.on, scope.tenant(), &commit))
     }
 
@@ -407,27 +372,29 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, scope: TenantScope, claim: Claim) -> Result<Page<Loaded>, StoreError> {
-        // Whoever asked may go away: what was taken must not be taken by a half.
+        // The caller may drop the future. A separate task ensures that a claim is not left half done.
         let on = self.on.clone();
         let claiming = tokio::spawn(async move { query::claim(&on, scope.tenant(), &claim).await });
         let claimed = claiming.await.map_err(|error| StoreError::Fatal(error.to_string()))?;
         Ok(claimed?)
     }
 
-    async fn due(&self, dead: Vec<ProcessId>) -> Result<Vec<Due>, StoreError> {
-        again!(query::due(&self.on, &dead, None))
+    async fn due(&self, expired: Vec<ProcessId>) -> Result<Vec<DueTenant>, StoreError> {
+        again!(query::due(&self.on, &expired, None), REPEATED_WITHIN)
     }
 
     async fn tenants(&self, after: Option<TenantId>, limit: u32) -> Result<Vec<TenantId>, StoreError> {
-        again!(query::tenants(&self.on, after, limit))
+        again!(query::tenants(&self.on, after, limit), REPEATED_WITHIN)
     }
 
-    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        Ok(self.beaten(&beat).await?)
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<Membership, StoreError> {
+        let (membership, has_others) = self.heartbeats.beat(self.session.as_ref(), &heartbeat).await?;
+        self.shared.outbox.has_readers(has_others);
+        Ok(membership)
     }
 
     fn hints(&self) -> Hints {
-        self.shared.hints.listen()
+        self.shared.hints.subscribe()
     }
 
     async fn cells(&self, scope: TenantScope, query: CellQuery) -> Result<Page<Cell>, StoreError> {
@@ -459,9 +426,9 @@ impl Store for PostgresStore {
     }
 
     async fn records(&self, scope: TenantScope, query: RecordQuery) -> Result<Page<Record>, StoreError> {
-        if let RecordQuery::Living { process, now } = query {
-            let lives = again!(self.lives(process, now))?;
-            return Ok(Page::of(lives.then_some(Record::Living(process))));
+        if let RecordQuery::AliveProcess { process, now } = query {
+            let is_alive = again!(self.is_alive(process, now))?;
+            return Ok(Page::of(is_alive.then_some(Record::AliveProcess(process))));
         }
         if let RecordQuery::Processes { limit } = query {
             return again!(self.processes(limit));
@@ -469,8 +436,8 @@ impl Store for PostgresStore {
         again!(query::records(&self.on, scope.tenant(), &query))
     }
 
-    async fn sweep(&self, scope: TenantScope, sweep: Sweep) -> Result<Swept, StoreError> {
-        Ok(sweep::sweep(&self.on, scope.tenant(), &sweep).await?)
+    async fn cleanup(&self, scope: TenantScope, cleanup: Cleanup) -> Result<CleanupResult, StoreError> {
+        Ok(cleanup::cleanup(&self.on, scope.tenant(), &cleanup).await?)
     }
 
     async fn migrate(&self) -> Result<SchemaVersion, StoreError> {

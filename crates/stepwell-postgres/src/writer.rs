@@ -1,40 +1,41 @@
-//! The committers: whatever waits of one tenant goes into one transaction, and everybody is answered after it.
+//! The committers: tasks that put the queued commits of one tenant into one transaction, and answer them after it.
 //!
-//! Follow [`Committer::batch`]. A commit that is refused has written nothing, so the others in its batch are not touched.
-//! If something in a batch fails in PostgreSQL itself, its members are tried one by one, so that only the one that
-//! fails is left out. If the connection is lost, nobody knows, and nobody is told that it worked or that it did not:
-//! they look it up. Plain commits of several tenants may share a transaction (see [`Committer::several`]); if anything in it
-//! fails, each tenant's go on their own.
+//! Start reading with [`Committer::batch`]. A refused commit has written nothing, so it does not affect the others in
+//! its batch. If PostgreSQL itself reports an error, each commit is retried in its own transaction, so that only the
+//! failing one fails. If the connection is lost, the outcome is unknown, and the callers are told so: they look it up.
+//!
+//! Plain commits of several tenants may share a transaction (see [`Committer::apply_shared`]). If anything in it fails, each
+//! tenant's commits are retried in their own transaction.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use stepwell_store::{BatchMeter, CommitError, HintSender, StoreError, TenantId};
 
-use crate::apply::{Applied, Applier, Lane, Prepared, Trouble};
+use crate::apply::{Applied, Applier, BatchError, Lane, Prepared, missing_tenant};
 use crate::connection::Backend;
 use crate::error::Failure;
 use crate::jobs::{CommitJob, Group, Queue};
 use crate::outbox::Outbox;
 use crate::plain::refusal;
 
-/// How often a batch is tried again that somebody else was in the way of.
-const TRIES: u32 = 20;
+/// Attempts for a batch that conflicts with other transactions.
+const MAX_ATTEMPTS: u32 = 20;
 
-/// What the committers share.
+/// The state that the store and its committers share.
 pub(crate) struct Shared {
     pub(crate) applier: Applier,
     pub(crate) queue: Queue,
     pub(crate) hints: HintSender,
     pub(crate) outbox: Outbox,
-    /// Server processes that may still be at a commit whose connection was lost.
-    pub(crate) ghosts: Mutex<Vec<Backend>>,
+    /// Server processes that may still run a commit whose connection was lost.
+    pub(crate) lost_backends: Mutex<Vec<Backend>>,
     pub(crate) batch: usize,
-    /// What counts the batches, once somebody asks for it.
+    /// The meter that counts batches; empty until one is registered.
     pub(crate) meter: OnceLock<BatchMeter>,
 }
 
-/// Starts the committers' tasks.
+/// Starts the committer tasks, at least one.
 pub(crate) fn start(shared: &Arc<Shared>, committers: usize) {
     for _ in 0..committers.max(1) {
         let committer = Committer { shared: shared.clone() };
@@ -51,21 +52,21 @@ impl Committer {
         while let Some(mut batches) = self.shared.queue.next(self.shared.batch).await {
             let groups: Vec<Group> = batches.iter().map(|(group, _)| *group).collect();
             if batches.len() > 1 {
-                batches = self.several(batches).await;
+                batches = self.apply_shared(batches).await;
             }
             for ((tenant, lane), jobs) in batches {
                 self.batch(tenant, lane, jobs).await;
             }
-            // Whoever was answered may ask for more before the next batch goes: two that follow each other would
-            // otherwise share the callers between them, each with half of its size.
+            // Let the answered callers queue their next commits first. Otherwise two batches would alternate, each with
+            // half of the callers.
             tokio::task::yield_now().await;
             self.shared.queue.done(&groups);
         }
     }
 
-    /// Plain commits of several tenants in one transaction; gives back those that have to go on their own.
-    async fn several(&self, mut batches: Vec<(Group, Vec<CommitJob>)>) -> Vec<(Group, Vec<CommitJob>)> {
-        // Whoever locks rows of several tenants locks them in this order.
+    /// Applies plain commits of several tenants in one transaction. Returns those that need their own transaction.
+    async fn apply_shared(&self, mut batches: Vec<(Group, Vec<CommitJob>)>) -> Vec<(Group, Vec<CommitJob>)> {
+        // Every transaction locks rows of several tenants in this order, which prevents deadlocks.
         batches.sort_unstable_by_key(|((tenant, _), _)| *tenant);
         let groups: Vec<_> = batches
             .iter()
@@ -87,12 +88,12 @@ impl Committer {
                 }
                 left
             }
-            Err(trouble @ Trouble::Lost { .. }) => {
+            Err(batch_error @ BatchError::Lost { .. }) => {
                 let jobs = batches.into_iter().flat_map(|(_, jobs)| jobs);
-                jobs.for_each(|job| self.failed(job, &trouble));
+                jobs.for_each(|job| self.failed(job, &batch_error));
                 Vec::new()
             }
-            // What is wrong with one of them is not the others' affair.
+            // One tenant's failure must not affect the others: retry each tenant alone.
             Err(_) => batches,
         }
     }
@@ -103,7 +104,7 @@ impl Committer {
                 Ok((committed, hints)) => {
                     job.answer(Ok(committed));
                     for hint in hints {
-                        self.shared.outbox.tell(&hint);
+                        self.shared.outbox.notify(&hint);
                         self.shared.hints.send(hint);
                     }
                 }
@@ -112,44 +113,44 @@ impl Committer {
         }
     }
 
-    /// All jobs in one transaction, or if one of them cannot be applied, each in its own.
+    /// Applies all jobs in one transaction. If one of them cannot be applied, retries each in its own transaction.
     async fn batch(&self, tenant: TenantId, lane: Lane, jobs: Vec<CommitJob>) {
-        let Err((trouble, mut jobs)) = self.together(tenant, lane, jobs).await else { return };
-        if jobs.len() > 1 && !matches!(trouble, Trouble::Lost { .. }) {
+        let Err((batch_error, mut jobs)) = self.apply_together(tenant, lane, jobs).await else { return };
+        if jobs.len() > 1 && !matches!(batch_error, BatchError::Lost { .. }) {
             for job in jobs {
-                if let Err((trouble, mut job)) = self.together(tenant, lane, vec![job]).await {
-                    job.drain(..).for_each(|job| self.failed(job, &trouble));
+                if let Err((batch_error, mut job)) = self.apply_together(tenant, lane, vec![job]).await {
+                    job.drain(..).for_each(|job| self.failed(job, &batch_error));
                 }
             }
             return;
         }
-        jobs.drain(..).for_each(|job| self.failed(job, &trouble));
+        jobs.drain(..).for_each(|job| self.failed(job, &batch_error));
     }
 
-    /// All jobs in one transaction; gives them back if it cannot be.
-    async fn together(
+    /// Applies all jobs in one transaction. Returns the jobs if the transaction fails.
+    async fn apply_together(
         &self,
         tenant: TenantId,
         lane: Lane,
         jobs: Vec<CommitJob>,
-    ) -> Result<(), (Trouble, Vec<CommitJob>)> {
+    ) -> Result<(), (BatchError, Vec<CommitJob>)> {
         let batch: Vec<&Prepared> = jobs.iter().map(|job| &job.prepared).collect();
-        let mut tries = 0;
+        let mut attempts = 0;
         let mut began;
         let applied = loop {
-            tries += 1;
+            attempts += 1;
             began = self.shared.meter.get().map(|_| Instant::now());
             match self.shared.applier.apply(lane, tenant, &batch).await {
-                Err(Trouble::Failed(Failure::Again(_))) if tries < TRIES => {
-                    // Not all at the same time again.
-                    let pause = u64::from(tries) * (1 + jobs.len() as u64 % 7);
+                Err(BatchError::Failed(Failure::Again(_))) if attempts < MAX_ATTEMPTS => {
+                    // Vary the pause, so that the same batches do not collide again.
+                    let pause = u64::from(attempts) * (1 + jobs.len() as u64 % 7);
                     tokio::time::sleep(Duration::from_millis(pause)).await;
                 }
                 other => break other,
             }
         };
         match applied {
-            Err(trouble) => Err((trouble, jobs)),
+            Err(batch_error) => Err((batch_error, jobs)),
             Ok(applied) => {
                 self.shared.count(jobs.len(), began);
                 self.answer(jobs, applied);
@@ -158,13 +159,14 @@ impl Committer {
         }
     }
 
-    fn failed(&self, job: CommitJob, trouble: &Trouble) {
-        let error = match trouble {
-            Trouble::Failed(Failure::Store(error) | Failure::Again(error)) => error.clone().into(),
-            Trouble::Failed(Failure::Unknown(why)) => StoreError::Unavailable(why.clone()).into(),
-            Trouble::Torn => CommitError::Refused(refusal(&job.prepared, None)),
-            Trouble::Lost { why, backend } => {
-                self.shared.haunted(backend);
+    fn failed(&self, job: CommitJob, batch_error: &BatchError) {
+        let error = match batch_error {
+            BatchError::Failed(Failure::Store(error) | Failure::Again(error)) => error.clone().into(),
+            BatchError::Failed(Failure::Unknown(why)) => StoreError::Unavailable(why.clone()).into(),
+            BatchError::MissingRun => CommitError::Refused(refusal(&job.prepared, None)),
+            BatchError::MissingTenant => missing_tenant().into(),
+            BatchError::Lost { why, backend } => {
+                self.shared.add_lost_backend(backend);
                 CommitError::Unknown { reference: job.reference.clone(), why: why.clone() }
             }
         };
@@ -173,17 +175,17 @@ impl Committer {
 }
 
 impl Shared {
-    /// So many commits share a transaction that has ended; some may have been refused.
+    /// Counts a finished transaction with this many commits. Some of them may have been refused.
     fn count(&self, commits: usize, began: Option<Instant>) {
         if let (Some(meter), Some(began)) = (self.meter.get(), began) {
             meter.batch(commits, began.elapsed());
         }
     }
 
-    fn haunted(&self, backend: &Backend) {
-        let mut ghosts = self.ghosts.lock().unwrap_or_else(PoisonError::into_inner);
-        if !ghosts.contains(backend) {
-            ghosts.push(backend.clone());
+    fn add_lost_backend(&self, backend: &Backend) {
+        let mut lost_backends = self.lost_backends.lock().unwrap_or_else(PoisonError::into_inner);
+        if !lost_backends.contains(backend) {
+            lost_backends.push(backend.clone());
         }
     }
 }

@@ -1,5 +1,6 @@
--- Rows of the audit trail, of the commits that were applied: those whose checkpoint is there, where one is named (the offset
--- keeps the server from reading all checkpoints into a table to look it up). They are to be sealed.
+-- Appends audit rows of the commits that were applied, and adds those commits to the list of unsealed ones. If a row
+-- names a checkpoint, its commit was applied if that checkpoint exists. The `offset 0` keeps the server from reading
+-- all checkpoints into a hash table for that lookup.
 with kept as (
     insert into audit as x (tenant, commit_id, ordinal, at, operation, subject, actor, run, detail, results)
     select t.tenant, u.commit_id, u.ordinal, u.at, u.operation, u.subject, u.actor, u.run, u.detail, u.results

@@ -1,4 +1,4 @@
--- The audit trail in the order of its commits' ids.
+-- Lists the audit trail in the order of commit id and ordinal, from after a position.
 select commit_id, ordinal, at, operation, subject, actor, run, detail
   from audit
  where tenant = $1 and (commit_id, ordinal) > ($2, $3)

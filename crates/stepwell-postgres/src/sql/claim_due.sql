@@ -1,5 +1,5 @@
--- Takes runs that are due and that nobody owns, by the time they are due; those that somebody else is at are left out.
--- A run that is taken gets a higher fence and revision, and runs, unless it stands still.
+-- Claims due runs without an owner, in the order of their due time. Skips runs that another transaction has locked. A
+-- claimed run gets a higher fence and revision. A pending or waiting run becomes running; any other status stays.
 with c as materialized (
     select id
       from runs

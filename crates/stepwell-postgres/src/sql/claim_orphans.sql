@@ -1,4 +1,4 @@
--- Takes runs whose owner is dead, by id, as `claim_due` does.
+-- Claims runs whose owner has expired, in the order of id, in the same way as `claim_due`.
 with c as materialized (
     select id
       from runs

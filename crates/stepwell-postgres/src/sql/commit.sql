@@ -1,2 +1,3 @@
--- Runs begin or move and get their checkpoints, as `commit_runs` in the schema says; gives the runs that did.
+-- Creates or advances runs and inserts their checkpoints, with `commit_runs` of the schema. Returns the runs that were
+-- written.
 select commit_runs($1, $2, $3)

@@ -1,25 +1,25 @@
--- The same as `commit` where tenants are spread over nodes, which may not know types of ours.
--- Runs begin or move, each by its own compare-and-set, and get their checkpoints; the runs of those that did are
--- given back. A step proposes a row without a definition, and in columns that a step never writes: the fence it must find
--- (parent_activation), the newest message it knows of (inbox_seq), and whether a newer one refuses it (inbox_len). A step
--- whose run is gone would begin one without a definition: that divides by zero, and the whole statement fails.
+-- Does the same as `commit` where tenants are spread over nodes, which may not know our composite types.
+-- Creates or advances runs, each by its own compare-and-set, and inserts their checkpoints. Returns the runs that were
+-- written. A step is a row without a definition. It uses columns that a step never writes: the fence it expects
+-- (parent_activation), the newest message it knows (inbox_seq), and whether a newer message refuses it (inbox_len). A
+-- step whose run is gone would insert a run without a definition: that divides by zero, and the whole statement fails.
 with moved as (
     insert into runs as r
                  (tenant, id, workflow, definition, revision, version, fence, owner, status, places, wake_at,
-                  inbox_seq, inbox_len, chain_base, chain_bytes, attempt, parent_run, parent_activation,
+                  inbox_seq, inbox_len, chain_base, chain_bytes, ledger, parent_run, parent_activation,
                   parent_child, root, created_at, updated_at, ended_at)
     select t.tenant, u.*, case when u.status in ('completed', 'cancelled') then u.updated_at end
       from tenants t, unnest($2::uuid[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::uuid[], $9::text[],
               $10::text[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bytea[],
               $17::uuid[], $18::bigint[], $19::bigint[], $20::uuid[], $21::bigint[], $22::bigint[])
            as u (id, workflow, definition, revision, version, fence, owner, status, places, wake_at, inbox_seq,
-                      inbox_len, chain_base, chain_bytes, attempt, parent_run, parent_activation, parent_child, root,
+                      inbox_len, chain_base, chain_bytes, ledger, parent_run, parent_activation, parent_child, root,
                       created_at, updated_at)
      where t.tenant = $1
     on conflict (tenant, id) do update
        set revision = excluded.revision, version = excluded.version, fence = excluded.fence, owner = excluded.owner,
            status = excluded.status, places = excluded.places, chain_base = excluded.chain_base,
-           chain_bytes = excluded.chain_bytes, attempt = excluded.attempt, updated_at = excluded.updated_at,
+           chain_bytes = excluded.chain_bytes, ledger = excluded.ledger, updated_at = excluded.updated_at,
            ended_at = excluded.ended_at,
            wake_at = case when r.inbox_seq > excluded.inbox_seq and excluded.status not in ('completed', 'cancelled')
                           then least(r.wake_at, excluded.wake_at) else excluded.wake_at end

@@ -1,5 +1,5 @@
--- What the server is, how large the database is, and about how many rows each of the tables has as the server last
--- counted them. Nobody's rows.
+-- Returns the server version, the size of the database, and the estimated number of rows of each table, from the
+-- server's statistics. Reads no tenant data.
 with server as materialized (
     select current_setting('server_version') as version, pg_database_size(current_database()) as bytes,
            exists (select 1 from pg_extension x where x.extname = 'citus') as has_citus

@@ -1,2 +1,2 @@
--- Which PostgreSQL it is. Nobody's rows.
+-- Returns the version of the server. Reads no tenant data.
 select current_setting('server_version_num')::integer, current_setting('server_version')

@@ -1,2 +1,2 @@
--- A definition by its hash.
+-- Returns a definition by its hash.
 select hash, workflow, version, body, publisher from definitions where tenant = $1 and hash = $2

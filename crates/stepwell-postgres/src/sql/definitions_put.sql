@@ -1,5 +1,5 @@
--- Definitions of the commits that were applied, as for the audit trail, unless they are known: the same hash is the same
--- content.
+-- Inserts definitions of the commits that were applied (as in `audit_insert`), unless they exist: the same hash means
+-- the same content.
 insert into definitions as x (tenant, hash, workflow, version, body, publisher)
 select t.tenant, u.hash, u.workflow, u.version, u.body, u.publisher
   from tenants t, unnest($2::bytea[], $3::text[], $4::bigint[], $5::bytea[], $6::text[], $7::uuid[], $8::uuid[], $9::bigint[])

@@ -1,4 +1,5 @@
--- The newest document that a run wrote under a key up to a version; what came before it had ended by then.
+-- Returns the newest document that a run wrote under a key up to a version. Older documents under the key had ended by
+-- then.
 select key, kind, body, tags, visible_from, visible_to, at, ordinal
   from documents
  where tenant = $1 and run = $2 and key = $3 and visible_from <= $4

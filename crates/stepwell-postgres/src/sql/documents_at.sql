@@ -1,4 +1,5 @@
--- The documents a run showed at a version, in the order in which they were written; reads only that run's.
+-- Lists the documents that were visible at a version of a run, in the order of writing. Reads only that run's
+-- documents.
 select key, kind, body, tags, visible_from, visible_to, at, ordinal
   from documents
  where tenant = $1 and run = $2 and (visible_from, ordinal) > ($3, $4)

@@ -1,4 +1,4 @@
--- The documents a run shows now, in the order in which they were written.
+-- Lists the documents of a run that are visible now, in the order of writing.
 select key, kind, body, tags, visible_from, visible_to, at, ordinal
   from documents
  where tenant = $1 and run = $2 and visible_to is null and (visible_from, ordinal) > ($3, $4)

@@ -1,5 +1,7 @@
--- For every tenant the time its earliest free run is due, or the beginning of time if a run of its is owned by one of
--- the dead ($1) or, where the living ($2) are named, by none of those. Spans tenants, and shows only tenant and time.
+-- Returns for every tenant the time at which its earliest run without an owner is due. The time is the minimum ($3) if
+-- an expired process ($1) owns a run of the tenant. With a list of alive processes ($2), the same holds for any owner
+-- that is not in it. Spans tenants; returns only tenant and time.
+-- The table `tenants` limits this to a few index lookups per tenant, instead of a read of all due runs.
 select t.tenant,
        case when exists (select 1 from runs o where o.tenant = t.tenant and o.owner = any ($1)) then $3::bigint
             when $2::uuid[] is not null and exists (select 1 from runs o where o.tenant = t.tenant

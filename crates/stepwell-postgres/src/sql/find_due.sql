@@ -1,4 +1,4 @@
--- Runs that are due and that nobody owns, by the time they are due.
+-- Finds due runs without an owner, in the order of their due time. Changes nothing.
 select id from runs
  where tenant = $1 and owner is null and wake_at is not null and wake_at <= $2
    and ($3::bytea[] is null or definition = any ($3))

@@ -1,2 +1,2 @@
--- The commit that put a handle there or gave it to its owner.
+-- Returns the commit that wrote a handle or changed its owner.
 select commit_id from handles where tenant = $1 and handle = $2

@@ -1,5 +1,5 @@
--- A tenant's handles in the order of run and handle, from after a place on; who began them is a filter on the way, written so
--- that a server which has not counted the handles does not think that few are found, and sort them all.
+-- Lists the handles of a tenant in the order of run and handle, from after a position. The creator is a filter. It is
+-- written with `coalesce`, because a server without statistics would otherwise expect few rows and sort all handles.
 select handle, kind, run, workflow, definition, state, expires_at, owner, fence, deliver_at, delivery, created_at, created_by,
        updated_at, updated_by, commit_id
   from handles

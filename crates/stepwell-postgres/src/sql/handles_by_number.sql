@@ -1,6 +1,6 @@
--- Flows of a workflow that rest behind a handle and one of whose shadow columns holds this number, by its index, in the order
--- of run and handle; the other columns, who began them and the run are filters on the way. Where to go on is a place in that
--- index, and each flow's handles are looked up by its id, also by a server that has not counted them: the offset sees to that.
+-- Finds flows of a workflow, kept behind handles, by the index of a shadow column with this number, in the order of
+-- run and handle. Other columns, creator and run are filters. The listing continues from a position in that index. The
+-- `offset 0` makes the server look up the handles of each flow by its id, even without statistics.
 select h.handle, h.kind, h.run, h.workflow, h.definition, h.state, h.expires_at, h.owner, h.fence, h.deliver_at, h.delivery,
        h.created_at, h.created_by, h.updated_at, h.updated_by, h.commit_id
   from shadows s cross join lateral (select * from handles o where o.tenant = $1 and o.run = s.run offset 0) h
@@ -9,9 +9,15 @@ select h.handle, h.kind, h.run, h.workflow, h.definition, h.state, h.expires_at,
    and ($5::text is null or h.created_by = $5) and ($6::uuid is null or s.run = $6)
    and not exists (
        select 1
-         from unnest($10::text[], $11::text[], $12::double precision[], $13::boolean[]) as w (name, as_text, as_number, as_boolean)
+         from unnest($10::text[], $11::text[], $12::double precision[], $13::boolean[], $14::text[])
+              as w (name, as_text, as_number, as_boolean, operator)
         where not exists (select 1 from shadows o
                            where o.tenant = $1 and o.run = s.run and o.name = w.name and o.workflow = $4
-                             and (o.as_text = w.as_text or o.as_number = w.as_number or o.as_boolean = w.as_boolean) offset 0))
+                             and case w.operator
+                                 when '=' then o.as_text = w.as_text or o.as_number = w.as_number or o.as_boolean = w.as_boolean
+                                 when '<' then o.as_text < w.as_text or o.as_number < w.as_number
+                                 when '<=' then o.as_text <= w.as_text or o.as_number <= w.as_number
+                                 when '>' then o.as_text > w.as_text or o.as_number > w.as_number
+                                 when '>=' then o.as_text >= w.as_text or o.as_number >= w.as_number end offset 0))
  order by s.run, h.handle
  limit $7

@@ -1,2 +1,2 @@
--- Handles are used up, or over.
+-- Deletes handles that were used up or have expired.
 delete from handles where tenant = $1 and handle = any ($2)

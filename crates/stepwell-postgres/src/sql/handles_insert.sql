@@ -1,4 +1,4 @@
--- Handles that were not there when they were looked for; if one is by now, nothing is written.
+-- Inserts handles that did not exist when they were read. Fails, and writes nothing, if one exists by now.
 insert into handles as x (tenant, handle, kind, run, workflow, definition, state, expires_at, owner, fence, deliver_at, delivery,
                      created_at, created_by, updated_at, updated_by, commit_id)
 select t.tenant, u.*

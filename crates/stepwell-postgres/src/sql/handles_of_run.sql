@@ -1,5 +1,5 @@
--- The handles of a flow, or that lead to a run, in their order, from after one on; who began them and the workflow are filters
--- on the way.
+-- Lists the handles of a flow, or those that lead to a run, in the order of handle, from after a handle. Creator and
+-- workflow are filters.
 select handle, kind, run, workflow, definition, state, expires_at, owner, fence, deliver_at, delivery, created_at, created_by,
        updated_at, updated_by, commit_id
   from handles

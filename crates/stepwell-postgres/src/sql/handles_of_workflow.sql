@@ -1,4 +1,4 @@
--- A workflow's handles in the order of run and handle, from after a place on; who began them is a filter on the way.
+-- Lists the handles of a workflow in the order of run and handle, from after a position. The creator is a filter.
 select handle, kind, run, workflow, definition, state, expires_at, owner, fence, deliver_at, delivery, created_at, created_by,
        updated_at, updated_by, commit_id
   from handles

@@ -1,4 +1,4 @@
--- Handles as decided under their locks.
+-- Replaces handles that were decided under their locks.
 insert into handles as x (tenant, handle, kind, run, workflow, definition, state, expires_at, owner, fence, deliver_at, delivery,
                      created_at, created_by, updated_at, updated_by, commit_id)
 select t.tenant, u.*

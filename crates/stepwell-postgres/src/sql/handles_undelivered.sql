@@ -1,4 +1,4 @@
--- Handles whose delivery is due, in the order in which they are.
+-- Lists handles whose delivery is due, in the order of delivery time.
 select handle, kind, run, workflow, definition, state, expires_at, owner, fence, deliver_at, delivery, created_at, created_by,
        updated_at, updated_by, commit_id
   from handles

@@ -1,4 +1,4 @@
--- The stored states before a version that its state is built on, oldest first.
+-- Returns the stored states before a version that its state is built from, oldest first.
 select k.body from checkpoints k
  where k.tenant = $1 and k.run = $2 and k.version < $3
    and k.version >= (select f.base from checkpoints f

@@ -1,3 +1,3 @@
--- Which of these messages are there, and whether they count.
+-- Returns those of the given messages that exist, with the flag whether they count against the inbox limit.
 select run, seq, counts from inbox where tenant = $1 and run = any ($2)
    and (run, seq) in (select u.run, u.seq from unnest($2::uuid[], $3::bigint[]) as u (run, seq))

@@ -1,4 +1,4 @@
--- A tenant's keys from after one on, with their records.
+-- Lists the idempotency keys of a tenant with their records, from after a key.
 select request, answer, results, until, run, commit_id, operation, key
   from idempotency
  where tenant = $1 and (operation, key) > ($2, $3)

@@ -1,4 +1,4 @@
--- A namespace's links in the order of their edges.
+-- Lists the links of a namespace in the order of their edges, from after an edge. Types and relation are filters.
 select namespace, from_type, from_id, to_type, to_id, relation, id, attributes, created_at, updated_at, created_by
   from links
  where tenant = $1 and namespace = $2 and (from_type, from_id, to_type, to_id, relation) > ($3, $4, $5, $6, $7)

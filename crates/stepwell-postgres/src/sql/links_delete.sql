@@ -1,4 +1,4 @@
--- Links go.
+-- Deletes links by their edges.
 delete from links l
  using unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
        as u (namespace, from_type, from_id, to_type, to_id, relation)

@@ -1,5 +1,5 @@
--- The links that begin at a thing, in the order of where they end. When both ways are gone, a link from a thing to
--- itself is one of these.
+-- Lists the links that start at an entity, in the order of their other end. In a listing of both directions, a link
+-- from the entity to itself appears here.
 select namespace, from_type, from_id, to_type, to_id, relation, id, attributes, created_at, updated_at, created_by
   from links
  where tenant = $1 and namespace = $2 and from_type = $3 and from_id = $4

@@ -1,4 +1,4 @@
--- Links that were not there when they were looked for; if one is by now, nothing is written.
+-- Inserts links that did not exist when they were read. Fails, and writes nothing, if one exists by now.
 insert into links as x (tenant, namespace, from_type, from_id, to_type, to_id, relation, id, attributes, created_at, updated_at,
                    created_by)
 select t.tenant, u.*

@@ -1,5 +1,5 @@
--- Links by their edges, and those that begin or end at things, no more than so many for each; locked in one order, whatever
--- they were asked for by.
+-- Returns links by their edges, and links that start or end at given entities, up to a maximum for each. Locks all of
+-- them in the order of their edges, however they were found.
 with named as materialized (
     select u.namespace, u.from_type, u.from_id, u.to_type, u.to_id, u.relation
       from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])

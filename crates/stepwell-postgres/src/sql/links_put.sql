@@ -1,4 +1,4 @@
--- Links as decided under their locks.
+-- Replaces links that were decided under their locks.
 update links l
    set id = u.id, attributes = u.attributes, created_at = u.created_at, updated_at = u.updated_at, created_by = u.created_by
   from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::uuid[], $9::text[], $10::bigint[],

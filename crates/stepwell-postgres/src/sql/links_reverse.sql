@@ -1,4 +1,5 @@
--- The links that end at a thing, in the order of where they begin; those from the thing to itself only if wanted.
+-- Lists the links that end at an entity, in the order of their other end. Links from the entity to itself are
+-- optional.
 select namespace, from_type, from_id, to_type, to_id, relation, id, attributes, created_at, updated_at, created_by
   from links
  where tenant = $1 and namespace = $2 and to_type = $3 and to_id = $4

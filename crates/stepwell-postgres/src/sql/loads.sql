@@ -1,6 +1,6 @@
--- Runs as they stand, each with the stored states it is built from and its inbox.
+-- Returns runs, each with the stored states that its state is built from and with its inbox.
 select r.id, r.workflow, r.definition, r.revision, r.version, r.fence, r.owner, r.status, r.places, r.wake_at,
-       r.inbox_seq, r.inbox_len, r.chain_base, r.chain_bytes, r.attempt, r.parent_run, r.parent_activation,
+       r.inbox_seq, r.inbox_len, r.chain_base, r.chain_bytes, r.ledger, r.parent_run, r.parent_activation,
        r.parent_child, r.root, r.created_at, r.updated_at, c.bodies,
        m.seqs, m.topics, m.bodies, m.received, m.expires
   from runs r

@@ -1,2 +1,2 @@
--- Processes that are long dead and own nothing are forgotten. Not a tenant's rows.
-delete from processes where lives_until <= $1 and id <> all ($2)
+-- Deletes processes that expired long ago and own no run. Writes no tenant data.
+delete from processes where lease_until <= $1 and id <> all ($2)

@@ -1,2 +1,2 @@
--- Every process that is known, until when it lives, and what time it is here. Not a tenant's rows.
-select id, lives_until, (extract(epoch from clock_timestamp()) * 1000000)::bigint from processes
+-- Lists all recorded processes with the end of their leases, and the time of the server's clock. Reads no tenant data.
+select id, lease_until, (extract(epoch from clock_timestamp()) * 1000000)::bigint from processes

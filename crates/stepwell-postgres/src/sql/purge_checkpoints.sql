@@ -1,2 +1,2 @@
--- Runs' checkpoints go.
+-- Deletes the checkpoints of runs.
 delete from checkpoints where tenant = $1 and run = any ($2)

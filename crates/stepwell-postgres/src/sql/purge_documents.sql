@@ -1,2 +1,2 @@
--- Runs' documents go.
+-- Deletes the documents of runs.
 delete from documents where tenant = $1 and run = any ($2)

@@ -1,2 +1,2 @@
--- The handles of flows, or that lead to runs, go.
+-- Deletes the handles of flows, or those that lead to runs.
 delete from handles where tenant = $1 and run = any ($2)

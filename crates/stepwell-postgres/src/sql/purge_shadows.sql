@@ -1,2 +1,2 @@
--- Runs' shadow columns go.
+-- Deletes the shadow columns of runs.
 delete from shadows where tenant = $1 and run = any ($2)

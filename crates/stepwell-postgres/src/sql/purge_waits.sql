@@ -1,2 +1,2 @@
--- Runs' waits go.
+-- Deletes the waits of runs.
 delete from waits where tenant = $1 and run = any ($2)

@@ -1,2 +1,2 @@
--- A seal follows the last one; if another has by now, nothing is written.
-insert into seals (tenant, number, at, before, rows, hash) values ($1, $2, $3, $4, $5, $6)
+-- Appends a seal after the last one. Fails, and writes nothing, if another process has done so by now.
+insert into seals (tenant, number, at, previous_hash, rows, hash) values ($1, $2, $3, $4, $5, $6)

@@ -1,2 +1,2 @@
--- Where a transaction looks for tables from here on. Nobody's rows.
+-- Sets the search path for the rest of the transaction. Reads no tenant data.
 select set_config('search_path', $1, true)

@@ -1,2 +1,2 @@
--- Whose rows a transaction is after, and where. Nobody's rows.
+-- Returns the tenant and the search path that the transaction has set. Reads no tenant data.
 select coalesce(current_setting('app.current_tenant', true), ''), current_setting('search_path')

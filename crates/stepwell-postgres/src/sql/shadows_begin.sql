@@ -1,4 +1,4 @@
--- Shadow columns hold what is given if they hold nothing of its type.
+-- Sets shadow columns, unless they already have a value of the same type.
 insert into shadows as x (tenant, run, name, workflow, as_text, as_number, as_boolean)
 select t.tenant, u.run, u.name, u.workflow, u.as_text, u.as_number, u.as_boolean
   from tenants t, unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::double precision[], $7::boolean[], $8::uuid[], $9::bigint[])

@@ -1,4 +1,4 @@
--- Shadow columns hold nothing any more, of the commits that were applied, as for the audit trail.
+-- Clears shadow columns for the commits that were applied (as in `audit_insert`).
 delete from shadows s
  where s.tenant = $1 and s.run = any ($2)
    and (s.run, s.name) in (

@@ -1,5 +1,5 @@
--- Shadow columns hold what is given, of the commits that were applied, as for the audit trail; nothing is written if they do
--- already.
+-- Sets shadow columns for the commits that were applied (as in `audit_insert`). Writes nothing if they already have
+-- the value.
 insert into shadows as x (tenant, run, name, workflow, as_text, as_number, as_boolean)
 select t.tenant, u.run, u.name, u.workflow, u.as_text, u.as_number, u.as_boolean
   from tenants t, unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::double precision[], $7::boolean[], $8::uuid[], $9::bigint[])

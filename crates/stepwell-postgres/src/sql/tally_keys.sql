@@ -1,4 +1,4 @@
--- Namespaces of the key-value store and how many of their keys have a value.
+-- Counts the keys that have a value, for each namespace of the key-value store.
 select owner, count(*)
   from cells
  where tenant = $1 and space = 'kv' and owner > $2 and value is not null and (expires_at is null or expires_at > $4)

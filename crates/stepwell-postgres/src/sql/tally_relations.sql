@@ -1,4 +1,4 @@
--- Relations of a namespace's links.
+-- Counts the links of a namespace for each relation.
 select relation, count(*)
   from links
  where tenant = $1 and namespace = $4 and relation > $2

@@ -1,4 +1,4 @@
--- Runs that somebody owns, whose time comes, that are in need or that wait: as many as there are, and no more than asked for.
+-- Counts the live runs, up to a maximum: owned, scheduled, pending, suspended, failed or waiting.
 select name, number
   from (select 'live'::text as name, count(*) as number
           from (select id from (select id from runs where tenant = $1 and owner is not null limit $4) owned

@@ -1,4 +1,4 @@
--- Types of what is at the ends of a namespace's links.
+-- Counts the link ends of a namespace for each entity type.
 select e.type, count(*)
   from (select from_type as type from links where tenant = $1 and namespace = $4
         union all

@@ -1,2 +1,2 @@
--- A tenant that writes something is known from then on.
+-- Records a tenant when it writes its first data.
 insert into tenants (tenant) values ($1) on conflict (tenant) do nothing

@@ -1,5 +1,5 @@
--- Open waits of all runs, in the order of run and activation.
-select run, activation, place, since, until, detail, topic
+-- Lists the open waits of all runs in the order of run and activation, from after a position.
+select run, activation, place, since, until, detail, topic, due
   from waits
  where tenant = $1 and (run, activation) > ($2, $3)
  order by run, activation

@@ -1,4 +1,4 @@
--- Waits close, of the commits that were applied, as for the audit trail.
+-- Closes waits for the commits that were applied (as in `audit_insert`).
 delete from waits w
  where w.tenant = $1 and w.run = any ($2)
    and (w.run, w.activation) in (

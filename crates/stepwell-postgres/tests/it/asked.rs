@@ -1,18 +1,24 @@
-//! What the store really asks of a server, by the server's own account.
+//! The statements that the store really sends, as recorded by the server.
 
 use std::collections::BTreeSet;
-use std::sync::OnceLock;
+use std::ops::Bound;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use stepwell_core::shadow::ShadowValue;
 use stepwell_postgres::cluster::Cluster;
-use stepwell_postgres::ground::{ENGINE, Ground};
+use stepwell_postgres::test_schema::{ENGINE, TestSchema};
+use stepwell_postgres::tokio_postgres::Client;
+use stepwell_postgres::{Options, PostgresStore};
 use stepwell_store::suite::{Fresh, ask, make, script};
-use stepwell_store::{Beat, Direction, HandleQuery, RecordQuery, Store, Sweep, SweepWhat};
+use stepwell_store::{
+    Cleanup, CleanupKind, Direction, HandleQuery, Heartbeat, RecordQuery, ShadowFilter, Store,
+};
 use tokio_postgres::NoTls;
 
+use crate::citus_rules::{TABLES, refused};
 use crate::memory_store;
 
-/// A server that keeps every statement it was asked, and its cost.
+/// A server that records every statement that it executes.
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     let settings = [
@@ -23,22 +29,35 @@ fn cluster() -> &'static Cluster {
     CLUSTER.get_or_init(|| Cluster::own(&settings).unwrap())
 }
 
-async fn fresh() -> Fresh {
+async fn fresh_with(spread: bool) -> Fresh {
     let cluster = tokio::task::spawn_blocking(cluster).await.unwrap();
-    Fresh::new(Ground::new(cluster).await.unwrap().open().await.unwrap())
+    let test_schema = TestSchema::new(cluster).await.unwrap();
+    let options = Options { spread, ..test_schema.options() };
+    Fresh::new(PostgresStore::open_with(test_schema.engine(), options).await.unwrap())
 }
 
-/// What the scripts may not come to.
-async fn rest(store: &dyn Store) {
+async fn plain() -> Fresh {
+    fresh_with(false).await
+}
+
+async fn spread() -> Fresh {
+    fresh_with(true).await
+}
+
+/// Runs the operations that the random scripts may not reach.
+async fn other_operations(store: &dyn Store) {
     let make = make::Make::new();
     let head = ask::started(store, make.create(make::new_run(make::run(1)))).await;
     ask::moved(store, make.step(make::step(&head, "on"))).await;
-    store.beat(Beat { process: make::process(1), now: make::at(0), lease_ms: 10_000 }).await.unwrap();
+    store
+        .heartbeat(Heartbeat { process: make::process(1), now: make::at(0), lease_ms: 10_000 })
+        .await
+        .unwrap();
     store.due(vec![make::process(2)]).await.unwrap();
     store.tenants(None, 10).await.unwrap();
-    let history = SweepWhat::History { run: make::run(1), keep: 1 };
-    let old = SweepWhat::Tombstones { namespace: make::NAMESPACE.to_owned(), before: make::at(9) };
-    let runs = SweepWhat::Runs { ended_before: make::at(9) };
+    let history = CleanupKind::History { run: make::run(1), keep: 1 };
+    let old = CleanupKind::Tombstones { namespace: make::NAMESPACE.to_owned(), before: make::at(9) };
+    let runs = CleanupKind::Runs { ended_before: make::at(9) };
     ask::apply(store, make.link([make::upsert(1, make::edge("a/1", "r", "b/1"))])).await;
     for direction in [Direction::Forward, Direction::Reverse, Direction::Either] {
         ask::all_links(store, make::ME, ask::links_of("a/1", direction)).await;
@@ -47,15 +66,16 @@ async fn rest(store: &dyn Store) {
     ask::apply(store, delete(Some("a/1"), None)).await;
     ask::apply(store, delete(None, Some("b/1"))).await;
     handled(store, &make).await;
-    let handles = SweepWhat::Handles { expired_by: make::at(9) };
-    for what in [SweepWhat::Cells, old, SweepWhat::Keys, handles, runs, SweepWhat::Seal, history] {
-        store.sweep(make::ME, Sweep { now: make::at(9), limit: 10, what }).await.unwrap();
+    let handles = CleanupKind::Handles { expired_by: make::at(9) };
+    for what in [CleanupKind::Cells, old, CleanupKind::Keys, handles, runs, CleanupKind::Seal, history] {
+        store.cleanup(make::ME, Cleanup { now: make::at(9), limit: 10, what }).await.unwrap();
     }
 }
 
-/// Handles, in every way they are written and looked for.
+/// Writes and queries handles in every way.
 async fn handled(store: &dyn Store, make: &make::Make) {
-    for write in [make::rest(make::flow(1)), make::own(1, 1, make::process(1)), make::deliver(1, 2, 0)] {
+    for write in [make::put_handle(make::flow(1)), make::own(1, 1, make::process(1)), make::deliver(1, 2, 0)]
+    {
         let commit = make.handle([write]);
         ask::apply(store, commit.clone()).await;
         store.outcome(make::ME, commit.reference()).await.unwrap();
@@ -64,27 +84,38 @@ async fn handled(store: &dyn Store, make: &make::Make) {
     let of_run = HandleQuery { run: Some(make::run(1)), ..all.clone() };
     let of_workflow = HandleQuery { workflow: Some("orders".into()), ..all.clone() };
     let held = [ShadowValue::from("ann"), 1.into(), true.into()];
-    let by = held.map(|value| HandleQuery { shadows: vec![("email".into(), value)], ..of_workflow.clone() });
-    for query in [all, of_run, of_workflow].into_iter().chain(by) {
+    let ranges = [
+        ShadowFilter::prefix("email", "a"),
+        ShadowFilter::numbers("email", Bound::Included(1.0), Bound::Unbounded),
+    ];
+    let by = held.map(|value| ShadowFilter::equals("email", value)).into_iter().chain(ranges);
+    let by = by.map(|filter| HandleQuery { shadows: vec![filter], ..of_workflow.clone() });
+    for query in [all, of_run, of_workflow.clone()].into_iter().chain(by) {
         ask::all_handles(store, make::ME, query).await;
     }
     let (now, process) = (make::at(0), make::process(1));
     let due = RecordQuery::Undelivered { now, limit: 10 };
-    for query in [RecordQuery::Handle(make::hash(1)), due, RecordQuery::Living { process, now }] {
+    for query in [RecordQuery::Handle(make::hash(1)), due, RecordQuery::AliveProcess { process, now }] {
         store.records(make::ME, query).await.unwrap();
     }
-    ask::apply(store, make.handle([make::use_up(1, 3)])).await;
+    ask::apply(store, make.handle([make::delete_handle(1, 3)])).await;
 }
 
-/// Everything that was asked as the engine's role, without comments.
-async fn asked() -> BTreeSet<String> {
+async fn recorder() -> Client {
     let admin = cluster().admin_config_string("postgres");
     let (client, driver) = tokio_postgres::connect(&admin, NoTls).await.unwrap();
     tokio::spawn(driver);
     client.batch_execute("create extension if not exists pg_stat_statements").await.unwrap();
+    client
+}
+
+/// Returns every statement that the engine's role has executed since the last call, without comments.
+async fn asked() -> BTreeSet<String> {
+    let client = recorder().await;
     let sql =
         "select query from pg_stat_statements s join pg_roles r on r.oid = s.userid where r.rolname = $1";
     let rows = client.query(sql, &[&ENGINE]).await.unwrap();
+    client.batch_execute("select pg_stat_statements_reset()").await.unwrap();
     let code = |query: &str| {
         let lines = query.lines().filter(|line| !line.trim_start().starts_with("--"));
         lines.map(str::trim).collect::<Vec<_>>().join(" ").to_lowercase()
@@ -92,40 +123,41 @@ async fn asked() -> BTreeSet<String> {
     rows.iter().map(|row| code(row.get(0))).collect()
 }
 
-/// Asks who has work or who is there, for everybody.
-fn spans(query: &str) -> bool {
-    query.starts_with("select t.tenant, case when exists") || query.starts_with("select tenant from tenants")
-}
+/// One test at a time: the server records the statements of all.
+static ALONE: Mutex<()> = Mutex::new(());
 
-/// Touches no tenant's rows: the heartbeat, the session, the catalogue, and the frame of a transaction.
-fn is_nobodys(query: &str) -> bool {
-    let tables = [
-        "runs",
-        "checkpoints",
-        "documents",
-        "inbox",
-        "waits",
-        "shadows",
-        "handles",
-        "cells",
-        "links",
-        "idempotency",
-        "definitions",
-    ];
-    let words: BTreeSet<&str> = query.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
-    !tables.iter().chain(&["audit", "unsealed", "seals", "tenants"]).any(|table| words.contains(table))
-}
-
-/// The accident: a statement that was put together elsewhere than in its file, and named no tenant.
-#[test]
-fn every_statement_the_server_was_asked_names_a_tenant_or_is_nobodys() {
-    script::differential(25, memory_store, fresh);
+/// Runs random scripts, then all other operations, on stores of one kind. Returns the statements that they have sent.
+fn all_statements(scripts: u32, fresh: impl AsyncFn() -> Fresh) -> BTreeSet<String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let asked = runtime.block_on(async {
-        rest(&**fresh().await.store()).await;
+    cluster();
+    runtime.block_on(asked());
+    script::differential(scripts, memory_store, &fresh);
+    runtime.block_on(async {
+        other_operations(&**fresh().await.store()).await;
         asked().await
-    });
-    // The look at a database names a table, to see whose it is.
+    })
+}
+
+/// Returns true for the queries across all tenants: the due work, and the list of tenants.
+fn spans(query: &str) -> bool {
+    query.starts_with("select t.tenant, case when exists")
+        || query.starts_with("select tenant, min(")
+        || query.starts_with("select tenant from tenants where $1::uuid is null")
+}
+
+/// Returns true for statements without tenant data: heartbeat, session, system catalogue, begin and end of
+/// transactions.
+fn is_nobodys(query: &str) -> bool {
+    let words: BTreeSet<&str> = query.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    !TABLES.iter().any(|table| words.contains(table))
+}
+
+/// Catches a statement that is built outside of the statement files and names no tenant.
+#[test]
+fn every_executed_statement_on_tenant_data_names_a_tenant() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let asked = all_statements(25, plain);
+    // The statement that examines a database names a table, to find its owner.
     let looks = |query: &str| query.contains("from pg_roles u");
     let with_tenant = |query: &str| {
         query.contains("commit_runs($1, ")
@@ -149,4 +181,20 @@ fn every_statement_the_server_was_asked_names_a_tenant_or_is_nobodys() {
     assert_eq!(tenantless, Vec::<&String>::new());
     assert_eq!(spanning.len(), 2, "{spanning:#?}");
     assert!(named.len() > 40, "{named:#?}");
+}
+
+/// The statements that are sent where tenants are on several nodes obey the rules of such a cluster. None of them uses
+/// the function of the schema, which exists on one node.
+#[test]
+fn executed_statements_for_several_nodes_obey_the_rules() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let asked = all_statements(4, spread);
+    let sets_path = |query: &str| query.contains("set_config('search_path'");
+    for query in asked.iter().filter(|query| !sets_path(query)) {
+        assert_eq!(refused(query, spans(query)), None, "{query}");
+        assert!(!query.contains("commit_runs"), "{query}");
+    }
+    for sent in ["select tenant, min(", "set local citus.propagate_set_commands", "with moved as ("] {
+        assert!(asked.iter().any(|query| query.starts_with(sent)), "{sent}: {asked:#?}");
+    }
 }

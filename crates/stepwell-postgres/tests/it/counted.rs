@@ -1,4 +1,4 @@
-//! What a store counts of itself: its writes, and how its connections are used.
+//! The metrics of a store: its writes, and the use of its connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +8,14 @@ use stepwell_postgres::PostgresStore;
 use stepwell_store::suite::{bounded, make};
 use stepwell_store::{BatchMeter, Store};
 
-/// Adds up whatever is counted, and how many share a transaction.
+/// Adds up all counters and all batch sizes.
 #[derive(Default)]
 struct Sums {
     counted: Arc<AtomicU64>,
     sizes: Arc<Total>,
 }
 
-/// The sum of what was recorded, as whole numbers.
+/// The sum of the recorded values, as whole numbers.
 #[derive(Default)]
 struct Total(AtomicU64);
 
@@ -44,12 +44,12 @@ impl Recorder for Sums {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_commit_is_counted_once_and_connections_are_given_back() {
-    let ground = crate::ground().await;
+async fn every_commit_is_counted_once() {
+    let test_schema = crate::test_schema().await;
     bounded(async {
-        let store: Arc<PostgresStore> = Arc::new(ground.open().await.unwrap());
+        let store: Arc<PostgresStore> = Arc::new(test_schema.open().await.unwrap());
         let sums = Sums::default();
-        store.measured_by(BatchMeter::new(&sums));
+        store.set_meter(BatchMeter::new(&sums));
         let make = make::Make::new();
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..40 {

@@ -1,9 +1,9 @@
-//! Group commit: what goes wrong with one commit is not the others' affair.
+//! Group commit: a commit that fails does not affect the others in its batch.
 
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use stepwell_postgres::ground::Ground;
+use stepwell_postgres::test_schema::TestSchema;
 use stepwell_postgres::{Options, PostgresStore};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{
@@ -13,12 +13,12 @@ use stepwell_store::{
 
 use crate::raw::{client, soon};
 
-/// A store with one committer: whatever is asked for on one thread before it has its turn goes in one batch.
-async fn store() -> (Ground, PostgresStore) {
-    let ground = crate::ground().await;
-    let options = Options { committers: 1, ..ground.options() };
-    let store = PostgresStore::open_with(ground.engine(), options).await.unwrap();
-    (ground, store)
+/// Opens a store with one committer. Commits that one thread queues before the committer runs go in one batch.
+async fn store() -> (TestSchema, PostgresStore) {
+    let test_schema = crate::test_schema().await;
+    let options = Options { committers: 1, ..test_schema.options() };
+    let store = PostgresStore::open_with(test_schema.engine(), options).await.unwrap();
+    (test_schema, store)
 }
 
 async fn begun(store: &PostgresStore, make: &make::Make, runs: u128) -> Vec<Head> {
@@ -30,10 +30,10 @@ async fn together(store: &PostgresStore, commits: Vec<Commit>) -> Vec<Result<Com
     soon(join_all(commits.into_iter().map(|commit| store.commit(make::ME, commit)))).await
 }
 
-/// Many commits at once, some of them on a head that has moved: each gets its own answer.
+/// Sends many commits at once, some of them on a stale head. Each gets its own answer.
 #[tokio::test]
-async fn a_conflict_leaves_out_that_one_commit_only() {
-    let (_ground, store) = store().await;
+async fn conflict_refuses_only_the_conflicting_commit() {
+    let (_test_schema, store) = store().await;
     let make = make::Make::new();
     let heads = begun(&store, &make, 40).await;
     for head in heads.iter().step_by(2) {
@@ -49,15 +49,15 @@ async fn a_conflict_leaves_out_that_one_commit_only() {
     }
 }
 
-/// The accident: a checkpoint that is there already (a database restored by hand) makes PostgreSQL itself
-/// refuse a row in the middle of a batch. Everybody else in the batch was told that it failed.
+/// A past bug: a checkpoint that exists already (a database restored by hand) makes PostgreSQL itself refuse a row in
+/// the middle of a batch. All other commits of the batch were reported as failed.
 #[tokio::test]
-async fn a_checkpoint_that_is_there_already_leaves_out_that_one_commit_only() {
-    let (ground, store) = store().await;
+async fn existing_checkpoint_fails_only_that_commit() {
+    let (test_schema, store) = store().await;
     let make = make::Make::new();
     let heads = begun(&store, &make, 40).await;
     let broken = heads[7].run;
-    let admin = client(&ground, ground.admin()).await;
+    let admin = client(&test_schema, test_schema.admin()).await;
     let sql = "insert into checkpoints (tenant, run, version, base, commit_id, at, body, entry)
                select tenant, run, version + 1, base, commit_id, at, body, entry
                  from checkpoints where run = $1";
@@ -74,10 +74,10 @@ async fn a_checkpoint_that_is_there_already_leaves_out_that_one_commit_only() {
     assert_eq!(ask::load(&store, broken).await.head.version, 0);
 }
 
-/// A step on a run that is not there fails the whole statement, and must not fail the others.
+/// A step on a missing run fails the whole statement, but must not fail the other commits.
 #[tokio::test]
-async fn a_step_on_a_run_that_is_not_there_is_refused_and_the_others_of_its_batch_are_applied() {
-    let (_ground, store) = store().await;
+async fn step_on_a_missing_run_does_not_fail_its_batch() {
+    let (_test_schema, store) = store().await;
     let make = make::Make::new();
     let heads = begun(&store, &make, 40).await;
     let nowhere = Head { run: make::run(99), ..heads[0].clone() };
@@ -89,18 +89,18 @@ async fn a_step_on_a_run_that_is_not_there_is_refused_and_the_others_of_its_batc
     for result in results {
         assert_eq!(result.unwrap().head.unwrap().version, 1);
     }
-    assert!(ask::find(&store, nowhere.run).await.is_none(), "and no run has begun by that");
+    assert!(ask::find(&store, nowhere.run).await.is_none(), "and the step has not created a run");
 }
 
-/// The accident: the row of a commit that was left out cannot be read, and the others of its batch, which are
-/// in the database, are tried once more and told that they were refused.
+/// If the row of a refused commit is unreadable, the other commits of the batch are stored already. They must not be
+/// retried and then reported as refused.
 #[tokio::test]
-async fn a_row_that_cannot_be_read_is_the_affair_of_its_own_commit_only() {
-    let (ground, store) = store().await;
+async fn unreadable_row_fails_only_its_own_commit() {
+    let (test_schema, store) = store().await;
     let make = make::Make::new();
     let heads = begun(&store, &make, 10).await;
     ask::moved(&store, make.step(make::step(&heads[3], "elsewhere"))).await;
-    let admin = client(&ground, ground.admin()).await;
+    let admin = client(&test_schema, test_schema.admin()).await;
     let sql = "update runs set status = 'nonsense' where id = $1";
     assert_eq!(admin.execute(sql, &[&heads[3].run.uuid()]).await.unwrap(), 1);
     let commits = heads.iter().map(|head| make.step(make::step(head, "on"))).collect();
@@ -113,26 +113,31 @@ async fn a_row_that_cannot_be_read_is_the_affair_of_its_own_commit_only() {
 }
 
 /// A new handle, with shadow columns of its flow.
-fn rest(row: HandleRow, shadows: Vec<ShadowWrite>) -> HandleWrite {
-    HandleWrite { expected: None, ..make::rest_on(0, row, shadows) }
+fn put_handle(row: HandleRow, shadows: Vec<ShadowWrite>) -> HandleWrite {
+    HandleWrite { expected: None, ..make::put_handle_on(0, row, shadows) }
 }
 
-/// Each commit of a batch is decided on what those before it leave of a handle, and of its flow's columns the last word
-/// counts.
+/// Each commit of a batch sees the changes of a handle by earlier commits. The last write of a flow's column counts.
 #[tokio::test]
-async fn handles_written_in_one_batch_are_what_the_last_commit_leaves() {
-    let (_ground, store) = store().await;
+async fn last_commit_of_a_batch_decides_a_handle() {
+    let (_test_schema, store) = store().await;
     let make = make::Make::new();
     let moved = HandleRow { handle: make::hash(2), ..make::flow(1) };
     let commits = vec![
-        make.handle([rest(make::flow(1), vec![make::shade("email", "ann"), make::shade("paid", true)])]),
-        make.handle([rest(make::flow(1), Vec::new())]),
+        make.handle([put_handle(
+            make::flow(1),
+            vec![make::set_shadow("email", "ann"), make::set_shadow("paid", true)],
+        )]),
+        make.handle([put_handle(make::flow(1), Vec::new())]),
         make.handle([make::own(1, 1, make::process(1))]),
-        make.handle([make::use_up(1, 2), rest(moved.clone(), vec![make::shade("total", 1)])]),
-        make.handle([make::rest_on(1, moved, vec![make::unshade("email")])]),
-        make.handle([rest(make::flow(3), vec![make::shade("email", "eve")])]),
-        make.handle([make::use_up(3, 1)]),
-        make.handle([rest(make::flow(3), vec![make::shade("total", 3)])]),
+        make.handle([
+            make::delete_handle(1, 2),
+            put_handle(moved.clone(), vec![make::set_shadow("total", 1)]),
+        ]),
+        make.handle([make::put_handle_on(1, moved, vec![make::unset_shadow("email")])]),
+        make.handle([put_handle(make::flow(3), vec![make::set_shadow("email", "eve")])]),
+        make.handle([make::delete_handle(3, 1)]),
+        make.handle([put_handle(make::flow(3), vec![make::set_shadow("total", 3)])]),
     ];
     let results = together(&store, commits.clone()).await;
     let taken = Refused::Handle { handle: make::hash(1), expected: None, actual: Some(1) };
@@ -158,8 +163,8 @@ async fn handles_written_in_one_batch_are_what_the_last_commit_leaves() {
 }
 
 #[tokio::test]
-async fn commits_that_wait_when_the_store_is_closed_are_made() {
-    let (ground, store) = store().await;
+async fn queued_commits_are_applied_after_the_store_is_closed() {
+    let (test_schema, store) = store().await;
     let (store, make) = (Arc::new(store), make::Make::new());
     let tasks: Vec<_> = (1..=200)
         .map(|number| {
@@ -171,15 +176,15 @@ async fn commits_that_wait_when_the_store_is_closed_are_made() {
     for task in tasks {
         soon(task).await.unwrap().unwrap();
     }
-    let store = ground.open().await.unwrap();
+    let store = test_schema.open().await.unwrap();
     for number in 1..=200 {
         ask::load(&store, make::run(number)).await;
     }
 }
 
-/// No tenant waits for ever because others have more.
+/// A tenant must not wait endlessly because others have more commits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tenants_at_once_are_all_served() {
+async fn many_concurrent_tenants_are_all_served() {
     let store = Arc::new(crate::open().await);
     let make = Arc::new(make::Make::new());
     let tasks: Vec<_> = (1..=200)

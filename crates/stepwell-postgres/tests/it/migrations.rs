@@ -1,8 +1,8 @@
-//! The schema: made once however many make it, the same however it is made, and refused when it is not ours.
+//! The schema: created once by concurrent processes, equal to `schema.sql`, and refused if it is not ours.
 
 use std::time::{Duration, Instant};
 
-use stepwell_postgres::ground::{ENGINE, Ground};
+use stepwell_postgres::test_schema::{ENGINE, OWNER, TestSchema};
 use stepwell_postgres::{OpenError, Options, PostgresStore};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{SchemaVersion, StoreError};
@@ -12,43 +12,43 @@ use crate::raw::{client, number, soon, texts};
 const SCHEMA: &str = include_str!("../../schema.sql");
 const MIGRATIONS: [(&str, &str); 1] = [("foundation", include_str!("../../migrations/0001_foundation.sql"))];
 
-/// The options of somebody who does not migrate.
-fn looks(ground: &Ground) -> Options {
-    Options { migrate_as: None, ..ground.options() }
+/// Returns options that do not migrate.
+fn looks(test_schema: &TestSchema) -> Options {
+    Options { migrate_as: None, ..test_schema.options() }
 }
 
 async fn schema_error(open: impl Future<Output = Result<PostgresStore, OpenError>>) -> String {
     match soon(open).await {
         Err(OpenError::Store(StoreError::Schema(said))) => said,
-        other => panic!("a schema was to be refused: {other:?}"),
+        other => panic!("the schema should be refused: {other:?}"),
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_ten_that_migrate_at_once_all_succeed_and_each_migration_is_made_once() {
-    let ground = crate::ground().await;
+async fn concurrent_migrations_all_succeed() {
+    let test_schema = crate::test_schema().await;
     let tasks: Vec<_> = (0..10)
         .map(|_| {
-            let ground = ground.clone();
-            tokio::spawn(
-                async move { PostgresStore::migrate_as(ground.owner(), ENGINE, &ground.options()).await },
-            )
+            let test_schema = test_schema.clone();
+            tokio::spawn(async move {
+                PostgresStore::migrate_as(test_schema.owner(), ENGINE, &test_schema.options()).await
+            })
         })
         .collect();
     for task in tasks {
         let version = soon(task).await.unwrap().unwrap();
         assert_eq!(version, SchemaVersion(MIGRATIONS.len() as u32));
     }
-    let engine = client(&ground, ground.engine()).await;
+    let engine = client(&test_schema, test_schema.engine()).await;
     let ledger = "select version || ' ' || name from stepwell_migrations order by version";
     let wanted: Vec<_> = (1..).zip(MIGRATIONS).map(|(n, (name, _))| format!("{n} {name}")).collect();
     assert_eq!(texts(&engine, ledger).await, wanted);
-    let store = PostgresStore::open_with(ground.engine(), looks(&ground)).await.unwrap();
+    let store = PostgresStore::open_with(test_schema.engine(), looks(&test_schema)).await.unwrap();
     ask::started(&store, make::Make::new().create(make::new_run(make::run(1)))).await;
 }
 
-/// What the catalogue says of a schema, without its name and without the ledger.
-async fn catalogue(ground: &Ground) -> Vec<String> {
+/// Describes a schema from the system catalogue, without its name and without the migrations table.
+async fn catalogue(test_schema: &TestSchema) -> Vec<String> {
     let ask = "
         with mine as (select c.* from pg_class c where c.relnamespace = 'SCHEMA'::regnamespace
                          and c.relname not like 'stepwell_migrations%')
@@ -78,17 +78,17 @@ async fn catalogue(ground: &Ground) -> Vec<String> {
         union all
         select 'function ' || pg_get_functiondef(p.oid)
           from pg_proc p where p.pronamespace = 'SCHEMA'::regnamespace";
-    let admin = client(ground, ground.admin()).await;
-    let found = texts(&admin, &ask.replace("SCHEMA", ground.schema())).await;
-    let mut found: Vec<_> = found.into_iter().map(|line| line.replace(ground.schema(), "it")).collect();
+    let admin = client(test_schema, test_schema.admin()).await;
+    let found = texts(&admin, &ask.replace("SCHEMA", test_schema.schema())).await;
+    let mut found: Vec<_> = found.into_iter().map(|line| line.replace(test_schema.schema(), "it")).collect();
     found.sort();
     found
 }
 
-/// The accident: a migration is written and the schema for readers is not, or the other way round.
+/// A change must be made both in a migration and in `schema.sql`.
 #[tokio::test]
-async fn the_migrations_add_up_to_the_schema() {
-    let (migrated, written) = (crate::ground().await, crate::ground().await);
+async fn migrations_produce_the_schema() {
+    let (migrated, written) = (crate::test_schema().await, crate::test_schema().await);
     PostgresStore::migrate_as(migrated.owner(), ENGINE, &migrated.options()).await.unwrap();
     let owner = client(&written, written.owner()).await;
     owner.batch_execute(&format!("create schema {}", written.schema())).await.unwrap();
@@ -106,25 +106,74 @@ async fn the_migrations_add_up_to_the_schema() {
 }
 
 #[tokio::test]
-async fn a_database_that_nobody_has_migrated_is_refused_with_the_advice_to_do_so() {
-    let ground = crate::ground().await;
-    let said = schema_error(PostgresStore::open_with(ground.engine(), looks(&ground))).await;
+async fn unmigrated_database_is_refused_with_advice() {
+    let test_schema = crate::test_schema().await;
+    let said = schema_error(PostgresStore::open_with(test_schema.engine(), looks(&test_schema))).await;
     assert!(said.contains("no Stepwell schema") && said.contains("migrate it as the owner"), "{said}");
-    let owner = client(&ground, ground.owner()).await;
-    let exists = format!("select count(*) from pg_namespace where nspname = '{}'", ground.schema());
+    let owner = client(&test_schema, test_schema.owner()).await;
+    let exists = format!("select count(*) from pg_namespace where nspname = '{}'", test_schema.schema());
     assert_eq!(number(&owner, &exists).await, 0, "looking makes nothing");
-    // The engine's own role cannot make it either, and says so.
-    let options = Options { migrate_as: Some(ground.engine().to_owned()), ..ground.options() };
-    let said = schema_error(PostgresStore::open_with(ground.engine(), options)).await;
-    assert!(said.contains("permission denied"), "{said}");
+    // A role without the right to create cannot create the schema either, and the error says so.
+    let options = Options { migrate_as: Some(test_schema.engine().to_owned()), ..test_schema.options() };
+    let error = soon(PostgresStore::migrate_as(test_schema.engine(), OWNER, &options)).await.unwrap_err();
+    assert!(error.to_string().contains("permission denied"), "{error}");
 }
 
-/// The accident: an old program is started again on a database that a newer one has changed.
+/// A past bug: PostgreSQL checks the right to create before `if not exists`.
 #[tokio::test]
-async fn a_database_of_a_newer_stepwell_or_of_another_one_is_refused() {
-    let ground = crate::ground().await;
-    drop(ground.open().await.unwrap());
-    let owner = client(&ground, ground.owner()).await;
+async fn existing_schema_needs_no_right_to_create_schemas() {
+    let cluster = crate::cluster().await;
+    let test_schema = TestSchema::new(cluster).await.unwrap();
+    let (schema, role) = (test_schema.schema(), format!("poor_{}", test_schema.schema()));
+    let admin = client(&test_schema, test_schema.admin()).await;
+    let create = format!("create role {role} login; create schema {schema} authorization {role}");
+    admin.batch_execute(&create).await.unwrap();
+    let options =
+        Options { migrate_as: Some(cluster.config_string(&role, "postgres")), ..test_schema.options() };
+    let store = PostgresStore::open_with(test_schema.engine(), options).await.unwrap();
+    ask::started(&store, make::Make::new().create(make::new_run(make::run(1)))).await;
+    drop(store);
+    admin.batch_execute(&format!("drop schema {schema} cascade; drop role {role}")).await.unwrap();
+}
+
+/// Tables must not be created for a role that the store refuses afterwards.
+#[tokio::test]
+async fn role_that_would_bypass_row_security_gets_no_tables() {
+    let test_schema = crate::test_schema().await;
+    let owner = client(&test_schema, test_schema.owner()).await;
+    let exists = format!("select count(*) from pg_namespace where nspname = '{}'", test_schema.schema());
+    for (engine, owned_by) in
+        [(test_schema.owner(), test_schema.owner()), (test_schema.admin(), test_schema.owner())]
+    {
+        let options = Options { migrate_as: Some(owned_by.to_owned()), ..test_schema.options() };
+        let error = soon(PostgresStore::open_with(engine, options)).await.unwrap_err();
+        assert!(matches!(&error, OpenError::SeesAll { .. }), "{error}");
+        assert_eq!(number(&owner, &exists).await, 0, "{error}");
+    }
+    let error = soon(PostgresStore::migrate_as(test_schema.owner(), "stranger", &test_schema.options()))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("role \"stranger\" does not exist"), "{error}");
+    assert_eq!(number(&owner, &exists).await, 0);
+}
+
+/// On a migrated schema the owner's credentials are not needed, so they are not even read.
+#[tokio::test]
+async fn migrated_schema_opens_with_an_unusable_owner() {
+    let test_schema = crate::test_schema().await;
+    drop(test_schema.open().await.unwrap());
+    for owner in ["port=many", "host=127.0.0.1 port=1 user=stepwell_owner dbname=postgres"] {
+        let options = Options { migrate_as: Some(owner.to_owned()), ..test_schema.options() };
+        soon(PostgresStore::open_with(test_schema.engine(), options)).await.unwrap();
+    }
+}
+
+/// An old program must not start on a database that a newer one has migrated.
+#[tokio::test]
+async fn database_of_a_newer_or_different_stepwell_is_refused() {
+    let test_schema = crate::test_schema().await;
+    drop(test_schema.open().await.unwrap());
+    let owner = client(&test_schema, test_schema.owner()).await;
     let newer = MIGRATIONS.len() + 1;
     let tampers = [
         (
@@ -135,13 +184,13 @@ async fn a_database_of_a_newer_stepwell_or_of_another_one_is_refused() {
         (
             "update stepwell_migrations set checksum = checksum || 'x' where version = 1".to_owned(),
             "select 1".to_owned(),
-            "is not the one the database was made with",
+            "differs from the one the database was created with",
         ),
     ];
     for (tamper, undo, wanted) in tampers {
         assert_eq!(owner.execute(&tamper, &[]).await.unwrap(), 1);
-        for options in [looks(&ground), ground.options()] {
-            let said = schema_error(PostgresStore::open_with(ground.engine(), options)).await;
+        for options in [looks(&test_schema), test_schema.options()] {
+            let said = schema_error(PostgresStore::open_with(test_schema.engine(), options)).await;
             assert!(said.contains(wanted), "{said}");
         }
         owner.batch_execute(&undo).await.unwrap();
@@ -149,7 +198,7 @@ async fn a_database_of_a_newer_stepwell_or_of_another_one_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_reached_is_told_clearly_and_soon() {
+async fn unreachable_server_is_reported_clearly_and_soon() {
     let begun = Instant::now();
     for wrong in ["port=many", "host", "user=a color=blue"] {
         let error = soon(PostgresStore::open(wrong)).await.unwrap_err();
@@ -158,9 +207,9 @@ async fn a_server_that_cannot_be_reached_is_told_clearly_and_soon() {
     }
     let folder = tempfile::tempdir().unwrap();
     let nobody = format!("host={} user=stepwell_engine dbname=postgres", folder.path().display());
-    let ground = crate::ground().await;
-    let stranger = ground.engine().replace(ENGINE, "stranger");
-    let nowhere = ground.engine().replace("dbname=postgres", "dbname=nowhere");
+    let test_schema = crate::test_schema().await;
+    let stranger = test_schema.engine().replace(ENGINE, "stranger");
+    let nowhere = test_schema.engine().replace("dbname=postgres", "dbname=nowhere");
     let refused = "host=127.0.0.1 port=1 user=stepwell_engine dbname=postgres".to_owned();
     let tries = [
         (nobody, "No such file"),
@@ -176,10 +225,11 @@ async fn a_server_that_cannot_be_reached_is_told_clearly_and_soon() {
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
-/// Whoever gives no user cannot say whom the tables are for.
+/// Without a user it is unknown which role gets the rights.
 #[tokio::test]
-async fn a_connection_string_without_a_user_is_not_migrated_for() {
-    let ground = crate::ground().await;
-    let error = soon(PostgresStore::migrate_as(ground.owner(), "", &ground.options())).await.unwrap_err();
+async fn migrating_for_an_empty_role_is_refused() {
+    let test_schema = crate::test_schema().await;
+    let error =
+        soon(PostgresStore::migrate_as(test_schema.owner(), "", &test_schema.options())).await.unwrap_err();
     assert!(matches!(&error, OpenError::Config(said) if said.contains("names no user")), "{error}");
 }

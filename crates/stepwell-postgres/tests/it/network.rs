@@ -1,4 +1,4 @@
-//! The way to the server: a network on which nothing arrives any more, and one on which others listen.
+//! The network to the server: one that drops everything silently, and one that others can read.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use stepwell_postgres::cluster::{Cluster, PORT};
-use stepwell_postgres::ground::{ENGINE, Ground};
+use stepwell_postgres::test_schema::{ENGINE, TestSchema};
 use stepwell_postgres::{OpenError, Options, PostgresStore};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{Store, StoreError};
@@ -18,22 +18,22 @@ use tokio::net::{TcpListener, UnixStream};
 use crate::lost::{Movers, own_cluster};
 use crate::raw::{client, number, soon};
 
-/// What a proxy does with what it reads.
+/// The treatment of bytes by the proxy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Goes {
-    /// It passes it on.
+    /// Passes on requests and answers.
     On,
-    /// It passes on what is asked, and keeps the answers.
+    /// Passes on requests, and drops answers.
     OneWay,
-    /// It keeps everything. Nobody is told, and no connection is closed.
+    /// Drops everything, without closing a connection.
     Nowhere,
 }
 
-/// A network between a store and its server, which may fall silent without a word: the bytes are taken from whoever sends
-/// them, as a router's queue does, and arrive nowhere.
+/// A network between a store and its server, which can fall silent: it accepts bytes, like a router's queue, but they
+/// never arrive.
 struct Network {
     port: u16,
-    /// Connections up to this one are silent, and in what way.
+    /// The number of the last silent connection, and whether only its answers are dropped.
     silent: Arc<(AtomicU64, AtomicBool)>,
     count: Arc<AtomicU64>,
 }
@@ -66,23 +66,24 @@ impl Network {
         Network { port, silent, count }
     }
 
-    /// From here on nothing arrives on the connections there are, or no answers do; new ones are good, if any are to be.
+    /// Makes the existing connections silent, in both directions or for answers only. `also_new` includes new
+    /// connections.
     fn fall_silent(&self, goes: Goes, also_new: bool) {
         self.silent.1.store(goes == Goes::OneWay, Ordering::SeqCst);
         let up_to = if also_new { u64::MAX } else { self.count.load(Ordering::SeqCst) };
         self.silent.0.store(up_to, Ordering::SeqCst);
     }
 
-    /// New connections are good again. Old ones stay silent for ever.
+    /// Lets new connections work again. Old ones stay silent.
     fn come_back(&self) {
         self.silent.0.store(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// A store on this side of it, that does not wait for long.
-    async fn store(&self, ground: &Ground, patience: Duration) -> Arc<PostgresStore> {
+    /// Opens a store that connects through the network and has a short timeout.
+    async fn store(&self, test_schema: &TestSchema, response_timeout: Duration) -> Arc<PostgresStore> {
         let config =
             format!("host=127.0.0.1 port={} user={ENGINE} dbname=postgres connect_timeout=1", self.port);
-        let options = Options { patience, ..ground.options() };
+        let options = Options { response_timeout, ..test_schema.options() };
         Arc::new(PostgresStore::open_with(&config, options).await.unwrap())
     }
 }
@@ -99,18 +100,18 @@ async fn carry(
         }
     }
     if !passes() {
-        // Nobody on the other side hears of the end.
+        // The other side is not told that the connection has ended.
         std::future::pending::<()>().await;
     }
 }
 
-/// The accident: a connection on which nothing arrives any more holds up whoever asked on it for ever, and a commit whose answer
-/// was on its way is told to have failed.
+/// A silent connection must not block a caller without end. A commit whose answer is lost must not be reported as
+/// failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_the_network_falls_silent_nobody_waits_for_ever_and_is_told_what_is_so() {
-    let (cluster, ground) = own_cluster().await;
+async fn silent_network_never_blocks_or_misreports_a_commit() {
+    let (cluster, test_schema) = own_cluster().await;
     let network = Network::before(&cluster).await;
-    let store = network.store(&ground, Duration::from_millis(500)).await;
+    let store = network.store(&test_schema, Duration::from_millis(500)).await;
     let make = Arc::new(make::Make::new());
     let movers = Movers::start(&store, &make, 8, false).await;
     for round in 0..30_u64 {
@@ -126,33 +127,32 @@ async fn when_the_network_falls_silent_nobody_waits_for_ever_and_is_told_what_is
         }
     }
     assert!(movers.have_shown(32), "{} steps made, or no commit was ever in doubt", movers.made());
-    movers.rest().await;
+    movers.finish().await;
     ask::started(&*store, make.create(make::new_run(make::run(1_000)))).await;
 }
 
-/// The accident: who asks while nothing arrives is left without an answer.
+/// A query on a silent network must get an answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_on_a_silent_network_is_told_so_in_time() {
-    let (cluster, ground) = own_cluster().await;
+async fn query_on_a_silent_network_fails_in_time() {
+    let (cluster, test_schema) = own_cluster().await;
     let network = Network::before(&cluster).await;
-    let store = network.store(&ground, Duration::from_millis(300)).await;
+    let store = network.store(&test_schema, Duration::from_millis(300)).await;
     assert_eq!(store.load(make::ME, make::run(1)).await.unwrap(), None);
     network.fall_silent(Goes::Nowhere, true);
     let began = Instant::now();
-    // It gives the connection up, and tries for a while to get another one.
+    // The store drops the connection, and tries for a while to get another one.
     let answer = soon(store.load(make::ME, make::run(1))).await;
     let Err(StoreError::Unavailable(why)) = answer else { panic!("{answer:?}") };
-    assert!(why.contains("nobody answered for 1000 ms"), "{why}");
+    assert!(why.contains("no connection within 1000 ms"), "{why}");
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     network.come_back();
     assert_eq!(soon(store.load(make::ME, make::run(1))).await.unwrap(), None);
 }
 
-/// A server that is reached over the network and only with encryption, under a name, and the authority its certificate is
-/// from.
+/// A server that accepts only encrypted connections over the network, and the authority that issued its certificate.
 struct Encrypted {
     _cluster: Cluster,
-    ground: Ground,
+    test_schema: TestSchema,
     address: String,
     authority: rustls::pki_types::CertificateDer<'static>,
 }
@@ -167,14 +167,14 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 
 impl Encrypted {
     async fn start() -> Encrypted {
-        // Its own address: the port is everybody's.
+        // A separate address for each test process, because all use the same port.
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let address = format!("127.{}.{b}.{}", 64 + a % 64, c.max(2));
         let listens = address.clone();
         let cluster =
             tokio::task::spawn_blocking(move || Cluster::own(&[("listen_addresses", &listens)]).unwrap());
         let cluster = cluster.await.unwrap();
-        let ground = Ground::new(&cluster).await.unwrap();
+        let test_schema = TestSchema::new(&cluster).await.unwrap();
         let issuer = authority();
         let key = KeyPair::generate().unwrap();
         let certificate =
@@ -190,11 +190,11 @@ impl Encrypted {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
             chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
         }
-        let admin = client(&ground, ground.admin()).await;
+        let admin = client(&test_schema, test_schema.admin()).await;
         admin.batch_execute("alter system set ssl = on").await.unwrap();
         admin.batch_execute("select pg_reload_conf()").await.unwrap();
         let authority = issuer.der().clone();
-        let encrypted = Encrypted { _cluster: cluster, ground, address, authority };
+        let encrypted = Encrypted { _cluster: cluster, test_schema, address, authority };
         soon(async {
             while number(&admin, "select (current_setting('ssl') = 'on')::int::bigint").await == 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -204,7 +204,7 @@ impl Encrypted {
         encrypted
     }
 
-    /// Opens a store that trusts an authority and knows the server by a name.
+    /// Opens a store that trusts an authority and expects this server name.
     async fn open(
         &self,
         name: &str,
@@ -217,7 +217,7 @@ impl Encrypted {
         }
         let tls = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         let tls = authority.map(|_| Arc::new(tls));
-        let options = Options { tls, ..self.ground.options() };
+        let options = Options { tls, ..self.test_schema.options() };
         let address = &self.address;
         let config = format!(
             "host={name} hostaddr={address} port={PORT} user={ENGINE} dbname=postgres sslmode={mode}"
@@ -226,11 +226,11 @@ impl Encrypted {
     }
 }
 
-/// The accident: somebody who listens reads it all, or answers in the server's place.
+/// A third party must be able neither to read the traffic nor to answer in place of the server.
 #[tokio::test]
-async fn over_tls_the_store_works_and_only_with_the_server_it_was_meant_to_reach() {
+async fn tls_connects_only_to_the_intended_server() {
     let server = Encrypted::start().await;
-    let admin = client(&server.ground, server.ground.admin()).await;
+    let admin = client(&server.test_schema, server.test_schema.admin()).await;
     let store = server.open(NAME, "require", Some(&server.authority)).await.unwrap();
     let make = make::Make::new();
     let head = ask::started(&store, make.create(make::new_run(make::run(1)))).await;
@@ -251,7 +251,7 @@ async fn over_tls_the_store_works_and_only_with_the_server_it_was_meant_to_reach
     assert!(why.contains("invalid peer certificate"), "{why}");
     let why = refused(server.open("elsewhere.example.com", "require", Some(&server.authority)).await);
     assert!(why.contains("not valid for name"), "{why}");
-    // Whoever comes without it is sent away by the server, and whoever insists on it goes away by itself.
+    // Without TLS the server refuses the connection. If TLS is required but not configured, the client refuses it.
     let why = refused(server.open(NAME, "disable", None).await);
     assert!(why.contains("no encryption"), "{why}");
     let why = refused(server.open(NAME, "require", None).await);

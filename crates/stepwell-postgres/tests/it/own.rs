@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepwell_postgres::PostgresStore;
-use stepwell_postgres::ground::{ENGINE, Ground};
+use stepwell_postgres::test_schema::{ENGINE, TestSchema};
 use stepwell_postgres::tokio_postgres::{Client, NoTls, Transaction, connect};
 use stepwell_store::suite::{ask, make};
 use stepwell_store::{Commit, CommitError, Hint, Refused, Store};
 
 use crate::raw::{client, soon, texts};
 
-/// A database with a table that is not Stepwell's, in a schema that is not Stepwell's.
+/// A database with a table of the caller, in a schema of the caller.
 struct Shop {
-    ground: Ground,
+    test_schema: TestSchema,
     store: Arc<PostgresStore>,
     make: make::Make,
     schema: String,
@@ -21,21 +21,21 @@ struct Shop {
 
 impl Shop {
     async fn open() -> Shop {
-        let ground = crate::ground().await;
-        let store = Arc::new(ground.open().await.unwrap());
-        let schema = format!("{}_shop", ground.schema());
-        let owner = client(&ground, ground.owner()).await;
+        let test_schema = crate::test_schema().await;
+        let store = Arc::new(test_schema.open().await.unwrap());
+        let schema = format!("{}_shop", test_schema.schema());
+        let owner = client(&test_schema, test_schema.owner()).await;
         let table = format!(
             "create schema {schema}; create table {schema}.orders (id bigint primary key);
              grant usage on schema {schema} to {ENGINE}; grant select, insert on {schema}.orders to {ENGINE}"
         );
         owner.batch_execute(&table).await.unwrap();
-        Shop { ground, store, make: make::Make::new(), schema }
+        Shop { test_schema, store, make: make::Make::new(), schema }
     }
 
-    /// A connection of the caller's own, that looks for tables where the shop is.
+    /// Opens a connection of the caller whose search path is the shop's schema.
     async fn client(&self) -> Client {
-        let (client, connection) = connect(self.ground.engine(), NoTls).await.unwrap();
+        let (client, connection) = connect(self.test_schema.engine(), NoTls).await.unwrap();
         tokio::spawn(connection);
         client.batch_execute(&format!("set search_path = {}", self.schema)).await.unwrap();
         client
@@ -45,7 +45,7 @@ impl Shop {
         self.make.create(make::new_run(make::run(number)))
     }
 
-    /// Which orders are there, each with its run, or neither.
+    /// Returns the stored orders, and checks up to a number that each has its run and each run its order.
     async fn there(&self, up_to: u128) -> Vec<i64> {
         let client = self.client().await;
         let rows = client.query("select id from orders order by id", &[]).await.unwrap();
@@ -60,7 +60,7 @@ impl Shop {
     async fn refused(&self, transaction: &Transaction<'_>, commit: Commit) -> Refused {
         match soon(self.store.commit_in(transaction, make::ME, commit)).await {
             Err(CommitError::Refused(refused)) => refused,
-            other => panic!("the commit was to be refused: {other:?}"),
+            other => panic!("the commit should be refused: {other:?}"),
         }
     }
 }
@@ -69,7 +69,7 @@ async fn order(transaction: &Transaction<'_>, number: i64) {
     transaction.execute("insert into orders (id) values ($1)", &[&number]).await.unwrap();
 }
 
-/// What a transaction says of itself. No schema at all can be written in two ways.
+/// Returns the search path and the tenant of a transaction. An empty search path can be written in two ways.
 async fn settings(client: &Client) -> Vec<String> {
     let sql = "select unnest(array[replace(current_setting('search_path'), '\"\"', ''),
                                    coalesce(current_setting('app.current_tenant', true), '')])";
@@ -77,18 +77,18 @@ async fn settings(client: &Client) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_start_and_the_callers_row_are_both_there_or_neither_is() {
+async fn start_and_the_callers_row_are_both_stored_or_neither() {
     let shop = Shop::open().await;
     let mut client = shop.client().await;
     for number in 1..=2 {
         let own = client.transaction().await.unwrap();
         order(&own, number).await;
-        let along = soon(shop.store.commit_in(&own, make::ME, shop.start(number as u128))).await.unwrap();
-        assert_eq!(along.committed.created[0].run, make::run(number as u128));
+        let pending = soon(shop.store.commit_in(&own, make::ME, shop.start(number as u128))).await.unwrap();
+        assert_eq!(pending.committed.created[0].run, make::run(number as u128));
         assert!(ask::find(&*shop.store, make::run(number as u128)).await.is_none(), "not yet");
         if number == 1 { own.commit().await.unwrap() } else { own.rollback().await.unwrap() }
     }
-    // Dropped in the middle, like a caller that panics.
+    // Drop the transaction in the middle, as if the caller panicked.
     let own = client.transaction().await.unwrap();
     order(&own, 3).await;
     let _ = soon(shop.store.commit_in(&own, make::ME, shop.start(3))).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_start_and_the_callers_row_are_both_there_or_neither_is() {
 }
 
 #[tokio::test]
-async fn a_step_a_message_a_cell_and_a_document_go_along_and_see_each_other() {
+async fn commits_in_one_transaction_see_each_other() {
     let shop = Shop::open().await;
     let mut client = shop.client().await;
     let own = client.transaction().await.unwrap();
@@ -130,13 +130,13 @@ async fn a_step_a_message_a_cell_and_a_document_go_along_and_see_each_other() {
     );
     assert_eq!(ask::all_links(&*shop.store, make::ME, ask::links()).await.len(), 1);
     assert_eq!(ask::all_unsealed(&*shop.store, make::ME, 10).await.len(), 3);
-    // The store, which has not seen it come into being, goes on with it.
+    // The store can advance the run, although it did not create it.
     let head = ask::load(&*shop.store, run).await.head;
     assert_eq!(ask::moved(&*shop.store, shop.make.step(make::step(&head, "further"))).await.version, 2);
 }
 
 #[tokio::test]
-async fn a_refused_commit_writes_nothing_and_leaves_the_transaction_as_it_was() {
+async fn refused_commit_leaves_the_transaction_unchanged() {
     let shop = Shop::open().await;
     let head = ask::started(&*shop.store, shop.start(1)).await;
     ask::moved(&*shop.store, shop.make.step(make::step(&head, "elsewhere"))).await;
@@ -162,9 +162,9 @@ async fn a_refused_commit_writes_nothing_and_leaves_the_transaction_as_it_was() 
     assert_eq!(ask::load(&*shop.store, head.run).await.head.version, 1);
 }
 
-/// Two callers with one key at once: the second waits for the first, and then knows what became of it.
+/// Two callers use one key at the same time. The second waits for the first and then knows its outcome.
 #[tokio::test]
-async fn of_two_transactions_with_one_key_one_wins() {
+async fn one_of_two_transactions_with_the_same_key_wins() {
     for first_commits in [true, false] {
         let shop = Shop::open().await;
         let (mut first, mut second) = (shop.client().await, shop.client().await);
@@ -180,10 +180,10 @@ async fn of_two_transactions_with_one_key_one_wins() {
                 order(&own, 2).await;
             }
             own.commit().await.unwrap();
-            result.map(|along| along.committed.created.len())
+            result.map(|pending| pending.committed.created.len())
         });
         let early = tokio::time::timeout(Duration::from_millis(200), &mut task).await;
-        assert!(early.is_err(), "nobody knows yet: {early:?}");
+        assert!(early.is_err(), "the outcome of the first is not known yet: {early:?}");
         if first_commits {
             own.commit().await.unwrap();
         } else {
@@ -203,9 +203,9 @@ async fn of_two_transactions_with_one_key_one_wins() {
     }
 }
 
-/// The accident: the caller's next statement looks for its tables where Stepwell's are, or as another tenant.
+/// Otherwise the caller's next statement would use Stepwell's search path, or another tenant.
 #[tokio::test]
-async fn the_settings_are_as_they_were() {
+async fn settings_of_the_transaction_are_restored() {
     let shop = Shop::open().await;
     let paths = [
         format!("set search_path = {}, public", shop.schema),
@@ -234,9 +234,9 @@ async fn the_settings_are_as_they_were() {
     }
 }
 
-/// `set search_path = ''` is what careful callers write; the server gives it back as a name nobody can say.
+/// Careful callers use `set search_path = ''`. The server returns it as a name that no `set` command accepts.
 #[tokio::test]
-async fn a_caller_who_looks_for_tables_nowhere_is_served_too() {
+async fn commit_works_with_an_empty_search_path() {
     let shop = Shop::open().await;
     let mut client = shop.client().await;
     client.batch_execute("set search_path = ''").await.unwrap();
@@ -250,7 +250,7 @@ async fn a_caller_who_looks_for_tables_nowhere_is_served_too() {
 }
 
 #[tokio::test]
-async fn whoever_is_told_hears_of_it_at_once() {
+async fn tell_sends_the_hints_at_once() {
     let shop = Shop::open().await;
     let mut client = shop.client().await;
     let mut hints = shop.store.hints();
@@ -261,8 +261,8 @@ async fn whoever_is_told_hears_of_it_at_once() {
         told.push(soon(shop.store.commit_in(&own, make::ME, start)).await.unwrap());
         own.commit().await.unwrap();
     }
-    // Of the first nobody is told.
-    shop.store.tell(&told[1]);
+    // No hint is sent for the first commit.
+    shop.store.notify(&told[1]);
     let heard = soon(async {
         loop {
             match hints.next().await {
@@ -273,6 +273,6 @@ async fn whoever_is_told_hears_of_it_at_once() {
     });
     assert_eq!(heard.await, Some(Hint::Run(make::ME.run(make::run(2)))));
     let due = shop.store.due(Vec::new()).await.unwrap();
-    assert_eq!(due.len(), 1, "whoever looks finds both: {due:?}");
+    assert_eq!(due.len(), 1, "polling finds both: {due:?}");
     assert_eq!(ask::taken(&*shop.store, ask::claim(make::process(1), 0)).await.len(), 2);
 }

@@ -1,19 +1,19 @@
-//! What an operator asks first: which server, how large, and about how many rows.
+//! The status of a database: server, size and estimated number of rows.
 
 use stepwell_store::suite::{ask, make};
 
 use crate::raw::{client, number, texts};
 
 #[tokio::test]
-async fn the_status_says_what_the_server_is_and_how_full_the_tables_are() {
-    let ground = crate::ground().await;
-    let (store, make) = (ground.open().await.unwrap(), make::Make::new());
+async fn status_reports_the_server_and_estimated_rows() {
+    let test_schema = crate::test_schema().await;
+    let (store, make) = (test_schema.open().await.unwrap(), make::Make::new());
     let status = store.status().await.unwrap();
-    assert!(status.rows.values().all(Option::is_none), "nobody has counted them yet: {status:?}");
+    assert!(status.rows.values().all(Option::is_none), "there are no statistics yet: {status:?}");
     for run in 1..=30 {
         ask::started(&store, make.create(make::new_run(make::run(run)))).await;
     }
-    let owner = client(&ground, ground.owner()).await;
+    let owner = client(&test_schema, test_schema.owner()).await;
     owner.batch_execute("analyze runs; analyze cells").await.unwrap();
     let status = store.status().await.unwrap();
     assert_eq!((status.rows["runs"], status.rows["cells"]), (Some(30), Some(0)));

@@ -1,9 +1,9 @@
-//! E11: a workflow's runs as a view, with their shadow columns as real columns, behind the same wall as the tables.
+//! E11: SQL views of the runs of a workflow, with their shadow columns as columns, isolated by tenant like the tables.
 
 use stepwell_core::shadow::Shadow;
 use stepwell_core::{Definition, Spec};
 use stepwell_postgres::{flow_view_of, view_of};
-use stepwell_store::suite::make::{self, shade};
+use stepwell_store::suite::make::{self, set_shadow};
 use stepwell_store::{HandleChange, HandleRow, HandleWrite, NewRun, Store};
 
 use crate::raw::{client, number, texts};
@@ -18,22 +18,23 @@ fn shaded() -> Definition {
 }
 
 #[tokio::test]
-async fn the_view_of_a_workflow_shows_one_tenants_runs_and_finds_by_the_index() {
-    let ground = crate::ground().await;
-    let (store, make) = (ground.open().await.unwrap(), make::Make::new());
+async fn workflow_view_shows_one_tenants_runs_and_uses_the_index() {
+    let test_schema = crate::test_schema().await;
+    let (store, make) = (test_schema.open().await.unwrap(), make::Make::new());
     for whose in 1..=2_u128 {
-        let full = vec![shade("eMail", "ann@example.com"), shade("total", 2.5), shade("paid", false)];
+        let full =
+            vec![set_shadow("eMail", "ann@example.com"), set_shadow("total", 2.5), set_shadow("paid", false)];
         for (run, shadows) in [(1, full), (2, vec![])] {
             let new = NewRun { shadows, ..make::new_run(make::run(whose * 10 + run)) };
             store.commit(make::tenant(whose), make.create(new)).await.unwrap();
         }
     }
-    let owner = client(&ground, ground.owner()).await;
+    let owner = client(&test_schema, test_schema.owner()).await;
     for definition in [orders().build().unwrap(), shaded()] {
         owner.batch_execute(&view_of(&definition)).await.unwrap();
     }
-    // Also whoever sees everything elsewhere sees one tenant here, and none without a word.
-    let admin = client(&ground, ground.admin()).await;
+    // Even a role that sees all rows of the tables sees one tenant here, and none without a setting.
+    let admin = client(&test_schema, test_schema.admin()).await;
     let shown = "select concat_ws(' ', run, status, version, created_at = updated_at, \"eMail\", total, paid)
                    from runs_of_orders order by run";
     for raw in [&owner, &admin] {
@@ -61,27 +62,30 @@ async fn the_view_of_a_workflow_shows_one_tenants_runs_and_finds_by_the_index() 
         let found = format!("from runs_of_orders where {filter}");
         assert_eq!(number(&owner, &format!("select count(*) {found}")).await, 1, "{filter}");
         let plan = texts(&owner, &format!("explain select run, status {found}")).await.join("\n");
-        // Whether an index is worth it for one of two values is the server's to say.
+        // For a boolean the server decides whether an index is worth using.
         assert!(plan.contains(index) || index == "shadows_by_boolean", "{filter}: {plan}");
     }
 }
 
-/// E11: the same for flows that rest behind handles, behind the same wall; links are none.
+/// E11: the same for flows that are kept behind handles. Answer links are not shown.
 #[tokio::test]
-async fn the_view_of_flows_shows_one_tenants_flows() {
-    let ground = crate::ground().await;
-    let (store, make) = (ground.open().await.unwrap(), make::Make::new());
+async fn flow_view_shows_one_tenants_flows() {
+    let test_schema = crate::test_schema().await;
+    let (store, make) = (test_schema.open().await.unwrap(), make::Make::new());
     let put = |row: HandleRow, shadows| HandleWrite {
         handle: row.handle,
         expected: None,
         then: HandleChange::Put(Box::new(HandleRow { workflow: "orders".into(), ..row }), shadows),
     };
     for whose in 1..=2_u128 {
-        let flow = put(make::flow(whose as u8), vec![shade("eMail", "ann@example.com"), shade("total", 2.5)]);
-        let link = put(make::leading(9, make::run(9)), Vec::new());
+        let flow = put(
+            make::flow(whose as u8),
+            vec![set_shadow("eMail", "ann@example.com"), set_shadow("total", 2.5)],
+        );
+        let link = put(make::answer_link(9, make::run(9)), Vec::new());
         store.commit(make::tenant(whose), make.handle([flow, link])).await.unwrap();
     }
-    let owner = client(&ground, ground.owner()).await;
+    let owner = client(&test_schema, test_schema.owner()).await;
     owner.batch_execute(&flow_view_of(&shaded())).await.unwrap();
     let shown = "select concat_ws(' ', flow, \"eMail\", total, paid) from flows_of_orders";
     assert_eq!(texts(&owner, shown).await, Vec::<String>::new());

@@ -1,16 +1,17 @@
-//! The second wall: whatever a statement forgets, PostgreSQL itself shows nobody another tenant's rows.
+//! Row-level security as the second line of defence: PostgreSQL hides the rows of other tenants even if a statement
+//! forgets the tenant.
 
 use std::collections::BTreeSet;
 
-use stepwell_postgres::ground::Ground;
+use stepwell_postgres::test_schema::TestSchema;
 use stepwell_postgres::tokio_postgres::Client;
 use stepwell_postgres::{OpenError, PostgresStore};
 use stepwell_store::suite::make;
-use stepwell_store::{Commit, NewRun, Store, Sweep, SweepWhat};
+use stepwell_store::{Cleanup, CleanupKind, Commit, NewRun, Store};
 
 use crate::raw::{client, forbidden, number, soon, texts};
 
-/// Every table that begins with the tenant.
+/// Every table whose first column is the tenant.
 const TABLES: [&str; 15] = [
     "audit",
     "cells",
@@ -29,20 +30,20 @@ const TABLES: [&str; 15] = [
     "waits",
 ];
 
-/// A schema in which two tenants have a row in every table.
-async fn filled() -> (Ground, PostgresStore) {
-    let ground = crate::ground().await;
-    let store = ground.open().await.unwrap();
+/// Creates a schema in which two tenants have a row in every table.
+async fn filled() -> (TestSchema, PostgresStore) {
+    let test_schema = crate::test_schema().await;
+    let store = test_schema.open().await.unwrap();
     let make = make::Make::new();
     for number in 1..=2 {
-        let (open, shadows) = (vec![make::wait(1)], vec![make::shade("email", "ann")]);
+        let (open, shadows) = (vec![make::wait(1)], vec![make::set_shadow("email", "ann")]);
         let new = NewRun { open, shadows, ..make::due_run(make::run(number), 0) };
         let start = Commit {
             documents: vec![make::put(new.run, "note", "hello")],
             definitions: vec![make::stored("orders")],
             audit: vec![make::audit("orders")],
             keys: vec![make::key("once", 1)],
-            handles: vec![make::rest(make::leading(1, new.run))],
+            handles: vec![make::put_handle(make::answer_link(1, new.run))],
             cells: vec![make::set("stock", 7)],
             links: vec![make::upsert(1, make::edge("order/1", "of", "person/1"))],
             send: vec![make::to(new.run, "PAID")],
@@ -51,32 +52,32 @@ async fn filled() -> (Ground, PostgresStore) {
         };
         let scope = make::tenant(number);
         store.commit(scope, start).await.unwrap();
-        let seal = Sweep { now: make::at(0), limit: 10, what: SweepWhat::Seal };
-        assert_eq!(store.sweep(scope, seal).await.unwrap().count, 3);
+        let seal = Cleanup { now: make::at(0), limit: 10, what: CleanupKind::Seal };
+        assert_eq!(store.cleanup(scope, seal).await.unwrap().count, 3);
         let later = Commit { audit: vec![make::audit("later")], ..make.commit() };
         store.commit(scope, later).await.unwrap();
     }
-    (ground, store)
+    (test_schema, store)
 }
 
 fn tenant(number: u128) -> String {
     make::tenant(number).tenant().uuid().to_string()
 }
 
-/// How many rows of a table a connection sees.
+/// Returns the number of rows of a table that a connection sees.
 async fn seen(client: &Client, table: &str) -> i64 {
     number(client, &format!("select count(*) from {table}")).await
 }
 
-/// A tenant's row of a table, as whoever sees everything reads it.
+/// Returns a tenant's row of a table as JSON, read by a role that sees all rows.
 async fn row(admin: &Client, table: &str, whose: u128) -> String {
     let sql = format!("select to_json(t)::text from {table} t where tenant = '{}'", tenant(whose));
     texts(admin, &sql).await.remove(0)
 }
 
-/// Puts a row into a table.
+/// Tries to insert a row and checks that row-level security refuses it. Returns the server's message.
 async fn insert(client: &Client, table: &str, row: &str) -> String {
-    // But for what the server makes of the others.
+    // All columns except those that the server generates.
     let columns =
         "select attname::text from pg_attribute where attnum > 0 and not attisdropped and attgenerated = ''";
     let columns = texts(client, &format!("{columns} and attrelid = '{table}'::regclass")).await.join(", ");
@@ -87,12 +88,12 @@ async fn insert(client: &Client, table: &str, row: &str) -> String {
     said
 }
 
-/// The accident: a table is added, and its rows are not walled in.
+/// A new table must not be added without row-level security.
 #[tokio::test]
-async fn every_table_with_a_tenant_is_walled_in_and_its_keys_begin_with_the_tenant() {
-    let (ground, _store) = soon(filled()).await;
-    let admin = client(&ground, ground.admin()).await;
-    let schema = ground.schema();
+async fn every_tenant_table_has_row_security_and_tenant_keys() {
+    let (test_schema, _store) = soon(filled()).await;
+    let admin = client(&test_schema, test_schema.admin()).await;
+    let schema = test_schema.schema();
     let of = format!("c.relkind = 'r' and c.relnamespace = '{schema}'::regnamespace");
     let has = "exists (select 1 from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant')";
     let select = "select c.relname::text from pg_class c where";
@@ -110,12 +111,12 @@ async fn every_table_with_a_tenant_is_walled_in_and_its_keys_begin_with_the_tena
     assert_eq!(texts(&admin, &keys).await.len(), TABLES.len(), "every table has a primary key");
 }
 
-/// The accident: a function or a view of the schema does for everybody what only its owner may.
+/// No function, view or trigger of the schema may run with the rights of its owner.
 #[tokio::test]
-async fn nothing_in_the_schema_is_done_with_somebody_elses_rights() {
-    let (ground, _store) = soon(filled()).await;
-    let admin = client(&ground, ground.admin()).await;
-    let here = format!("'{}'::regnamespace", ground.schema());
+async fn schema_has_no_security_definer_views_or_triggers() {
+    let (test_schema, _store) = soon(filled()).await;
+    let admin = client(&test_schema, test_schema.admin()).await;
+    let here = format!("'{}'::regnamespace", test_schema.schema());
     let doors = format!(
         "select proname::text from pg_proc where pronamespace = {here} and prosecdef
          union all select relname::text from pg_class where relnamespace = {here} and relkind in ('v', 'm')
@@ -126,11 +127,11 @@ async fn nothing_in_the_schema_is_done_with_somebody_elses_rights() {
 }
 
 #[tokio::test]
-async fn whoever_says_no_tenant_sees_and_writes_nothing() {
-    let (ground, _store) = soon(filled()).await;
-    let admin = client(&ground, ground.admin()).await;
-    for role in [ground.engine(), ground.owner()] {
-        let raw = client(&ground, role).await;
+async fn without_a_tenant_no_row_is_visible_or_writable() {
+    let (test_schema, _store) = soon(filled()).await;
+    let admin = client(&test_schema, test_schema.admin()).await;
+    for role in [test_schema.engine(), test_schema.owner()] {
+        let raw = client(&test_schema, role).await;
         for said in ["", "set app.current_tenant = ''"] {
             raw.batch_execute(said).await.unwrap();
             for table in TABLES {
@@ -146,11 +147,11 @@ async fn whoever_says_no_tenant_sees_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn whoever_says_a_tenant_sees_and_writes_that_tenants_rows_only() {
-    let (ground, _store) = soon(filled()).await;
-    let admin = client(&ground, ground.admin()).await;
-    for role in [ground.engine(), ground.owner()] {
-        let mut raw = client(&ground, role).await;
+async fn with_a_tenant_only_its_rows_are_visible_and_writable() {
+    let (test_schema, _store) = soon(filled()).await;
+    let admin = client(&test_schema, test_schema.admin()).await;
+    for role in [test_schema.engine(), test_schema.owner()] {
+        let mut raw = client(&test_schema, role).await;
         for (me, other) in [(1, 2), (2, 1)] {
             for table in TABLES {
                 let local = raw.transaction().await.unwrap();
@@ -165,23 +166,23 @@ async fn whoever_says_a_tenant_sees_and_writes_that_tenants_rows_only() {
             }
         }
     }
-    // What is one's own cannot be made somebody else's.
-    let raw = client(&ground, ground.engine()).await;
+    // A row cannot be moved to another tenant.
+    let raw = client(&test_schema, test_schema.engine()).await;
     raw.batch_execute(&format!("set app.current_tenant = '{}'", tenant(1))).await.unwrap();
     let give = format!("update runs set tenant = '{}'", tenant(2));
-    let said = forbidden(raw.execute(&give, &[]).await, "a run is given away");
+    let said = forbidden(raw.execute(&give, &[]).await, "a run is moved to another tenant");
     assert!(said.contains("row-level security policy"), "{said}");
 }
 
-/// The list is the test: there is one read across tenants, and no other.
+/// Compares the complete list of policies: only one policy allows reads across tenants.
 #[tokio::test]
-async fn the_one_policy_that_spans_tenants_is_for_reading_what_is_due() {
-    let (ground, _store) = soon(filled()).await;
-    let admin = client(&ground, ground.admin()).await;
+async fn only_the_due_policy_spans_tenants() {
+    let (test_schema, _store) = soon(filled()).await;
+    let admin = client(&test_schema, test_schema.admin()).await;
     let sql = format!(
         "select concat_ws(' ', tablename, policyname, permissive, cmd, roles::text, with_check)
            from pg_policies where schemaname = '{}' order by 1",
-        ground.schema()
+        test_schema.schema()
     );
     let mut wanted: BTreeSet<String> =
         TABLES.iter().map(|table| format!("{table} own PERMISSIVE ALL {{public}}")).collect();
@@ -191,11 +192,11 @@ async fn the_one_policy_that_spans_tenants_is_for_reading_what_is_due() {
 }
 
 #[tokio::test]
-async fn whoever_looks_for_what_is_due_changes_nothing_and_sees_nothing_else() {
-    let (ground, _store) = soon(filled()).await;
-    let admin = client(&ground, ground.admin()).await;
-    for role in [ground.engine(), ground.owner()] {
-        let mut raw = client(&ground, role).await;
+async fn due_policy_allows_only_reading_runs_and_tenants() {
+    let (test_schema, _store) = soon(filled()).await;
+    let admin = client(&test_schema, test_schema.admin()).await;
+    for role in [test_schema.engine(), test_schema.owner()] {
+        let mut raw = client(&test_schema, role).await;
         for table in TABLES {
             let due = raw.transaction().await.unwrap();
             due.batch_execute("set local stepwell.sees = 'due'").await.unwrap();
@@ -209,17 +210,17 @@ async fn whoever_looks_for_what_is_due_changes_nothing_and_sees_nothing_else() {
             insert(due.client(), table, &row(&admin, table, 1).await).await;
         }
     }
-    let any = client(&ground, ground.engine()).await;
+    let any = client(&test_schema, test_schema.engine()).await;
     any.batch_execute("set stepwell.sees = 'everything'").await.unwrap();
     assert_eq!((seen(&any, "runs").await, seen(&any, "tenants").await), (0, 0));
 }
 
-/// The accident: the engine connects as the one who made the tables, and the wall is not there for it.
+/// If the engine connected as the owner of the tables or as a superuser, row-level security would not apply.
 #[tokio::test]
-async fn a_role_for_which_the_wall_does_not_stand_is_refused_and_told_what_to_do() {
-    let (ground, _store) = soon(filled()).await;
-    for (config, why) in [(ground.admin(), "is a superuser"), (ground.owner(), "owns the tables")] {
-        let error = soon(PostgresStore::open_with(config, ground.options())).await.unwrap_err();
+async fn role_that_bypasses_row_security_is_refused() {
+    let (test_schema, _store) = soon(filled()).await;
+    for (config, why) in [(test_schema.admin(), "is a superuser"), (test_schema.owner(), "owns the tables")] {
+        let error = soon(PostgresStore::open_with(config, test_schema.options())).await.unwrap_err();
         assert!(matches!(&error, OpenError::SeesAll { why: said, .. } if said.contains(why)), "{error}");
         let said = error.to_string();
         assert!(said.contains("connect as a role that is neither superuser nor owner"), "{said}");
@@ -228,14 +229,14 @@ async fn a_role_for_which_the_wall_does_not_stand_is_refused_and_told_what_to_do
 }
 
 #[tokio::test]
-async fn the_engines_role_cannot_change_what_is_only_appended_to() {
-    let (ground, _store) = soon(filled()).await;
-    let raw = client(&ground, ground.engine()).await;
+async fn engine_role_cannot_change_append_only_tables() {
+    let (test_schema, _store) = soon(filled()).await;
+    let raw = client(&test_schema, test_schema.engine()).await;
     raw.batch_execute(&format!("set app.current_tenant = '{}'", tenant(1))).await.unwrap();
     let tries = [
         ("audit", "update audit set actor = 'nobody'"),
         ("audit", "delete from audit"),
-        ("seals", "update seals set hash = before"),
+        ("seals", "update seals set hash = previous_hash"),
         ("seals", "delete from seals"),
         ("unsealed", "update unsealed set commit_id = commit_id"),
         ("definitions", "update definitions set version = 9"),

@@ -1,7 +1,7 @@
--- Processes whose session is gone: nobody holds the lock they are known by. Not a tenant's rows.
+-- Returns processes with a valid lease whose session has ended: no session holds their lock. Reads no tenant data.
 select p.id
   from processes p
- where p.session is not null and p.lives_until > $1
+ where p.session is not null and p.lease_until > $1
    and not exists (select 1 from pg_locks l
                     where l.locktype = 'advisory' and l.granted and l.objsubid = 1
                       and l.database = (select d.oid from pg_database d where d.datname = current_database())

@@ -1,2 +1,2 @@
--- A run's checkpoints before a version go.
+-- Deletes the checkpoints of a run before a version.
 delete from checkpoints k where k.tenant = $1 and k.run = $2 and k.version < $3 returning k.version

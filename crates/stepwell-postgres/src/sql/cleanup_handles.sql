@@ -1,4 +1,4 @@
--- Handles that were over by a time, oldest first, unless somebody is at them.
+-- Finds and locks handles that had expired by a time, oldest first. Skips handles that another transaction has locked.
 select handle, kind, run from handles
  where tenant = $1 and expires_at is not null and expires_at <= $2
  order by expires_at, handle

@@ -1,6 +1,6 @@
--- Pending, suspended or failed runs, newest first, by the index that holds only those.
+-- Lists pending, suspended or failed runs, newest first, by the index that holds only those.
 select id, workflow, definition, revision, version, fence, owner, status, places, wake_at, inbox_seq, inbox_len,
-       chain_base, chain_bytes, attempt, parent_run, parent_activation, parent_child, root, created_at, updated_at
+       chain_base, chain_bytes, ledger, parent_run, parent_activation, parent_child, root, created_at, updated_at
   from runs
  where tenant = $1 and id < $2 and ($3::text is null or workflow = $3)
    and (status = 'pending' or status = 'suspended' or status = 'failed') and status = $4

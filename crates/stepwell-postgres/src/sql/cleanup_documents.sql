@@ -1,4 +1,4 @@
--- Documents that no version from this one on shows go.
+-- Deletes documents that are not visible at the given version or any later one.
 delete from documents d
  where d.tenant = $1 and d.run = $2 and d.visible_to is not null and d.visible_to <= $3
    and (d.visible_to, d.visible_from, d.ordinal) <= (

@@ -1,4 +1,4 @@
--- Expired cells become tombstones; key and revision stay.
+-- Turns expired cells into tombstones, which keep key and revision.
 update cells c set value = null, expires_at = null
  where c.tenant = $1 and c.expires_at is not null and c.expires_at <= $2
    and (c.expires_at, c.space, c.owner, c.key) <= (

@@ -1,4 +1,4 @@
-//! A schema of its own for each test or measurement, in a throwaway cluster or on an external server.
+//! A separate schema for each test or measurement, in a throwaway cluster or on an external server.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -40,12 +40,12 @@ commit;";
 /// Schemas of earlier processes on an external server are dropped when they are older than this.
 const ABANDONED: Duration = Duration::from_secs(60 * 60);
 
-/// Schemas that are used again, at most.
+/// Maximum number of recycled schemas.
 const RECYCLED: i32 = 256;
 
 /// A schema, and the connection strings of the roles that use it.
 #[derive(Debug, Clone)]
-pub struct Ground {
+pub struct TestSchema {
     owner: String,
     engine: String,
     admin: String,
@@ -54,12 +54,12 @@ pub struct Ground {
 
 /// An exclusive lease on a recycled schema, released when this is dropped.
 #[derive(Debug)]
-pub struct Lease(
-    /// The schema's number, none where the schema is a new one.
+pub struct SchemaLease(
+    /// Number of the recycled schema; `None` for a new schema.
     Option<i32>,
 );
 
-impl Drop for Lease {
+impl Drop for SchemaLease {
     fn drop(&mut self) {
         if let Some(number) = self.0 {
             recycler().lock().unwrap_or_else(PoisonError::into_inner).used.remove(&number);
@@ -67,8 +67,8 @@ impl Drop for Lease {
     }
 }
 
-/// What the tests of this process share: one session, which keeps the locks of the schemas that they use. A lock is kept
-/// until the process ends, so that the next test here takes the same schema.
+/// The state that the tests of this process share: one session, which holds the locks of the schemas they use. A lock
+/// is held until the process ends, so that the next test of the process takes the same schema.
 #[derive(Default)]
 struct Recycler {
     session: Option<Arc<Client>>,
@@ -81,7 +81,7 @@ fn recycler() -> &'static Mutex<Recycler> {
     RECYCLER.get_or_init(Mutex::default)
 }
 
-/// The session that keeps the locks, on a thread of its own: it outlives the runtimes of tests.
+/// Returns the session that holds the locks. It runs on a separate thread, because it outlives the runtimes of tests.
 async fn session(admin: &str) -> Result<Arc<Client>, String> {
     let known = |session: &Arc<Client>| !session.is_closed();
     let locked = || recycler().lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,63 +106,66 @@ async fn session(admin: &str) -> Result<Arc<Client>, String> {
     let client = told.await.map_err(|error| error.to_string())??;
     execute(&client, ROLES).await?;
     let mut shared = locked();
-    // Two tests may have been first: one session is enough.
+    // Two tests may have connected at the same time. One session is enough.
     if let Some(session) = shared.session.clone().filter(known) {
         return Ok(session);
     }
     let session = Arc::new(client);
     shared.session = Some(session.clone());
-    // Its predecessor's locks went with it.
+    // The locks of the previous session were released when it ended.
     shared.locked.clear();
     Ok(session)
 }
 
-impl Ground {
+impl TestSchema {
     /// Reserves a schema on the server that [`DATABASE_URL`] names or, without it, in the cluster that all test
     /// processes share.
-    pub async fn shared() -> Result<Ground, String> {
+    pub async fn shared() -> Result<TestSchema, String> {
         match external_url() {
-            Some(url) => Ground::external(&url).await,
-            None => Ground::new(shared_cluster().await?).await,
+            Some(url) => TestSchema::external(&url).await,
+            None => TestSchema::new(shared_cluster().await?).await,
         }
     }
 
-    /// Opens a store in an empty schema that other tests have used before, which takes a tenth of the time that making the
-    /// tables takes. Not for tests that change tables or look at what the server knows of them.
+    /// Opens a store in an emptied schema of earlier tests. That takes a tenth of the time of creating the tables. Not
+    /// for tests that change tables or read the server's statistics of them.
     pub async fn open_recycled(
         change: impl FnOnce(Options) -> Options,
-    ) -> Result<(PostgresStore, Lease), String> {
-        let (ground, lease) = match external_url() {
-            Some(url) => (Ground::external(&url).await?, Lease(None)),
-            None => Ground::recycled(shared_cluster().await?).await?,
+    ) -> Result<(PostgresStore, SchemaLease), String> {
+        let (test_schema, lease) = match external_url() {
+            Some(url) => (TestSchema::external(&url).await?, SchemaLease(None)),
+            None => TestSchema::recycled(shared_cluster().await?).await?,
         };
-        let options = change(ground.options());
-        let store =
-            PostgresStore::open_with(&ground.engine, options).await.map_err(|error| error.to_string())?;
+        let options = change(test_schema.options());
+        let store = PostgresStore::open_with(&test_schema.engine, options)
+            .await
+            .map_err(|error| error.to_string())?;
         Ok((store, lease))
     }
 
     /// Reserves a schema in a cluster.
-    pub async fn new(cluster: &Cluster) -> Result<Ground, String> {
-        let ground = Ground::named(cluster, schema_name(SystemTime::now()));
-        connected(&ground.admin, async |client| execute(client, ROLES).await).await?;
-        Ok(ground)
+    pub async fn new(cluster: &Cluster) -> Result<TestSchema, String> {
+        let test_schema = TestSchema::named(cluster, schema_name(SystemTime::now()));
+        connected(&test_schema.admin, async |client| execute(client, ROLES).await).await?;
+        Ok(test_schema)
     }
 
     /// Reserves a schema that was used before, or a new one if all of those are in use.
-    async fn recycled(cluster: &Cluster) -> Result<(Ground, Lease), String> {
-        let mut ground = Ground::named(cluster, schema_name(SystemTime::now()));
-        let session = session(&ground.admin).await?;
-        let Some((schema, lease)) = free_schema(&session).await? else { return Ok((ground, Lease(None))) };
-        for config in [&mut ground.owner, &mut ground.engine] {
+    async fn recycled(cluster: &Cluster) -> Result<(TestSchema, SchemaLease), String> {
+        let mut test_schema = TestSchema::named(cluster, schema_name(SystemTime::now()));
+        let session = session(&test_schema.admin).await?;
+        let Some((schema, lease)) = free_schema(&session).await? else {
+            return Ok((test_schema, SchemaLease(None)));
+        };
+        for config in [&mut test_schema.owner, &mut test_schema.engine] {
             *config = format!("{config} application_name={schema}");
         }
-        ground.schema = schema;
-        Ok((ground, lease))
+        test_schema.schema = schema;
+        Ok((test_schema, lease))
     }
 
-    fn named(cluster: &Cluster, schema: String) -> Ground {
-        Ground {
+    fn named(cluster: &Cluster, schema: String) -> TestSchema {
+        TestSchema {
             owner: cluster.config_string(OWNER, DATABASE),
             engine: cluster.config_string(ENGINE, DATABASE),
             admin: cluster.admin_config_string(DATABASE),
@@ -172,12 +175,12 @@ impl Ground {
 
     /// Reserves a schema on an external server. The user of the URL must be allowed to create roles and schemas; the
     /// server must accept connections without TLS.
-    pub async fn external(url: &str) -> Result<Ground, String> {
+    pub async fn external(url: &str) -> Result<TestSchema, String> {
         let config = Config::from_str(url)
-            .map_err(|error| format!("{DATABASE_URL} is no PostgreSQL connection string: {error}"))?;
+            .map_err(|error| format!("{DATABASE_URL} is not a PostgreSQL connection string: {error}"))?;
         // Derived from the URL, so that all processes with this URL agree and others cannot guess it.
         let password = stepwell_core::topic::digest(format!("stepwell test role {url}").as_bytes());
-        let ground = Ground {
+        let test_schema = TestSchema {
             owner: as_role(&config, OWNER, &password)?,
             engine: as_role(&config, ENGINE, &password)?,
             admin: url.to_owned(),
@@ -195,43 +198,43 @@ impl Ground {
             drop_abandoned(client).await
         })
         .await?;
-        Ok(ground)
+        Ok(test_schema)
     }
 
-    /// The same in another process, from what [`Ground::text`] gave.
-    pub fn from_text(text: &str) -> Option<Ground> {
+    /// Restores a test schema in another process from the text of [`TestSchema::text`].
+    pub fn from_text(text: &str) -> Option<TestSchema> {
         let parts: Vec<&str> = text.split('\n').collect();
         let [owner, engine, admin, schema] = parts[..] else { return None };
         let own = str::to_owned;
-        Some(Ground { owner: own(owner), engine: own(engine), admin: own(admin), schema: own(schema) })
+        Some(TestSchema { owner: own(owner), engine: own(engine), admin: own(admin), schema: own(schema) })
     }
 
-    /// A text that says it all to another process.
+    /// Encodes the test schema as text for another process.
     pub fn text(&self) -> String {
         [&self.owner[..], &self.engine, &self.admin, &self.schema].join("\n")
     }
 
-    /// The schema's name.
+    /// Returns the name of the schema.
     pub fn schema(&self) -> &str {
         &self.schema
     }
 
-    /// The connection string of the role that owns the tables.
+    /// Returns the connection string of the role that owns the tables.
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// The connection string of the engine's role.
+    /// Returns the connection string of the engine's role.
     pub fn engine(&self) -> &str {
         &self.engine
     }
 
-    /// The connection string of the cluster's superuser.
+    /// Returns the connection string of the cluster's superuser.
     pub fn admin(&self) -> &str {
         &self.admin
     }
 
-    /// The options that open the schema, making it if it is not there.
+    /// Returns the options to open the schema. They create it if it does not exist.
     pub fn options(&self) -> Options {
         Options {
             schema: Some(self.schema.clone()),
@@ -241,7 +244,7 @@ impl Ground {
         }
     }
 
-    /// A store in the schema.
+    /// Opens a store in the schema.
     pub async fn open(&self) -> Result<PostgresStore, OpenError> {
         PostgresStore::open_with(&self.engine, self.options()).await
     }
@@ -251,7 +254,7 @@ fn external_url() -> Option<String> {
     env::var(DATABASE_URL).ok().filter(|url| !url.is_empty())
 }
 
-/// The cluster that all test processes share; its lock is held until the process ends.
+/// Returns the cluster that all test processes share. Its lock is held until the process ends.
 async fn shared_cluster() -> Result<&'static Cluster, String> {
     static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
     let start = || CLUSTER.get_or_init(Cluster::shared).as_ref();
@@ -259,7 +262,7 @@ async fn shared_cluster() -> Result<&'static Cluster, String> {
     cluster.map_err(Clone::clone)
 }
 
-/// A name that no other process and no other call uses, and that tells when it was made.
+/// Returns a unique name that contains the time of its creation.
 fn schema_name(now: SystemTime) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let process = Uuid::from_u128(std::process::id().into()).simple().to_string();
@@ -268,7 +271,7 @@ fn schema_name(now: SystemTime) -> String {
     format!("s{}_{count}_{nanos}", &process[process.len() - 8..])
 }
 
-/// Whether a schema has a name of ours and was made before `limit`.
+/// Returns true if the name has the format of [`schema_name`] and was created before `limit`.
 fn is_older(schema: &str, limit: SystemTime) -> bool {
     let parts: Vec<&str> = schema.split('_').collect();
     let [process, count, nanos] = parts[..] else { return false };
@@ -278,7 +281,7 @@ fn is_older(schema: &str, limit: SystemTime) -> bool {
     is_ours && nanos.parse::<u128>().is_ok_and(|nanos| nanos < limit)
 }
 
-/// Drops what earlier processes left on a server that outlives them.
+/// Drops the schemas that earlier processes left on an external server.
 async fn drop_abandoned(client: &Client) -> Result<(), String> {
     let limit = SystemTime::now() - ABANDONED;
     let owned = "select nspname from pg_namespace where nspowner = 'stepwell_owner'::regrole";
@@ -290,7 +293,7 @@ async fn drop_abandoned(client: &Client) -> Result<(), String> {
     Ok(())
 }
 
-/// The same server and database for another role.
+/// Returns the connection string for another role on the same server and database.
 fn as_role(config: &Config, role: &str, password: &str) -> Result<String, String> {
     let hosts: Vec<String> = config
         .get_hosts()
@@ -312,13 +315,13 @@ fn as_role(config: &Config, role: &str, password: &str) -> Result<String, String
 }
 
 /// Reserves the first unused schema and empties it. Returns `None` when all are in use.
-async fn free_schema(client: &Client) -> Result<Option<(String, Lease)>, String> {
+async fn free_schema(client: &Client) -> Result<Option<(String, SchemaLease)>, String> {
     // Schemas of another version of the tables have other names.
     let version = stepwell_core::topic::digest(crate::migrate::text().as_bytes());
     let lock = i32::from_str_radix(&version[..7], 16).unwrap_or_default();
     let Some(lease) = lease(client, lock).await? else { return Ok(None) };
     let schema = format!("again_{}_{}", &version[..8], lease.0.unwrap_or_default());
-    // The test before may have ended while its connections were still at work.
+    // The previous test may have ended while its connections were still busy.
     let others = "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = $1";
     while client.query_one(others, &[&schema]).await.map_err(|error| described(&error))?.get::<_, i64>(0) > 0
     {
@@ -332,7 +335,7 @@ async fn free_schema(client: &Client) -> Result<Option<(String, Lease)>, String>
 }
 
 /// Reserves a schema that this process has locked and does not use, or locks another.
-async fn lease(client: &Client, lock: i32) -> Result<Option<Lease>, String> {
+async fn lease(client: &Client, lock: i32) -> Result<Option<SchemaLease>, String> {
     let all = || recycler().lock().unwrap_or_else(PoisonError::into_inner);
     for number in 0..RECYCLED {
         let is_locked = {
@@ -342,7 +345,7 @@ async fn lease(client: &Client, lock: i32) -> Result<Option<Lease>, String> {
             }
             all.locked.contains(&number)
         };
-        let lease = Lease(Some(number));
+        let lease = SchemaLease(Some(number));
         if is_locked {
             return Ok(Some(lease));
         }
@@ -359,7 +362,7 @@ async fn execute(client: &Client, sql: &str) -> Result<(), String> {
     client.batch_execute(sql).await.map_err(|error| described(&error))
 }
 
-/// Does something in a session of its own.
+/// Runs `work` in a new session.
 async fn connected(
     config: &str,
     work: impl AsyncFnOnce(&Client) -> Result<(), String>,

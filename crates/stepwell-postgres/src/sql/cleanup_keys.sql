@@ -1,4 +1,4 @@
--- Keys that no longer hold go.
+-- Deletes expired idempotency keys.
 delete from idempotency k
  where k.tenant = $1 and k.until is not null and k.until <= $2
    and (k.until, k.operation, k.key) <= (
